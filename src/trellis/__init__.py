@@ -1,0 +1,1 @@
+"""Trellis: a training library for JAX."""

@@ -1,0 +1,47 @@
+"""The one tree of exceptions; a message names the value, the place and the way out."""
+
+
+class TrellisError(Exception):
+    """Every error that Trellis raises on purpose."""
+
+
+class ArgumentError(TrellisError, ValueError):
+    """A value given by the caller that cannot work."""
+
+
+class DataError(TrellisError, ValueError):
+    """Data that is not what was promised: its kind, shape, order or content."""
+
+
+class StreamEndedError(DataError):
+    """A stream ended before the training did."""
+
+
+class ModelError(TrellisError, ValueError):
+    """A model, a loss or a metric that does not fit the loop that runs it."""
+
+
+class StaleCheckpointError(TrellisError, RuntimeError):
+    """A checkpoint was touched after its loop had moved on and reused its arrays."""
+
+
+class CheckpointFileError(TrellisError, OSError):
+    """A checkpoint file that cannot be written or read."""
+
+
+class CheckpointMismatchError(CheckpointFileError):
+    """A checkpoint file that holds another structure than the one asked for."""
+
+
+class MissingPackageError(TrellisError, ImportError):
+    """An optional package that is used but not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed. It comes with: pip install 'trellis[{extra}]'")
+
+
+class Preempted(SystemExit):
+    """The run was told to stop (SIGTERM) and left in good order; the process exits with 143."""
+
+    def __init__(self) -> None:
+        super().__init__(143)
