@@ -358,8 +358,7 @@ def test_data_that_ends_early_yields_the_work_so_far_and_says_what_is_missing() 
     loop = tiny.train_loop(tiny.train_task(data=tiny.batches(n=7)), n_steps=20, n_steps_per_checkpoint=5)
     seen = []
     with pytest.raises(StreamEndedError, match=r"ended after 7 steps: 13 of 20 are missing.*n_steps=7"):
-        for checkpoint in loop:
-            seen.append((checkpoint.step, checkpoint.n_completed_steps, checkpoint.is_last))
+        seen.extend((checkpoint.step, checkpoint.n_completed_steps, checkpoint.is_last) for checkpoint in loop)
     assert seen == [(5, 5, False), (7, 2, True)]
 
 

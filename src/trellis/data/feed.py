@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trellis.aliases import JSON, Batch
-from trellis.data.stream import SizedStream, StackingStream, StatefulIterator, Stream
+from trellis.data.stream import SizedStream, StackingStream, StatefulIterator, Stream, is_stream
 from trellis.errors import ArgumentError, DataError
 
 
@@ -43,11 +43,9 @@ def build_feed(data: Any, *, place: str) -> Feed:
     Args:
         place: What to call the data in an error, such as `TrainTask.data`.
     """
-    if isinstance(data, Stream):
+    if is_stream(data):
         return _StreamFeed(data, place)
-    if isinstance(data, StatefulIterator):
-        return _IteratorFeed(data, place)
-    if isinstance(data, Iterator):
+    if isinstance(data, StatefulIterator | Iterator):
         return _IteratorFeed(data, place)
     if isinstance(data, Iterable):
         iterator = iter(data)

@@ -1,6 +1,7 @@
 """Streams: batches as a function of the step."""
 
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import jax
 import numpy as np
@@ -55,6 +56,12 @@ class StatefulIterator(Protocol):
 
     def set_state(self, state: Any) -> None:
         """Goes to a position."""
+
+
+def is_stream(data: Any) -> TypeGuard[Stream]:
+    """Whether data is a stream. Grain's data sets have a `batch` too, which means something else."""
+    has_position = isinstance(data, Iterable) and isinstance(iter(data), StatefulIterator)
+    return isinstance(data, Stream) and not has_position
 
 
 class ArrayExamples:

@@ -55,7 +55,8 @@ class EvalLoop:
 
     def __call__(self, checkpoint: Checkpoint) -> Summary:
         """The checkpoint with the metrics of its model."""
-        params, model_state = checkpoint.model_params, checkpoint.model_state
+        held = (checkpoint.model_params, checkpoint.model_state)
+        params, model_state = jax.device_put(held, self._placement.replicated)
         totals: Any = None
         in_flight: deque[PyTree] = deque()
         for index, batch in enumerate(self._batches):

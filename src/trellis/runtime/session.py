@@ -93,7 +93,7 @@ class Session:
         pending, self._pending = self._pending, []
         for save in sorted(pending, key=lambda save: save.is_resumable):
             if self._pool is not None:
-                self._futures.append(self._pool.submit(_commit, save))
+                self._futures += [save.written, self._pool.submit(_commit, save)]
         done = [future for future in self._futures if future.done()]
         self._futures = [future for future in self._futures if not future.done()]
         if not self._futures:
@@ -142,7 +142,8 @@ class Session:
         """Commits, without a thread, what no loop will come back to."""
         pending, self._pending = self._pending, []
         for save in sorted(pending, key=lambda save: save.is_resumable):
-            _commit(save)
+            save.written.result()
+            save.commit()
         for future in self._futures:
             future.result()
 
@@ -167,8 +168,9 @@ def _stop_all(number: int, frame: Any) -> None:
 
 
 def _commit(save: _Save) -> None:
-    save.written.result()
-    save.commit()
+    # A save that failed to be written has raised its error already.
+    if save.written.exception() is None:
+        save.commit()
 
 
 def finish_saves() -> None:
