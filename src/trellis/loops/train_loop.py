@@ -154,18 +154,15 @@ class TrainLoop:
             text = f"Stop training, already reached the total training steps {target}."
             self.session.emit("finished", step=self.step, text=text)
             return
-        with self.session.watching_for_sigterm():
-            try:
-                while self.step < target:
-                    yield self._advance(min(self._plan.due_after(self.step), target), target)
-            finally:
-                self.session.finish()
-        self.session.emit("finished", step=self.step)
+        with self.session.running(lambda: self.step):
+            while self.step < target:
+                yield self._advance(min(self._plan.due_after(self.step), target), target)
 
     def _advance(self, target: int, n_steps: int | None) -> Checkpoint:
         """Trains up to step `target`, or to the end of the data, and makes a checkpoint there."""
         self._lease.is_over, self._lease = True, Lease()
         started, compiled = time.perf_counter(), self._fused.compile_time
+        self.session.progress(self.step, n_steps)
         while self.step < target and not self._has_ended:
             self.session.advance()
             if self.session.is_stopping:
