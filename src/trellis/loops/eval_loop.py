@@ -63,7 +63,7 @@ class EvalLoop:
             totals = self._first(*arguments) if totals is None else self._next(totals, *arguments)
             if index % _CALLS_IN_FLIGHT == 0:
                 jax.block_until_ready(totals)
-        return Summary.from_checkpoint(checkpoint).with_metrics(self._group, compute(totals))
+        return Summary.from_checkpoint(checkpoint).with_metrics(**{self._group: compute(totals)})
 
     def _measure(self, params: PyTree, model_state: PyTree, batch: Batch, root: Key, index: Array) -> dict[str, Metric]:
         return self._forward(params, model_state, batch, StepKeys(root, index).rngs(self._rng_names))[1]
