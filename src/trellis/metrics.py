@@ -52,6 +52,21 @@ class Mean:
         return self.total / self.weight
 
 
+@struct.dataclass
+class FirstStep:
+    """The first step at which something happened; 0 if it has not."""
+
+    step: Array
+
+    def merge(self, other: "FirstStep") -> "FirstStep":
+        """The earlier one: this one, if there is one."""
+        return FirstStep(jnp.where(self.step == 0, other.step, self.step))
+
+    def compute(self) -> Array:
+        """The step."""
+        return self.step
+
+
 def as_metric(value: Any, n_examples: int, name: str) -> Metric:
     """Turns what a loss or metric function returned into a metric state.
 

@@ -241,7 +241,7 @@ def test_the_complete_example_runs_and_resumes(tmp_path: Path, capsys: pytest.Ca
     assert run_complete_example(tmp_path, n_steps=8) == [3, 6, 8]
     out = capsys.readouterr().out
     assert "The lowest value for the metric eval/lnpp is set to inf." in out
-    assert "Total number of trainable weights: 1632 ~ 6.3 kB." in out
+    assert "Total number of trainable weights: 1088 ~ 4.2 kB." in out
     assert "Step      8: Ran 2 train steps in " in out
     names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert {"regular_6", "regular_8"} <= names

@@ -43,7 +43,7 @@ def test_01_loop_trains_resumes_and_shows_what_it_learned(tmp_path: Path) -> Non
     found = re.findall(r"step (\d): lnpp (\d\.\d+), a perplexity of [\d.]+ per byte", out)
     assert [step for step, _ in found] == ["2", "4"]
     assert float(found[1][1]) < float(found[0][1]) < 6
-    assert "\nReturn the " in out
+    assert "\nReturn the" in out
     assert "tensorboard --logdir 'runs/small run'" in out
     following = out.splitlines()[-1].split("01_loop.py ")[1]
     assert following == "'--output_dir=runs/small run' --n_steps=8 --n_steps_per_checkpoint=2 --d_model=8"

@@ -338,7 +338,7 @@ def test_a_loss_that_is_not_a_number_is_told_at_its_step(capsys: pytest.CaptureF
     first, second = loop
     assert np.isfinite(first.loss)
     assert np.isnan(second.loss)
-    assert "Step      7: the loss is nan." in capsys.readouterr().out.splitlines()
+    assert "Step      7: the loss is not finite." in capsys.readouterr().out.splitlines()
 
 
 def test_the_first_checkpoint_tells_the_time_of_compiling() -> None:
