@@ -67,7 +67,7 @@ works := $(shell [ -x .venv/bin/python ] && [ ! -e .venv/unfinished ] && grep -q
 	$(if $(PYTHON),&& grep -qsxF "$(PYTHON)" .venv/made) && echo yes)
 .venv/made: $(if $(works),,FORCE)
 	@python="$(PYTHON)"; \
-	new_enough() { "$$1" -c 'import sys; sys.exit(sys.version_info < tuple(map(int, "$(NEEDED)".split("."))))' 2>&-; }; \
+	new_enough() { "$$1" -c 'import sys; sys.exit(sys.version_info < tuple(map(int, "$(NEEDED)".split("."))))' 2>/dev/null; }; \
 	for candidate in python3 $(NEWEST_FIRST); do \
 	   [ -n "$$python" ] || { new_enough $$candidate && python=$$candidate; }; \
 	done; \
@@ -77,7 +77,7 @@ works := $(shell [ -x .venv/bin/python ] && [ ! -e .venv/unfinished ] && grep -q
 	   echo "Trellis needs Python $(NEEDED) or newer, and $$python $$is." \
 	        "Name one: make $(firstword $(MAKECMDGOALS)) PYTHON=python3.12" >&2; exit 1; \
 	fi; \
-	if ! "$$python" -c 'import ensurepip, venv' 2>&-; then \
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
 	   echo "$$python cannot make a virtual environment. On Debian and Ubuntu: sudo apt install $${python##*/}-venv" >&2; exit 1; \
 	fi; \
 	echo "Setting up .venv (once, about a minute) ..."; \

@@ -77,7 +77,7 @@ def continue_text(model, params, start, n_bytes=200):
         return tokens.at[0, index].set(jax.random.categorical(key, logits / 0.5))
 
     tokens = jax.lax.fori_loop(n_given, n, write_one, jnp.zeros((1, n), jnp.int32).at[0, :n_given].set(given))
-    return bytes(tokens[0].tolist()).decode(errors="replace")
+    return bytes(tokens[0].tolist()).decode(errors="replace").rstrip()
 
 
 def report(args, model):
@@ -96,10 +96,10 @@ def report(args, model):
 
 def main():
     """Reads the flags, trains and reports."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--output_dir", default="runs/01_loop", help="where to write, and to resume from")
-    parser.add_argument("--n_steps", type=int, default=800, help="the step to stop at, counted over all runs")
-    parser.add_argument("--n_steps_per_checkpoint", type=int, default=100)
+    parser.add_argument("--n_steps", type=int, default=600, help="the step to stop at, counted over all runs")
+    parser.add_argument("--n_steps_per_checkpoint", type=int, default=100, help="how often to measure and save")
     parser.add_argument("--d_model", type=int, default=128, help="the width of the two LSTM layers")
     args = parser.parse_args()
 

@@ -13,6 +13,7 @@ import pytest
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
+os.environ["PYTHON_COLORS"] = "0"  # tracebacks read alike on every Python
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

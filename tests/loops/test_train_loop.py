@@ -400,6 +400,7 @@ def bad_shapes() -> Iterator[Any]:
             ModelError,
             r"asks for the rng collection 'dropout'.*'apply': \['dropout'\]",
         ),
+        (lambda: tiny.train_loop(n_fused_steps=0), ArgumentError, "n_fused_steps is 0"),
         (
             lambda: tiny.train_loop(tiny.train_task(data=tiny.stream(n_epochs=1)), n_steps=17),
             ArgumentError,

@@ -71,9 +71,8 @@ class TrainLoop:
         self._placement = Placement(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
         self._keep_grads = grads
-        self._lease = Lease()
         self._has_ended = self._is_diverged = False
-        self._next_look = 0.0
+        self._lease, self._next_look = Lease(), 0.0
         self._totals: PyTree
 
         sample = self._feed.peek()
