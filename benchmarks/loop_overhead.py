@@ -29,7 +29,7 @@ class Results:
 
     @classmethod
     def load(cls, file: Path) -> "Results":
-        """Those of an earlier run, if they are of the same machine and packages, so that parts can be measured apart."""
+        """Those of an earlier run on the same machine and packages, so that parts can be measured apart."""
         machine = describe_machine()
         saved = json.loads(file.read_text()) if file.exists() else {}
         if saved.get("machine") != machine:
@@ -46,7 +46,7 @@ class Results:
         n_rounds = len({item.round for item in self.steps})
         parts = [f"# Loop overhead\n\nMade by `python benchmarks/loop_overhead.py` on {self.machine}."]
         if self.steps:
-            about = f"Medians of {n_rounds} rounds of {N_STEPS} steps. IQR is the interquartile range, × is how many times as fast."
+            about = f"Medians of {n_rounds} rounds of {N_STEPS} steps; × is how many times as fast Trellis is."
             parts.append(f"## Steps\n\n{about}\n\n{report_steps(self.steps)}")
         if self.saves:
             parts.append(f"## Saves\n\nParameters and Adam's state, float32.\n\n{report_saves(self.saves)}")
@@ -82,7 +82,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="of the part steps")
     parser.add_argument("--rounds", type=int, default=11, help="of the part steps, at least 2")
     parser.add_argument("--few-rounds", type=int, default=3, help="of the parts saves and starts")
-    parser.add_argument("--sizes", nargs="+", type=int, default=[10, 100], help="of the part saves, in million parameters")
+    parser.add_argument(
+        "--sizes", nargs="+", type=int, default=[10, 100], help="of the part saves, in million parameters"
+    )
     parser.add_argument("--no-peers", action="store_true", help="only raw JAX, Orbax and Trellis")
     results_dir = Path(__file__).parent / "results"
     parser.add_argument("--output-dir", type=Path, default=results_dir, help="where loop_overhead.md and .json go")

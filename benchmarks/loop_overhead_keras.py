@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 os.environ["KERAS_BACKEND"] = "jax"
 
-import keras  # noqa: E402  (the backend is chosen by the line above)
-from loop_overhead_workloads import (  # noqa: E402
+import keras
+from loop_overhead_workloads import (
     BATCH_SIZE,
     LEARNING_RATE,
     LSTM_LENGTH,

@@ -89,9 +89,11 @@ def _report_targets(walls: dict[str, list[float]], hosts: dict[str, list[float]]
     overhead = median(over(walls))
     of_minima = min(walls[UNFUSED]) - min(walls[RAW_JIT])
     lines = [
-        f"- Trellis unfused over the raw jit loop: {overhead:+.1f} µs a step (median of the rounds' differences; "
-        f"{of_minima:+.1f} between the minima; {median(over(hosts)):+.1f} in main-thread time); "
-        f"{_verdict(overhead <= MOST_OVERHEAD, f'at most {MOST_OVERHEAD:.0f} µs')}."
+        (
+            f"- Trellis unfused over the raw jit loop: {overhead:+.1f} µs a step (median of the rounds' differences; "
+            f"{of_minima:+.1f} between the minima; {median(over(hosts)):+.1f} in main-thread time); "
+            f"{_verdict(overhead <= MOST_OVERHEAD, f'at most {MOST_OVERHEAD:.0f} µs')}."
+        )
     ]
     for who in (FUSED_50, FUSED):
         throughput = _median_ratio(walls[RAW_SCAN], walls[who])

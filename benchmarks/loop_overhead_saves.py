@@ -188,7 +188,9 @@ def _layers(n_parameters: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
     def init(rngs: Any, inputs: Any) -> Any:
         keys = jax.random.split(rngs["params"], n_layers)
-        kernels = {f"layer_{i}": {"kernel": jax.random.normal(key, (WIDTH, WIDTH)) / WIDTH} for i, key in enumerate(keys)}
+        kernels = {
+            f"layer_{i}": {"kernel": jax.random.normal(key, (WIDTH, WIDTH)) / WIDTH} for i, key in enumerate(keys)
+        }
         return {"params": kernels}
 
     def apply(variables: Any, inputs: Any, **_: Any) -> Any:

@@ -62,7 +62,7 @@ class Worker:
     """A process that measures on request, and sleeps in between."""
 
     def __init__(self, group: Group) -> None:
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (open as long as the process)
         self._process = subprocess.Popen(
             [sys.executable, __file__, group.module],
             stdin=subprocess.PIPE,
