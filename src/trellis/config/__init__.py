@@ -7,6 +7,7 @@ from trellis.doors import door
 if TYPE_CHECKING:
     from trellis.config.config import Config as Config
     from trellis.config.config import merge as merge
+    from trellis.config.given import DEFAULT as DEFAULT
     from trellis.config.given import Given as Given
     from trellis.config.given import Origin as Origin
     from trellis.config.given import Text as Text
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from trellis.config.problems import Problem as Problem
     from trellis.config.problems import raise_if_any as raise_if_any
     from trellis.config.restrictions import violations as violations
+    from trellis.config.scalars import plain_value as plain_value
+    from trellis.config.yaml_text import dump as dump
     from trellis.config.yaml_text import read_file as read_file
     from trellis.config.yaml_text import read_text as read_text
 
@@ -26,6 +29,7 @@ __getattr__, __dir__, __all__ = door(
         "Config": "config",
         "OneOfConfig": "one_of",
         "Origin": "given",
+        "DEFAULT": "given",
         "origin_of": "origins",
         "without_effect": "origins",
         "stamp": "origins",
@@ -35,6 +39,8 @@ __getattr__, __dir__, __all__ = door(
         "raise_if_any": "problems",
         "violations": "restrictions",
         "merge": "config",
+        "plain_value": "scalars",
+        "dump": "yaml_text",
         "read_file": "yaml_text",
         "read_text": "yaml_text",
     },

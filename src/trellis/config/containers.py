@@ -153,8 +153,7 @@ class UnionKind:
         nested = isinstance(given.value, dict | list)
         fitting = [trial for member, trial in trials if member.rank and nested == (member.rank in (5, 6))]
         if len(fitting) == 1:
-            place.adopt(fitting[0])
-            return REFUSED
+            return place.adopt(fitting[0])
         return place.refuse(given, f"takes {self}, not {written(given)}.")
 
     def __str__(self) -> str:

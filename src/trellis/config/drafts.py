@@ -57,10 +57,11 @@ class Place:
         """Returns the same place in an empty draft, which can be thrown away."""
         return Place(Draft(self.draft.paths), self.path)
 
-    def adopt(self, trial: "Place") -> None:
+    def adopt(self, trial: "Place") -> Refused:
         """Takes over what a trial has found."""
         self.draft.problems += trial.draft.problems
         self.draft.writes += trial.draft.writes
+        return REFUSED
 
     def refuse(self, given: Given, message: str, *, advice: str = "", value: str | None = None) -> Refused:
         """Notes that a value does not do.
@@ -74,9 +75,18 @@ class Place:
         return REFUSED
 
     def refuse_key(self, key: str, given: Given, *, owner: str, names: Mapping[str, object]) -> Refused:
-        """Notes that there is no field of that name, and which one was probably meant."""
+        """Notes that there is no field of that name, and which one was probably meant.
+
+        Below a name that is like no other, the fields in it are looked for in the rest of the tree.
+        """
         path = self.child(key).path
         meant = self._meant(key, path, names)
+        if meant is None and isinstance(given.value, dict):
+            trial = self.trial()
+            for name, item in given.value.items():
+                trial.child(key).refuse_key(name, item, owner=owner, names={})
+            if any(problem.fix for problem in trial.draft.problems):
+                return self.adopt(trial)
         if meant is None:
             has = f"{owner} has: {', '.join(names)}." if names else f"{owner} has no fields."
             self.draft.problems.append(Problem(f"{path} is not a field of {owner}.", given.key_origin, path, has))

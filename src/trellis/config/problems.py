@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from trellis.config.given import Given, Origin, written
 from trellis.errors import ConfigError
@@ -25,7 +26,7 @@ class Problem:
         """Returns the paragraph that a report has for it."""
         lines = [f"{_place(self.origin)}{self.message}", *_caret(self.origin)]
         if self.advice:
-            lines.append(f"  {self.advice}")
+            lines += wrap(self.advice, 118, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
         lines += [f"      {line}" for line in self.fix.splitlines()]
         return "\n".join(lines)
 
@@ -49,7 +50,8 @@ def correction(path: str, given: Given, *, sibling: bool = False, value: str | N
     """
     text = written(given) if value is None else value
     if given.origin.form == "flag":
-        return f"{given.origin.source}={path}={_for_flag(text)}"
+        leaves = [(path, text)] if value is not None else _leaves(path, given)
+        return f"{given.origin.source}={','.join(f'{leaf}={_for_flag(text)}' for leaf, text in leaves)}"
     if given.origin.form == "code":
         return f"{path} = {text}"
     parts = path.split(".")
@@ -57,6 +59,12 @@ def correction(path: str, given: Given, *, sibling: bool = False, value: str | N
         return f"{parts[-1]}: {text}" if not isinstance(given.value, dict) or value is not None else f"{parts[-1]}:"
     nested = [f"{'  ' * depth}{part}:" for depth, part in enumerate(parts)]
     return "\n".join([*nested[:-1], f"{nested[-1]} {text}"])
+
+
+def _leaves(path: str, given: Given) -> list[tuple[str, str]]:
+    if not isinstance(given.value, dict):
+        return [(path, written(given))]
+    return [leaf for name, item in given.value.items() for leaf in _leaves(f"{path}.{name}", item)]
 
 
 def _for_flag(text: str) -> str:

@@ -88,7 +88,7 @@ class ChoiceKind:
         return place.refuse(given, f"takes {self}, not {written(given)}.", value=meant)
 
     def __str__(self) -> str:
-        return " or ".join(str(choice) for choice in self.choices)
+        return f"one of {', '.join(str(choice) for choice in self.choices)}"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from trellis.config.given import Given, Origin, Text, as_given
 from trellis.config.problems import Problem
 from trellis.spelling import nearest
 
+_WIDE = 1_000_000
 _MERGE = "tag:yaml.org,2002:merge"
 _PLAIN_TAGS = ("tag:yaml.org,2002:", "tag:yaml.org,2002:python/tuple")
 
@@ -37,7 +38,7 @@ _Dumper.add_representer(tuple, _flow_list)
 
 def dump(values: dict[str, Any]) -> str:
     """Returns plain nested data as YAML that every YAML reader reads alike."""
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=120)
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=_WIDE)
 
 
 def read_file(config_file: str | Path) -> tuple[Given, list[Problem]]:

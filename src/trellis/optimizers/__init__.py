@@ -1,0 +1,75 @@
+"""Configs to optax."""
+
+from typing import TYPE_CHECKING
+
+from trellis.doors import door
+
+if TYPE_CHECKING:
+    from trellis.optimizers.configs import AdafactorConfig as AdafactorConfig
+    from trellis.optimizers.configs import AdafactorKerasConfig as AdafactorKerasConfig
+    from trellis.optimizers.configs import AdagradConfig as AdagradConfig
+    from trellis.optimizers.configs import AdamConfig as AdamConfig
+    from trellis.optimizers.configs import AdamExperimentalConfig as AdamExperimentalConfig
+    from trellis.optimizers.configs import AdamWeightDecayConfig as AdamWeightDecayConfig
+    from trellis.optimizers.configs import AdamWeightDecayExperimentalConfig as AdamWeightDecayExperimentalConfig
+    from trellis.optimizers.configs import EMAConfig as EMAConfig
+    from trellis.optimizers.configs import GradientClipConfig as GradientClipConfig
+    from trellis.optimizers.configs import LAMBConfig as LAMBConfig
+    from trellis.optimizers.configs import LARSConfig as LARSConfig
+    from trellis.optimizers.configs import OptimizationConfig as OptimizationConfig
+    from trellis.optimizers.configs import OptimizerConfig as OptimizerConfig
+    from trellis.optimizers.configs import RMSPropConfig as RMSPropConfig
+    from trellis.optimizers.configs import SGDConfig as SGDConfig
+    from trellis.optimizers.configs import SGDExperimentalConfig as SGDExperimentalConfig
+    from trellis.optimizers.configs import SLIDEConfig as SLIDEConfig
+    from trellis.optimizers.schedule_configs import ConstantLrConfig as ConstantLrConfig
+    from trellis.optimizers.schedule_configs import CosineLrConfig as CosineLrConfig
+    from trellis.optimizers.schedule_configs import CosineRestartsLrConfig as CosineRestartsLrConfig
+    from trellis.optimizers.schedule_configs import DirectPowerLrConfig as DirectPowerLrConfig
+    from trellis.optimizers.schedule_configs import ExponentialLrConfig as ExponentialLrConfig
+    from trellis.optimizers.schedule_configs import LinearWarmupConfig as LinearWarmupConfig
+    from trellis.optimizers.schedule_configs import LrConfig as LrConfig
+    from trellis.optimizers.schedule_configs import PolynomialLrConfig as PolynomialLrConfig
+    from trellis.optimizers.schedule_configs import PolynomialWarmupConfig as PolynomialWarmupConfig
+    from trellis.optimizers.schedule_configs import PowerAndLinearDecayLrConfig as PowerAndLinearDecayLrConfig
+    from trellis.optimizers.schedule_configs import PowerDecayWithOffsetLrConfig as PowerDecayWithOffsetLrConfig
+    from trellis.optimizers.schedule_configs import StepCosineLrConfig as StepCosineLrConfig
+    from trellis.optimizers.schedule_configs import StepwiseLrConfig as StepwiseLrConfig
+    from trellis.optimizers.schedule_configs import WarmupConfig as WarmupConfig
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "OptimizationConfig": "configs",
+        "OptimizerConfig": "configs",
+        "EMAConfig": "configs",
+        "GradientClipConfig": "configs",
+        "SGDConfig": "configs",
+        "SGDExperimentalConfig": "configs",
+        "AdamConfig": "configs",
+        "AdamExperimentalConfig": "configs",
+        "AdamWeightDecayConfig": "configs",
+        "AdamWeightDecayExperimentalConfig": "configs",
+        "LAMBConfig": "configs",
+        "RMSPropConfig": "configs",
+        "LARSConfig": "configs",
+        "AdagradConfig": "configs",
+        "SLIDEConfig": "configs",
+        "AdafactorConfig": "configs",
+        "AdafactorKerasConfig": "configs",
+        "LrConfig": "schedule_configs",
+        "ConstantLrConfig": "schedule_configs",
+        "StepwiseLrConfig": "schedule_configs",
+        "ExponentialLrConfig": "schedule_configs",
+        "PolynomialLrConfig": "schedule_configs",
+        "CosineLrConfig": "schedule_configs",
+        "CosineRestartsLrConfig": "schedule_configs",
+        "DirectPowerLrConfig": "schedule_configs",
+        "PowerAndLinearDecayLrConfig": "schedule_configs",
+        "PowerDecayWithOffsetLrConfig": "schedule_configs",
+        "StepCosineLrConfig": "schedule_configs",
+        "WarmupConfig": "schedule_configs",
+        "LinearWarmupConfig": "schedule_configs",
+        "PolynomialWarmupConfig": "schedule_configs",
+    },
+)

@@ -1,0 +1,19 @@
+"""A task, run."""
+
+from typing import TYPE_CHECKING
+
+from trellis.doors import door
+
+if TYPE_CHECKING:
+    from trellis.trainer.configs import ProgressiveConfig as ProgressiveConfig
+    from trellis.trainer.configs import ProgressiveTrainerConfig as ProgressiveTrainerConfig
+    from trellis.trainer.configs import TrainerConfig as TrainerConfig
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "TrainerConfig": "configs",
+        "ProgressiveConfig": "configs",
+        "ProgressiveTrainerConfig": "configs",
+    },
+)
