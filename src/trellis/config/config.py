@@ -142,7 +142,10 @@ class Config(Branch, metaclass=ConfigType):
         raise_if_any([*problems, *merge(config, given)])
         return config
 
-    from_json = from_yaml
+    @classmethod
+    def from_json(cls, config_file: str | Path) -> Self:
+        """Returns the defaults with a file's values merged in."""
+        return cls.from_yaml(config_file)
 
 
 def merge(config: Config, given: Given) -> list[Problem]:
