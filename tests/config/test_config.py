@@ -93,7 +93,7 @@ def test_numbers_are_kept_in_the_type_of_their_field() -> None:
         ("weight", "heavy", "weight takes a number, not 'heavy'."),
         ("weight", None, "weight takes a number, not None."),
         ("kind", "cities", "kind takes one of road, city, not 'cities'."),
-        ("scale", "static", "scale takes one of dynamic or a number or null, not 'static'."),
+        ("scale", "static", "scale takes dynamic or a number or null, not 'static'."),
         ("front", 5, "front takes the fields of WheelConfig, not 5."),
         ("front", None, "front takes the fields of WheelConfig, not None."),
         ("front", LampConfig(), "front takes the fields of WheelConfig, not a LampConfig."),

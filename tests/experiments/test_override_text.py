@@ -1,11 +1,12 @@
 """The grammar of override flags."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trellis.config import Given, Text, plain_value
+from trellis.config import Given, Text, for_shell, plain_value
 from trellis.experiments import parse_params_override, parse_setting
 
 
@@ -98,7 +99,7 @@ def test_malformed_text_is_explained(text: str, told: str) -> None:
 
 def test_an_unquoted_comma_is_explained_with_the_quotes() -> None:
     _, (problem,) = parse_params_override("task.train_data.input_path=a*,b*,trainer.train_steps=3")
-    assert problem.fix == "--params_override=task.train_data.input_path='a*,b*'"
+    assert problem.fix == "task.train_data.input_path='a*,b*'"
 
 
 @pytest.mark.parametrize(
@@ -121,3 +122,8 @@ def test_a_setting_takes_all_that_follows_the_equals_sign(text: str, values: obj
 def test_a_setting_without_a_value_is_explained() -> None:
     _, (problem,) = parse_setting("a.b")
     assert problem.message == "a.b has no '='."
+
+
+@pytest.mark.parametrize("text", ["a='x,y'", "a=[[1, 2], [3]]", "a=$HOME", 'a="x"', "a=1"])
+def test_corrected_flags_survive_the_shell(text: str) -> None:
+    assert shlex.split(f"--set={for_shell(text)}") == [f"--set={text}"]

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from trellis.config.origins import origin_of as origin_of
     from trellis.config.origins import stamp as stamp
     from trellis.config.origins import without_effect as without_effect
+    from trellis.config.problems import Edit as Edit
     from trellis.config.problems import Problem as Problem
+    from trellis.config.problems import for_shell as for_shell
     from trellis.config.problems import raise_if_any as raise_if_any
     from trellis.config.restrictions import violations as violations
     from trellis.config.scalars import plain_value as plain_value
@@ -36,7 +38,9 @@ __getattr__, __dir__, __all__ = door(
         "Given": "given",
         "Text": "given",
         "Problem": "problems",
+        "Edit": "problems",
         "raise_if_any": "problems",
+        "for_shell": "problems",
         "violations": "restrictions",
         "merge": "config",
         "plain_value": "scalars",

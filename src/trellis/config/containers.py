@@ -151,7 +151,8 @@ class UnionKind:
                 return value
             trials.append((member, trial))
         nested = isinstance(given.value, dict | list)
-        fitting = [trial for member, trial in trials if member.rank and nested == (member.rank in (5, 6))]
+        apart = (0, 6) if not nested else (0, 1, 2, 3, 4, 9)
+        fitting = [trial for member, trial in trials if member.rank not in apart]
         if len(fitting) == 1:
             return place.adopt(fitting[0])
         return place.refuse(given, f"takes {self}, not {written(given)}.")

@@ -1,10 +1,10 @@
 """A change to a config that is made whole or not at all."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trellis.config.given import Given, Origin
-from trellis.config.problems import Problem, correction
+from trellis.config.problems import Problem, correction, edits_of
 from trellis.spelling import likeness, nearest
 
 
@@ -70,8 +70,12 @@ class Place:
             value: What could be written instead, if that is known.
         """
         fix = "" if value is None else correction(self.path, given, sibling=True, value=value)
+        edits = edits_of(self.path, given, value=value) if value is not None and not advice else ()
         advice = advice or ("Write:" if fix else "")
-        self.draft.problems.append(Problem(f"{self.path} {message}", given.origin, self.path, advice, fix))
+        problem = Problem(
+            f"{self.path} {message}", given.origin, self.path, advice if fix or value is None else "", fix
+        )
+        self.draft.problems.append(replace(problem, edits=edits))
         return REFUSED
 
     def refuse_key(self, key: str, given: Given, *, owner: str, names: Mapping[str, object]) -> Refused:
@@ -99,6 +103,7 @@ class Place:
                 path,
                 f"Did you mean {meant}? Write:",
                 correction(meant, given, sibling=sibling),
+                edits_of(meant, given),
             )
         )
         return REFUSED

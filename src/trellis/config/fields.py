@@ -72,7 +72,8 @@ class BranchKind:
             return copied(given.value)
         if not isinstance(given.value, dict):
             found = f"a {type(given.value).__name__}" if isinstance(given.value, Branch) else written(given)
-            return place.refuse(given, f"takes {self}, not {found}.")
+            advice = f"Set them one by one, such as {place.path}.{next(iter(fields_of(self.cls)), 'name')}."
+            return place.refuse(given, f"takes {self}, not {found}.", advice=advice)
         branch = current if isinstance(current, self.cls) else self.cls()
         plan(branch, given, place)
         return branch

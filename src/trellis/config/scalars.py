@@ -88,7 +88,8 @@ class ChoiceKind:
         return place.refuse(given, f"takes {self}, not {written(given)}.", value=meant)
 
     def __str__(self) -> str:
-        return f"one of {', '.join(str(choice) for choice in self.choices)}"
+        words = ", ".join(str(choice) for choice in self.choices)
+        return f"one of {words}" if len(self.choices) > 1 else words
 
 
 @dataclass(frozen=True)

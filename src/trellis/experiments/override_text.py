@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from trellis.config import Given, Origin, Problem, Text, read_file, read_text
+from trellis.config import Edit, Given, Origin, Problem, Text, for_shell, read_file, read_text
 
 _QUOTES = "'\""
 _NAME = re.compile(r"([A-Za-z][\w.]*)(\[(\d+)\])?\s*=\s*")
@@ -146,24 +146,26 @@ class OverrideText:
         text = self._text[start:stop]
         at = self._at(start, len(text))
         if not text:
-            self.problems.append(Problem("There is nothing between two commas.", at, "", "Take one of them out."))
+            self._refuse("There is nothing between two commas.", at, "Take one of them out.")
         elif "=" not in text and previous is not None and isinstance(previous.given.value, Text):
             advice = "A comma inside a value needs quotes. Write:"
-            fix = f"{self._flag}={previous.path}='{previous.given.value.text},{text}'"
-            self.problems.append(Problem(f"{text} has no '='.", at, previous.path, advice, fix))
-        elif text != text.lstrip():
-            self.problems.append(
-                Problem("A name cannot start with a blank.", at, "", "Write:", f"{self._flag}={text.strip()}")
+            edit = Edit(
+                previous.given.key_origin.column - 1, stop, f"{previous.path}='{previous.given.value.text},{text}'"
             )
+            self._refuse(f"{text} has no '='.", at, advice, edit)
+        elif text != text.lstrip():
+            self._refuse("A name cannot start with a blank.", at, "Write:", Edit(start, stop, text.strip()))
         elif "=" not in text:
-            advice = f"Write {self._flag}=field.name=value, or the name of a file that exists."
-            self.problems.append(Problem(f"{text} has no '='.", at, "", advice))
+            file = ", or the name of a file that exists" if self._flag == "--params_override" else ""
+            self._refuse(f"{text} has no '='.", at, f"Write {self._flag}=field.name=value{file}.")
         else:
+            name, _, value = text.partition("=")
             advice = "A name starts with a letter; letters, digits, '_' and '.' follow."
-            fixed = re.sub(r"^\W+|-", lambda sign: "_" if sign[0] == "-" else "", text.split("=")[0])
-            fix = f"{self._flag}={fixed}={text.split('=', 1)[1]}" if re.match("[A-Za-z]", fixed) else ""
-            advice = f"{advice} Write:" if fix else advice
-            self.problems.append(Problem(f"{text.split('=')[0]} is not a field's name.", at, "", advice, fix))
+            edit = Edit(start, stop, f"{name.strip().replace('-', '_')}={value}")
+            fits = _NAME.match(edit.text) is not None
+            self._refuse(
+                f"{name} is not a field's name.", at, f"{advice} Write:" if fits else advice, edit if fits else None
+            )
 
     def _refuse_value(self, match: re.Match[str]) -> int:
         """Tells why a value cannot be read, and returns where the next entry may start."""
@@ -171,15 +173,18 @@ class OverrideText:
         stop = following.start() if following else len(self._text)
         text = self._text[match.end() : stop]
         at = self._at(match.end(), len(text))
+        message = f"{match[1]} has a value that cannot be read."
         if text.startswith(("[", "{")):
-            advice, fix = "Lists have one level here, and mappings one entry. Write:", f"--set={match[1]}={text}"
+            advice = "Lists have one level here, and mappings one entry. Write:"
+            self.problems.append(Problem(message, at, match[1], advice, f"--set={for_shell(f'{match[1]}={text}')}"))
         else:
-            advice, fix = (
-                "Text with such signs needs quotes. Write:",
-                f"{self._flag}={match[1]}='{text.strip(_QUOTES)}'",
-            )
-        self.problems.append(Problem(f"{match[1]} has a value that cannot be read.", at, match[1], advice, fix))
+            edit = Edit(match.start(), stop, f"{match[1]}='{text.strip(_QUOTES)}'")
+            self._refuse(message, at, "Text with such signs needs quotes. Write:", edit)
         return following.end() if following else stop
+
+    def _refuse(self, message: str, at: Origin, advice: str, edit: Edit | None = None) -> None:
+        edits = (edit,) if edit else ()
+        self.problems.append(Problem(message, at, "", advice, edit.text if edit else "", edits))
 
     def _at(self, start: int, width: int) -> Origin:
         return Origin(self._flag, "flag", None, start + 1, self._text, max(1, width))
