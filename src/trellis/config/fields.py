@@ -98,13 +98,13 @@ def fields_of(cls: type[Branch]) -> Mapping[str, Field]:
 
 @cache
 def _fields(cls: type[Branch]) -> Mapping[str, Field]:
-    if inspect.get_annotations(cls) and "__dataclass_fields__" not in vars(cls):
-        raise ConfigError(f"{cls.__name__} declares fields but is not a dataclass. Write @dataclass above it.")
     try:
-        hints = get_type_hints(cls)
+        own, hints = inspect.get_annotations(cls), get_type_hints(cls)
     except NameError as error:
         error.add_note(f"while reading the annotations of {cls.__name__}, whose names must exist in its module")
         raise
+    if own and "__dataclass_fields__" not in vars(cls):
+        raise ConfigError(f"{cls.__name__} declares fields but is not a dataclass. Write @dataclass above it.")
     found = {}
     for field in fields(cls):  # type: ignore[arg-type]
         if field.name in RESERVED:
