@@ -98,6 +98,8 @@ def test_the_field_decides_what_text_means(tmp_path: Path, line: str, name: str,
         ("rate: fast", "rate takes a number, not fast."),
         ("word: !!python/object:os.system x", "The tag .*python/object:os.system is not read."),
         ("part: &a {name: *a}", "This value contains itself."),
+        ("anything: " + "[" * 5000, "The file is nested too deeply to be read."),
+        ("part: {<<: x}", "This is not YAML: expected a mapping or list of mappings for merging"),
     ],
 )
 def test_text_that_a_field_does_not_take_is_refused(tmp_path: Path, line: str, told: str) -> None:

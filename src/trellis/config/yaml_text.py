@@ -77,18 +77,19 @@ class _Reader:
         try:
             self._loader = _Loader(self._text)
             node = self._loader.get_single_node()
+            return empty if node is None else self._root(node)
         except yaml.YAMLError as error:
             self.problems.append(self._syntax(error))
-            return empty
-        if node is None:
-            return empty
-        if not isinstance(node, yaml.MappingNode):
-            advice = "Write it as field: value, one to a line."
-            self.problems.append(
-                Problem("The file is not a mapping from fields to values.", self._at(node), "", advice)
-            )
-            return empty
-        return self._value(node)
+        except RecursionError:
+            self.problems.append(Problem("The file is nested too deeply to be read.", empty.origin))
+        return empty
+
+    def _root(self, node: yaml.Node) -> Given:
+        if isinstance(node, yaml.MappingNode):
+            return self._value(node)
+        advice = "Write it as field: value, one to a line."
+        self.problems.append(Problem("The file is not a mapping from fields to values.", self._at(node), "", advice))
+        return Given({}, self._at(node))
 
     def _value(self, node: yaml.Node) -> Given:
         at = self._at(node)
