@@ -6,10 +6,40 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.data.configs import DataConfig as DataConfig
+    from trellis.data.column_files import read_columns as read_columns
+    from trellis.data.columns import Columns as Columns
+    from trellis.data.columns_writer import ColumnsWriter as ColumnsWriter
+    from trellis.data.examples import decode_example as decode_example
+    from trellis.data.examples import encode_example as encode_example
+    from trellis.data.feed import Feed as Feed
+    from trellis.data.feed import build_feed as build_feed
+    from trellis.data.ragged import Padding as Padding
+    from trellis.data.records import RecordFile as RecordFile
+    from trellis.data.records import RecordWriter as RecordWriter
+    from trellis.data.records import read_records as read_records
+    from trellis.data.replay import Replay as Replay
+    from trellis.data.rows import read_rows as read_rows
+    from trellis.data.stream import ExampleStream as ExampleStream
+    from trellis.data.stream import Stream as Stream
 
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
         "DataConfig": "configs",
+        "Columns": "columns",
+        "ColumnsWriter": "columns_writer",
+        "ExampleStream": "stream",
+        "Feed": "feed",
+        "Padding": "ragged",
+        "RecordFile": "records",
+        "RecordWriter": "records",
+        "Replay": "replay",
+        "Stream": "stream",
+        "build_feed": "feed",
+        "decode_example": "examples",
+        "encode_example": "examples",
+        "read_columns": "column_files",
+        "read_records": "records",
+        "read_rows": "rows",
     },
 )

@@ -1,4 +1,4 @@
-"""Configs to optax."""
+"""From a loss to an update: gradients, and configs to optax."""
 
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trellis.optimizers.configs import SGDConfig as SGDConfig
     from trellis.optimizers.configs import SGDExperimentalConfig as SGDExperimentalConfig
     from trellis.optimizers.configs import SLIDEConfig as SLIDEConfig
+    from trellis.optimizers.gradients import compute_gradients as compute_gradients
     from trellis.optimizers.schedule_configs import ConstantLrConfig as ConstantLrConfig
     from trellis.optimizers.schedule_configs import CosineLrConfig as CosineLrConfig
     from trellis.optimizers.schedule_configs import CosineRestartsLrConfig as CosineRestartsLrConfig
@@ -71,5 +72,6 @@ __getattr__, __dir__, __all__ = door(
         "WarmupConfig": "schedule_configs",
         "LinearWarmupConfig": "schedule_configs",
         "PolynomialWarmupConfig": "schedule_configs",
+        "compute_gradients": "gradients",
     },
 )

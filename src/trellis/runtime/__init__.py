@@ -1,4 +1,4 @@
-"""Where a run takes place: processes, mesh, precision, the root key."""
+"""Where a run happens: devices, random keys, the console, the session of a loop."""
 
 from typing import TYPE_CHECKING
 
@@ -7,11 +7,33 @@ from trellis.doors import door
 if TYPE_CHECKING:
     from trellis.runtime.configs import MeshConfig as MeshConfig
     from trellis.runtime.configs import RuntimeConfig as RuntimeConfig
+    from trellis.runtime import random as random
+    from trellis.runtime.console import describe_weights as describe_weights
+    from trellis.runtime.console import print_line as print_line
+    from trellis.runtime.fused_steps import FusedSteps as FusedSteps
+    from trellis.runtime.mesh import Placement as Placement
+    from trellis.runtime.random import StepKeys as StepKeys
+    from trellis.runtime.session import Attachable as Attachable
+    from trellis.runtime.session import Event as Event
+    from trellis.runtime.session import Session as Session
+    from trellis.runtime.session import finish_saves as finish_saves
+    from trellis.runtime.step_plan import StepPlan as StepPlan
 
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
         "RuntimeConfig": "configs",
         "MeshConfig": "configs",
+        "Attachable": "session",
+        "Event": "session",
+        "FusedSteps": "fused_steps",
+        "Placement": "mesh",
+        "Session": "session",
+        "StepKeys": "random",
+        "StepPlan": "step_plan",
+        "describe_weights": "console",
+        "finish_saves": "session",
+        "print_line": "console",
+        "random": "random",
     },
 )

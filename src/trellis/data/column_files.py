@@ -1,0 +1,101 @@
+"""From files to columns, with a cache."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import get_args
+
+from numpy.typing import DTypeLike
+
+from trellis.data.columns import MANIFEST, Columns
+from trellis.data.columns_writer import ColumnsWriter
+from trellis.data.features import ExampleBlock, Feature, column_of, infer_features, parse_feature
+from trellis.data.files import Format, find_files, fingerprint, format_of
+from trellis.data.parquet_examples import read_parquet_examples
+from trellis.data.record_examples import read_record_examples
+from trellis.data.row_examples import read_row_examples
+from trellis.errors import ArgumentError, DataError
+
+# Part of the key of the cache: raised when the same files would give other columns than before.
+_DECODING_VERSION = 1
+
+
+def read_columns(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    features: Mapping[str, tuple[DTypeLike, Sequence[int | None]]] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    format: Format | None = None,
+    names: Sequence[str] | None = None,
+) -> Columns:
+    """Decodes the examples of files into columns on disk, once: the next call for the same just memory-maps them.
+
+    Files are read in sorted order, in whatever order they are given. A file is the same while its name, size, time of
+    change, and first and last 64 KiB are.
+
+    Example:
+        features = {"image": (np.float32, (28, 28)), "label": (np.int64, ())}
+        columns = read_columns("data/train-*.tfrecord", features=features)
+
+    Args:
+        paths: A file, a glob, or several of them.
+        features: Which columns to keep, each with its dtype (`str` or `bytes` for text) and the shape of one example,
+            `(None,)` for any length, as in `Feature`. None keeps those of the first examples, as these suggest.
+            Integers must fit the dtype; floats are rounded to it.
+        cache_dir: Where columns are kept; `$XDG_CACHE_HOME/trellis/columns` (`~/.cache/...`) by default.
+        format: The format of the files, where neither content nor name tells it.
+        names: The columns of TSV or CSV files that have no header.
+    """
+    files = find_files(paths)
+    wanted = None if features is None else {name: parse_feature(given, name=name) for name, given in features.items()}
+    if wanted is not None and not wanted:
+        raise ArgumentError("features is empty. Name at least one feature, or give None for all.")
+    if format is not None and format not in get_args(Format):
+        raise ArgumentError(f"format is {format!r}; it can be one of {', '.join(get_args(Format))}.")
+    prints = [fingerprint(path) for path in files]
+    settings = [_DECODING_VERSION, wanted, format, names and list(names), prints]
+    key = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
+    directory = _cache_dir(cache_dir) / key
+    if not (directory / MANIFEST).exists():
+        _write_columns(directory, key, _read_blocks(files, format, names, wanted), wanted)
+    return Columns.open(directory)
+
+
+def _write_columns(
+    directory: Path, key: str, blocks: Iterator[ExampleBlock], features: Mapping[str, Feature] | None
+) -> None:
+    with ColumnsWriter(directory, source=key) as writer:
+        for block in blocks:
+            if features is None:
+                features = infer_features(block)
+            writer.append({name: column_of(block, name=name, feature=feature) for name, feature in features.items()})
+
+
+def _read_blocks(
+    files: Sequence[Path], format: Format | None, names: Sequence[str] | None, features: Mapping[str, Feature] | None
+) -> Iterator[ExampleBlock]:
+    n_examples = 0
+    for path in files:
+        for block in _blocks_of(path, format or format_of(path), names, features):
+            n_examples += len(block)
+            yield block
+    if n_examples == 0:
+        raise DataError(f"There are no examples in {', '.join(map(str, files))}. Give files that have some.")
+
+
+def _blocks_of(
+    path: Path, format: Format, names: Sequence[str] | None, features: Mapping[str, Feature] | None
+) -> Iterator[ExampleBlock]:
+    if format == "tfrecord":
+        return read_record_examples(path)
+    if format == "parquet":
+        return read_parquet_examples(path, names=features)
+    return read_row_examples(path, format=format, names=names)
+
+
+def _cache_dir(given: str | os.PathLike[str] | None) -> Path:
+    if given is not None:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trellis" / "columns"

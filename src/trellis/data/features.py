@@ -1,0 +1,216 @@
+"""What the examples of a file hold, and its conversion into columns."""
+
+import abc
+import math
+import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from trellis.data.ragged import TEXT_DTYPES, Ragged, row_at
+from trellis.errors import ArgumentError, DataError
+
+Column = NDArray[Any] | Ragged
+
+_TEXT_NAMES: dict[object, str] = {str: "str", bytes: "bytes", "str": "str", "bytes": "bytes"}
+
+
+class Feature(NamedTuple):
+    """What a column holds: the dtype of its values, and the shape of one example.
+
+    The dtype is a NumPy name, "str" or "bytes". The shape is `()` for one value (and for any text), `(28, 28)` for an
+    array, and `(None,)` for any number of values; a feature that is absent from an example has none.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...] = ()
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the values are `str` or `bytes`."""
+        return self.dtype in TEXT_DTYPES
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether examples may differ in length."""
+        return self.is_text or self.shape == (None,)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The values of one feature in consecutive examples, as the file holds them."""
+
+    values: Ragged
+    is_absent: NDArray[np.bool_] | None = None
+    """Which examples lack a text; numbers are lacking where there are none."""
+    item_shape: tuple[int, ...] | None = None
+    """The shape of one item of the lists in the file; None if it holds no lists."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the values are `str` or `bytes`."""
+        return self.values.dtype in TEXT_DTYPES
+
+    @property
+    def is_present(self) -> NDArray[np.bool_]:
+        """Which examples have a value."""
+        return self.values.lengths > 0 if self.is_absent is None else ~self.is_absent
+
+
+class ExampleBlock(abc.ABC):
+    """Consecutive examples of one file.
+
+    Args:
+        numbers: The number of each example in its file.
+        unit: What is numbered: record, line or row.
+    """
+
+    def __init__(self, path: Path, *, numbers: Sequence[int] | NDArray[np.int64], unit: str) -> None:
+        self.path = path
+        self.numbers = numbers
+        self.unit = unit
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    @abc.abstractmethod
+    def names(self) -> list[str]:
+        """The features that some of the examples have."""
+
+    @abc.abstractmethod
+    def cells(self, name: str, *, dtype: str | None) -> Cells:
+        """Returns the values of one of `names`; where the file has only text, `dtype` says what to read it as."""
+
+    def error(self, problem: str, *, index: int, name: str) -> DataError:
+        """Makes an error that names the place of an example's feature."""
+        return DataError(f"{self.path}, {self.unit} {self.numbers[index]}, feature {name!r}: {problem}")
+
+
+def parse_feature(given: tuple[DTypeLike, Sequence[int | None]], *, name: str) -> Feature:
+    """Returns a feature from a pair of dtype and shape; raises ArgumentError if no column can hold it."""
+    try:
+        dtype, shape = given
+        if dtype is None:
+            # NumPy would take it for float64.
+            raise TypeError("no dtype")
+        feature = Feature(_TEXT_NAMES[dtype] if dtype in _TEXT_NAMES else np.dtype(dtype).name, tuple(shape))
+    except (TypeError, ValueError) as error:
+        pair = "(dtype, shape), such as (np.int64, ()) or (str, ())"
+        raise ArgumentError(f"Feature {name!r} is {given!r}. Give a pair of {pair}.") from error
+    if not feature.is_text and np.dtype(feature.dtype).kind not in "biuf":
+        raise ArgumentError(f"Feature {name!r} is of {feature.dtype}. A column holds bools, numbers, str or bytes.")
+    is_fixed = all(isinstance(size, int) and size > 0 for size in feature.shape)
+    if feature.shape and (feature.is_text or not (is_fixed or feature.is_ragged)):
+        raise ArgumentError(
+            f"Feature {name!r} of {feature.dtype} has shape {feature.shape}. "
+            "A text has shape (); numbers have positive sizes, or (None,) for any length."
+        )
+    return feature
+
+
+def infer_features(block: ExampleBlock) -> dict[str, Feature]:
+    """Returns the features that fit the examples of a block."""
+    return {name: _inferred(block.cells(name, dtype=None)) for name in block.names}
+
+
+def column_of(block: ExampleBlock, *, name: str, feature: Feature) -> Column:
+    """Returns a feature of a block's examples as a column; raises DataError if it is absent or of another kind."""
+    if name in block.names:
+        cells = block.cells(name, dtype=feature.dtype)
+    else:
+        cells = Cells(Ragged(np.zeros(0), offsets=np.zeros(len(block) + 1, np.int64)))
+    if feature.is_text != cells.is_text and cells.is_present.any():
+        raise _mistyped(block, name, cells, feature)
+    if not cells.is_present.all() and (feature.is_text or not feature.is_ragged):
+        way_out = "Fill it in, or leave it out of features."
+        if not feature.is_text:
+            way_out = f"Fill it in, or ask for {_asked(name, feature.dtype, '(None,)')}, where an absent one is empty."
+        raise block.error(f"it is missing. {way_out}", index=int(np.argmin(cells.is_present)), name=name)
+    if feature.is_text:
+        return _text_column(block, name, cells.values, feature)
+    return _number_column(block, name, cells, feature)
+
+
+def _inferred(cells: Cells) -> Feature:
+    dtype = cells.values.dtype
+    sizes = np.unique(cells.values.lengths)
+    if cells.is_text:
+        return Feature(dtype)
+    if len(sizes) > 1 or sizes[0] == 0:
+        return Feature(dtype, (None,))
+    if cells.item_shape is None:
+        return Feature(dtype, () if sizes[0] == 1 else (int(sizes[0]),))
+    return Feature(dtype, (int(sizes[0]) // math.prod(cells.item_shape), *cells.item_shape))
+
+
+def _text_column(block: ExampleBlock, name: str, texts: Ragged, feature: Feature) -> Ragged:
+    if feature.dtype == "str" and texts.dtype == "bytes":
+        starts = texts.offsets[:-1][texts.lengths > 0]
+        try:
+            texts.values.tobytes().decode()
+            # A byte of the form 10xxxxxx continues a character: first in a text, it continues one of the text before.
+            wrong = starts[texts.values[starts] & 0xC0 == 0x80]
+        except UnicodeDecodeError as error:
+            wrong = np.array([error.start])
+        if len(wrong):
+            problem = f"its bytes are not UTF-8. Ask for {_asked(name, 'bytes', ())}."
+            raise block.error(problem, index=row_at(texts.offsets, place=wrong[0]), name=name)
+    return Ragged(texts.values, offsets=texts.offsets, dtype=feature.dtype)
+
+
+def _number_column(block: ExampleBlock, name: str, cells: Cells, feature: Feature) -> Column:
+    ragged = cells.values
+    if ragged.values.dtype.kind == "f" and np.dtype(feature.dtype).kind != "f" and len(ragged.values):
+        raise _mistyped(block, name, cells, feature)
+    if feature.is_ragged and cells.item_shape:
+        problem = f"it holds lists of items of shape {cells.item_shape}, but only plain lists may differ in length."
+        raise block.error(f"{problem} Flatten them, or leave it out of features.", index=0, name=name)
+    if feature.is_ragged:
+        return Ragged(_converted(block, name, ragged, feature), offsets=ragged.offsets)
+    shape = tuple(length or 0 for length in feature.shape)
+    is_wrong = ragged.lengths != math.prod(shape)
+    if is_wrong.any():
+        index = int(np.argmax(is_wrong))
+        problem = f"it has {ragged.lengths[index]} values, but shape {shape} asks for {math.prod(shape)}."
+        way_out = f"If lengths differ, ask for {_asked(name, feature.dtype, '(None,)')}."
+        raise block.error(f"{problem} {way_out}", index=index, name=name)
+    if cells.item_shape and cells.item_shape != shape[1:]:
+        found = (math.prod(shape) // math.prod(cells.item_shape), *cells.item_shape)
+        way_out = f"Ask for {_asked(name, feature.dtype, found)}."
+        raise block.error(f"it has shape {found}, but {shape} was asked for. {way_out}", index=0, name=name)
+    return _converted(block, name, ragged, feature).reshape(len(block), *shape)
+
+
+def _converted(block: ExampleBlock, name: str, ragged: Ragged, feature: Feature) -> NDArray[Any]:
+    values = ragged.values
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = values.astype(feature.dtype, copy=False)
+        if converted.dtype.kind == "f":
+            is_lost = np.isfinite(values) & ~np.isfinite(converted)
+        else:
+            # A value that wraps around comes back equal, but had another sign in between.
+            is_lost = (converted.astype(values.dtype) != values) | ((converted < 0) != (values < 0))
+    if is_lost.any():
+        place = int(np.argmax(is_lost))
+        problem = f"the value {values[place]} does not fit {feature.dtype}. Ask for a wider dtype."
+        raise block.error(problem, index=row_at(ragged.offsets, place=place), name=name)
+    return converted
+
+
+def _mistyped(block: ExampleBlock, name: str, cells: Cells, feature: Feature) -> DataError:
+    index = int(np.argmax(cells.is_present))
+    row = cells.values[index]
+    shown = reprlib.repr(row if isinstance(row, str | bytes) else row.tolist())
+    found = cells.values.dtype
+    problem = f"it holds {found} ({shown}), but {feature.dtype} was asked for."
+    way_out = f"Ask for {_asked(name, found, () if cells.is_text else feature.shape)}."
+    return block.error(f"{problem} {way_out}", index=index, name=name)
+
+
+def _asked(name: str, dtype: str, shape: object) -> str:
+    return f"features={{{name!r}: ({dtype if dtype in TEXT_DTYPES else f'np.{dtype}'}, {shape}), ...}}"

@@ -1,0 +1,178 @@
+"""The reader that a loop draws batches from, whatever the user gave, and that knows where it stands."""
+
+import base64
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from trellis.aliases import JSON, Batch
+from trellis.data.stream import SizedStream, StackingStream, StatefulIterator, Stream, is_stream
+from trellis.errors import ArgumentError, DataError
+
+
+class Feed(ABC):
+    """Batches in the order of the steps, with a position that can be saved and sought."""
+
+    n_batches: int | None = None
+    """How many batches there are, where that is known."""
+
+    @abstractmethod
+    def peek(self) -> Batch:
+        """The batch that comes next, without taking it."""
+
+    @abstractmethod
+    def take(self, step: int, n: int) -> tuple[int, Batch]:
+        """Takes the batches of `n` steps, stacked if `n` is above one; fewer (and how many) if the data ends."""
+
+    @abstractmethod
+    def position(self) -> JSON:
+        """Where the next batch is."""
+
+    @abstractmethod
+    def seek(self, step: int, position: JSON) -> int:
+        """Goes to a saved position; returns how many batches had to be read and thrown away for it."""
+
+
+def build_feed(data: Any, *, place: str) -> Feed:
+    """Turns a stream, an iterator or a data set with stateful iterators (Grain) into a feed.
+
+    Args:
+        place: What to call the data in an error, such as `TrainTask.data`.
+    """
+    if is_stream(data):
+        return _StreamFeed(data, place)
+    if isinstance(data, StatefulIterator | Iterator):
+        return _IteratorFeed(data, place)
+    if isinstance(data, Iterable):
+        iterator = iter(data)
+        if isinstance(iterator, StatefulIterator):
+            return _IteratorFeed(iterator, place)
+    raise ArgumentError(
+        f"{place} is a {type(data).__name__}: neither a stream (an object with `batch(step)`) nor an iterator. "
+        f"Give `trellis.ExampleStream(arrays, batch_size=…)`, a generator, or `iter(…)` of what you have."
+    )
+
+
+class _StreamFeed(Feed):
+    def __init__(self, stream: Stream, place: str) -> None:
+        self._stream = stream
+        self._check = _ShapeCheck(place)
+        self.n_batches = stream.n_batches if isinstance(stream, SizedStream) else None
+
+    def peek(self) -> Batch:
+        return self._stream.batch(0)
+
+    def take(self, step: int, n: int) -> tuple[int, Batch]:
+        if self.n_batches is not None:
+            n = min(n, self.n_batches - step)
+        if n < 1:
+            return 0, None
+        if n == 1:
+            batch = self._stream.batch(step)
+            self._check(batch, step)
+            return 1, batch
+        # A short last batch is left to the check below, which names it.
+        if isinstance(self._stream, StackingStream) and (self.n_batches is None or step + n < self.n_batches):
+            return n, self._stream.stacked_batches(step, n)
+        batches = [self._stream.batch(step + i) for i in range(n)]
+        for i, batch in enumerate(batches):
+            self._check(batch, step + i)
+        return n, _stack(batches)
+
+    def position(self) -> JSON:
+        return None
+
+    def seek(self, step: int, position: JSON) -> int:
+        return 0
+
+
+class _IteratorFeed(Feed):
+    def __init__(self, iterator: Iterator[Batch] | StatefulIterator, place: str) -> None:
+        self._iterator = iterator
+        self._stateful = iterator if isinstance(iterator, StatefulIterator) else None
+        self._check = _ShapeCheck(place)
+        self._ahead: list[Batch] = []
+        self._n_taken = 0
+
+    def peek(self) -> Batch:
+        if not self._ahead:
+            start = self._stateful.get_state() if self._stateful else None
+            batch = next(self._iterator, None)
+            if batch is None:
+                raise DataError(f"{self._check.place} ended before its first batch.")
+            if self._stateful:
+                self._stateful.set_state(start)
+                return batch
+            self._ahead = [batch]
+        return self._ahead[0]
+
+    def take(self, step: int, n: int) -> tuple[int, Batch]:
+        batches: list[Batch] = []
+        while len(batches) < n:
+            batch = self._ahead.pop() if self._ahead else next(self._iterator, None)
+            if batch is None:
+                break
+            self._check(batch, step + len(batches))
+            batches.append(batch)
+        self._n_taken += len(batches)
+        if not batches:
+            return 0, None
+        return len(batches), batches[0] if len(batches) == 1 else _stack(batches)
+
+    def position(self) -> JSON:
+        if self._stateful is None:
+            return {"n_batches": self._n_taken}
+        state = self._stateful.get_state()
+        if isinstance(state, bytes):
+            return {"bytes": base64.b64encode(state).decode()}
+        return {"state": state}
+
+    def seek(self, step: int, position: JSON) -> int:
+        saved: dict[str, Any] = position if isinstance(position, dict) else {"n_batches": step}
+        if self._stateful is not None and "n_batches" not in saved:
+            self._stateful.set_state(base64.b64decode(saved["bytes"]) if "bytes" in saved else saved["state"])
+            return 0
+        n_skipped = int(saved.get("n_batches", step)) - self._n_taken
+        for index in range(n_skipped):
+            batch = self._ahead.pop() if self._ahead else next(self._iterator, None)
+            if batch is None:
+                raise DataError(
+                    f"{self._check.place} ended after {index} batches, but the run resumes at batch {n_skipped}. "
+                    f"Give the data that the run was started with."
+                )
+        self._n_taken += n_skipped
+        return n_skipped
+
+
+class _ShapeCheck:
+    """Every batch has the structure, shapes and dtypes of the first: a step is compiled for one kind of batch."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self._expected: list[tuple[Any, Any]] | None = None
+        self._structure: Any = None
+
+    def __call__(self, batch: Batch, step: int) -> None:
+        leaves, structure = jax.tree.flatten(batch)
+        found = [(np.shape(leaf), leaf.dtype if isinstance(leaf, np.ndarray | jax.Array) else None) for leaf in leaves]
+        if self._expected is None:
+            self._expected, self._structure = found, structure
+        elif found != self._expected or structure != self._structure:
+            raise DataError(
+                f"{self.place}: the batch of step {step + 1} is {_describe(found, structure)}, but those before were "
+                f"{_describe(self._expected, self._structure)}. Pad or drop it: a step is compiled for one shape."
+            )
+
+
+def _describe(found: list[tuple[Any, Any]], structure: Any) -> str:
+    parts = [f"{dtype or 'scalar'}{list(shape)}" for shape, dtype in found]
+    return str(jax.tree.unflatten(structure, parts)).replace("'", "")
+
+
+def _stack(batches: list[Batch]) -> Batch:
+    # Arrays that are on a device already are stacked there.
+    return jax.tree.map(lambda *all: (jnp if isinstance(all[0], jax.Array) else np).stack(all), *batches)

@@ -1,0 +1,39 @@
+"""Checkpoints to screen and files."""
+
+from typing import TYPE_CHECKING
+
+from trellis.doors import door
+
+if TYPE_CHECKING:
+    from trellis.extensions.best_checkpoint_files import HighestCheckpointFileReader as HighestCheckpointFileReader
+    from trellis.extensions.best_checkpoint_files import HighestCheckpointFileWriter as HighestCheckpointFileWriter
+    from trellis.extensions.best_checkpoint_files import LowestCheckpointFileReader as LowestCheckpointFileReader
+    from trellis.extensions.best_checkpoint_files import LowestCheckpointFileWriter as LowestCheckpointFileWriter
+    from trellis.extensions.checkpoint_files import CheckpointFileReader as CheckpointFileReader
+    from trellis.extensions.checkpoint_files import CheckpointFileWriter as CheckpointFileWriter
+    from trellis.extensions.event_writer import EventWriter as EventWriter
+    from trellis.extensions.extension import Extension as Extension
+    from trellis.extensions.extension import every as every
+    from trellis.extensions.extension import serial as serial
+    from trellis.extensions.progress import ProgressBar as ProgressBar
+    from trellis.extensions.summary_logger import SummaryLogger as SummaryLogger
+    from trellis.extensions.summary_writer import SummaryWriter as SummaryWriter
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "CheckpointFileReader": "checkpoint_files",
+        "CheckpointFileWriter": "checkpoint_files",
+        "EventWriter": "event_writer",
+        "Extension": "extension",
+        "HighestCheckpointFileReader": "best_checkpoint_files",
+        "HighestCheckpointFileWriter": "best_checkpoint_files",
+        "LowestCheckpointFileReader": "best_checkpoint_files",
+        "LowestCheckpointFileWriter": "best_checkpoint_files",
+        "ProgressBar": "progress",
+        "SummaryLogger": "summary_logger",
+        "SummaryWriter": "summary_writer",
+        "every": "extension",
+        "serial": "extension",
+    },
+)

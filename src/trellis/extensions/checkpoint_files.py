@@ -1,0 +1,303 @@
+"""Checkpoints on disk: written in the background, committed whole, read back checked."""
+
+import os
+import re
+import shutil
+import time
+import uuid
+from abc import abstractmethod
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
+from trellis.extensions import checkpoint_storage as storage
+from trellis.extensions.extension import Extension
+from trellis.loops import Checkpoint, CheckpointSource
+from trellis.model import Init
+from trellis.runtime import Session, finish_saves, print_line
+
+_REGULAR = "regular_"
+_PREEMPTED = "preempted_"
+_MOST_DIFFERENCES = 12
+_PROCESS = uuid.uuid4().hex
+
+
+def find_files(directory: Path, *prefixes: str) -> list[tuple[int, Path]]:
+    """The checkpoint files under some prefixes as (step, path), oldest first."""
+    found: dict[tuple[int, str], Path] = {}
+    # A file that was being replaced by one of the same step when the process died stands in for it.
+    pattern = re.compile(rf"({'|'.join(map(re.escape, prefixes))})(\d+)(\.replaced)?")
+    for path in sorted(directory.iterdir(), reverse=True) if directory.is_dir() else ():
+        match = pattern.fullmatch(path.name)
+        if match:
+            found[int(match[2]), match[1]] = path
+    return [(step, path) for (step, _), path in sorted(found.items())]
+
+
+class FileWriter(Extension):
+    """Writes checkpoints under a prefix, keeps the newest, and never leaves a half-written one behind."""
+
+    is_resumable = False
+    """Whether a run starts from these files by default; such are committed after all others."""
+
+    def __init__(self, *, output_dir: str | os.PathLike[str], keep: int, overwrite: bool) -> None:
+        if keep < 1:
+            raise ArgumentError(f"keep is {keep}, but at least one checkpoint file has to be kept.")
+        self._dir = Path(output_dir)
+        self._keep = keep
+        self._overwrite = overwrite
+        self._written: Future[None] | None = None
+        self._n_set_aside = 0
+        check_writable(self._dir)
+
+    @property
+    @abstractmethod
+    def prefix(self) -> str:
+        """What the names of the files begin with."""
+
+    def write(self, checkpoint: Checkpoint, *, prefix: str | None = None) -> None:
+        """Copies a checkpoint to the host and starts to write it; it is committed when the loop moves on."""
+        if not isinstance(checkpoint, Checkpoint):
+            raise ArgumentError(
+                f"Cannot write to `{self._dir}`: expected a Checkpoint or a Summary, but got {checkpoint!r}."
+            )
+        name = f"{prefix or self.prefix}{checkpoint.step}"
+        newer = [path.name for step, path in find_files(self._dir, self.prefix) if step >= checkpoint.step]
+        if newer and not self._overwrite:
+            raise CheckpointFileError(
+                f"Cannot write `{self._dir / name}`: the directory already holds {', '.join(newer)}. "
+                f"Choose another output_dir, or pass overwrite=True."
+            )
+        if self._written is not None:
+            # One save under way at a time: host memory holds at most one copy more.
+            self._written.result()
+        snapshot = storage.take_snapshot(checkpoint)
+        temporary = self._dir / f".{name}.{_PROCESS}.{uuid.uuid4().hex}.writing"
+        session = checkpoint.session or Session()
+        self._written = session.save(
+            lambda: self._write(temporary, checkpoint, snapshot),
+            lambda: self._commit(temporary, name, checkpoint.step, session),
+            is_resumable=self.is_resumable,
+        )
+        if checkpoint.session is None:
+            session.finish()
+
+    def _write(self, temporary: Path, checkpoint: Checkpoint, snapshot: storage.Snapshot) -> None:
+        try:
+            for left in self._dir.glob(".*.writing"):
+                if _PROCESS not in left.name:
+                    shutil.rmtree(left)
+            storage.write(temporary, checkpoint, snapshot)
+        except Exception as error:
+            raise CheckpointFileError(
+                f"The checkpoint of step {checkpoint.step} could not be saved in `{self._dir}`: {_reason(error)}. "
+                f"The files before it are untouched. Make room or mend the directory, and start the same command again."
+            ) from error
+
+    def _commit(self, temporary: Path, name: str, step: int, session: Session) -> None:
+        final = self._dir / name
+        replaced = final.with_name(f"{name}.replaced")
+        if replaced.exists():
+            storage.remove(replaced)
+        if final.exists():
+            final.rename(replaced)
+        temporary.rename(final)
+        _sync(self._dir)
+        if replaced.exists():
+            storage.remove(replaced)
+        self._tidy(name, step, session)
+
+    def _tidy(self, name: str, step: int, session: Session) -> None:
+        """Removes files that are not kept; sets aside those of a later step, which another run has left."""
+        if not name.startswith(self.prefix):
+            return
+        files = find_files(self._dir, self.prefix)
+        for later, path in files:
+            if later > step:
+                aside = path.with_name(f"{self.prefix}{later}.superseded")
+                if aside.exists():
+                    storage.remove(aside)
+                path.rename(aside)
+                text = f"`{path}` is of a later step than {name}, which was written now: set aside as `{aside.name}`."
+                session.emit("superseded", step=step, text=text, path=str(aside))
+        for _, path in [(at, path) for at, path in files if at <= step][: -self._keep]:
+            storage.remove(path)
+
+
+class CheckpointFileWriter(FileWriter):
+    """Writes every checkpoint it sees to `{output_dir}/regular_{step}`, in the background.
+
+    A file is committed whole when the loop has moved on; a save that failed raises at the next step. Told to stop by
+    SIGTERM, the run saves `preempted_{step}`, which the next regular file replaces.
+
+    Example:
+        process = serial(EvalLoop(task=task), CheckpointFileWriter(output_dir="runs/digits", keep=3))
+
+    Args:
+        keep: How many of the newest files to keep; two, so that there is one before a damaged newest.
+        overwrite: Whether a file of the same step may be replaced, and those of later steps (left by another run) be
+            set aside. If not, they are an error.
+    """
+
+    is_resumable = True
+
+    def __init__(self, *, output_dir: str | os.PathLike[str], keep: int = 2, overwrite: bool = True) -> None:
+        super().__init__(output_dir=output_dir, keep=keep, overwrite=overwrite)
+        self._last_step = -1
+
+    @property
+    def prefix(self) -> str:
+        """`regular_`."""
+        return _REGULAR
+
+    def join(self, session: Session) -> None:
+        """Saves on preemption too."""
+        session.on_preemption(self._save_preempted)
+
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Starts to write the checkpoint."""
+        self.write(checkpoint)
+        self._last_step = checkpoint.step
+        return checkpoint
+
+    def _save_preempted(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.step != self._last_step:
+            self.write(checkpoint, prefix=_PREEMPTED)
+
+    def _tidy(self, name: str, step: int, session: Session) -> None:
+        super()._tidy(name, step, session)
+        for at, path in find_files(self._dir, _PREEMPTED):
+            if name != path.name and at <= step:
+                storage.remove(path)
+
+
+class FileReader(CheckpointSource):
+    """Finds the newest whole checkpoint file under some prefixes."""
+
+    def __init__(self, *, dir: str | os.PathLike[str], target: Init) -> None:
+        self._dir = Path(dir)
+        self.target = target
+
+    @property
+    @abstractmethod
+    def prefixes(self) -> tuple[str, ...]:
+        """What the names of the files begin with."""
+
+    def __call__(self, initializer: Checkpoint) -> Checkpoint:
+        """The newest checkpoint in the form of `initializer`; `initializer` itself if there is none."""
+        started = time.perf_counter()
+        found = self._find(initializer.session)
+        if found is None:
+            return initializer
+        path, manifest = found
+        checkpoint = _restore(path, manifest, initializer)
+        if initializer.session is not None:
+            seconds = time.perf_counter() - started
+            text = f"A checkpoint was loaded in {seconds:.2f} seconds: `{path}`."
+            initializer.session.emit("restored", step=checkpoint.step, text=text, path=str(path), seconds=seconds)
+        return checkpoint
+
+    def read(self) -> Checkpoint | None:
+        """The newest checkpoint with its trees as nested dicts; None if there is none."""
+        found = self._find(None)
+        if found is None:
+            return None
+        path, manifest = found
+        arrays = storage.read_arrays(path, manifest["tree"])
+        names = ("model_params", "model_state", "optimizer_state")
+        return _checkpoint(manifest, {name: storage.nest(name, arrays) for name in names})
+
+    def _find(self, session: Session | None) -> tuple[Path, dict[str, Any]] | None:
+        finish_saves()
+        files = find_files(self._dir, *self.prefixes)
+        for _, path in reversed(files):
+            try:
+                return path, storage.read_manifest(path)
+            except CheckpointFileError as error:
+                text = f"Skipping the damaged checkpoint file `{path}`: {error}."
+                if session is None:
+                    print_line(text)
+                else:
+                    session.emit("skipped_file", step=0, text=text, path=str(path))
+        if files:
+            raise CheckpointFileError(
+                f"Every checkpoint file in `{self._dir}` is damaged ({', '.join(path.name for _, path in files)}). "
+                f"Bring one back, or remove them to start from step 0."
+            )
+        return None
+
+
+class CheckpointFileReader(FileReader):
+    """Starts a loop from the newest file of a `CheckpointFileWriter`, if there is one.
+
+    Damaged files are skipped, with a line that says why. A file of another model is an error that shows the difference.
+
+    Example:
+        TrainLoop(init=CheckpointFileReader(dir="runs/digits", target=model.init), …)
+    """
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """`regular_`, and `preempted_` for what a stopped run has left."""
+        return (_REGULAR, _PREEMPTED)
+
+
+def check_writable(directory: Path) -> None:
+    """Makes a directory if need be; an error if nothing can be written there."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / f".{uuid.uuid4().hex}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ArgumentError(
+            f"Nothing can be written to output_dir `{directory}`: {error.strerror}. Choose another directory."
+        ) from error
+
+
+def _restore(path: Path, manifest: dict[str, Any], template: Checkpoint) -> Checkpoint:
+    tree: dict[str, str] = manifest["tree"]
+    wanted = {name: storage.describe(leaf) for name, leaf in storage.flatten(template)}
+    sums = {name for name in {*tree, *wanted} if name.startswith("totals/")}
+    differing = [name for name in sorted({*tree, *wanted} - sums) if tree.get(name) != wanted.get(name)]
+    if differing:
+        lines = [f"  {name}: {tree.get(name, '—')} in the file, {wanted.get(name, '—')} here" for name in differing]
+        more = [f"  … and {len(lines) - _MOST_DIFFERENCES} more"] if len(lines) > _MOST_DIFFERENCES else []
+        raise CheckpointMismatchError(
+            "\n".join([f"`{path}` holds another structure than this run needs:", *lines[:_MOST_DIFFERENCES], *more])
+            + "\nUse the model and optimizer that wrote it, or another directory."
+        )
+    arrays = storage.read_arrays(path, tree)
+    names = ["model_params", "model_state", "optimizer_state"]
+    # Sums for the next checkpoint are there if the run was preempted; with other metrics than now they are no use.
+    if sums and all(tree.get(name) == wanted.get(name) for name in sums):
+        names.append("totals")
+    trees = {name: storage.unflatten(getattr(template, name), name, arrays) for name in names}
+    return _checkpoint(manifest, trees)
+
+
+def _checkpoint(manifest: dict[str, Any], trees: dict[str, Any]) -> Checkpoint:
+    return Checkpoint(
+        **trees,
+        grads=None,
+        loss=manifest["metrics"].get("train", {}).get("loss", float("nan")),
+        n_completed_steps=manifest["n_completed_steps"],
+        elapsed_time=manifest["elapsed_time"],
+        step=manifest["step"],
+        position=manifest["position"],
+    )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,197 @@
+"""A checkpoint on disk: arrays written by Orbax, and a manifest with checksums, written last."""
+
+import json
+import os
+import shutil
+import weakref
+import zlib
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from trellis.aliases import Array, PyTree
+from trellis.errors import CheckpointFileError
+from trellis.loops import Checkpoint, Summary
+
+_MANIFEST = "manifest.json"
+_ARRAYS = "arrays"
+_VERSION = 1
+_TREES = ("model_params", "model_state", "optimizer_state", "totals")
+_PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+class Snapshot:
+    """Copies of a checkpoint's arrays in host memory, by path: `model_params/Dense_0/kernel`."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.lease = checkpoint.lease
+        leaves = dict(flatten(checkpoint))
+        for leaf in leaves.values():
+            if isinstance(leaf, jax.Array):
+                leaf.copy_to_host_async()
+        self.arrays = {path: _host_copy(leaf) for path, leaf in leaves.items()}
+
+
+_snapshots: weakref.WeakValueDictionary[int, Snapshot] = weakref.WeakValueDictionary()
+
+
+def take_snapshot(checkpoint: Checkpoint) -> Snapshot:
+    """Copies a checkpoint to the host; several writers of one checkpoint share the copy."""
+    snapshot = _snapshots.get(id(checkpoint.lease))
+    if snapshot is None or snapshot.lease is None or snapshot.lease is not checkpoint.lease:
+        snapshot = Snapshot(checkpoint)
+        _snapshots[id(checkpoint.lease)] = snapshot
+    return snapshot
+
+
+def flatten(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
+    """The leaves that a file holds, with their paths."""
+    for name in _TREES:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(getattr(checkpoint, name)):
+            inner = jax.tree_util.keystr(path, simple=True, separator="/")
+            yield (f"{name}/{inner}" if inner else name), leaf
+
+
+def describe(leaf: Any) -> str:
+    """A leaf's dtype and shape, such as `float32[784,128]`."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.eval_shape(jax.random.key_data, leaf)
+    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def write(path: Path, checkpoint: Checkpoint, snapshot: Snapshot) -> None:
+    """Writes a whole checkpoint into a new directory."""
+    import orbax.checkpoint as ocp
+
+    path.mkdir(parents=True)
+    # Orbax refuses arrays without elements; their shapes in the manifest say all about them.
+    arrays = {name: array for name, array in snapshot.arrays.items() if array.size}
+    checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    checkpointer.save((path / _ARRAYS).absolute(), args=ocp.args.PyTreeSave(arrays))
+    checkpointer.close()
+    manifest = {
+        "version": _VERSION,
+        "step": checkpoint.step,
+        "metrics": checkpoint.metrics if isinstance(checkpoint, Summary) else {},
+        "position": checkpoint.position,
+        "n_completed_steps": checkpoint.n_completed_steps,
+        "elapsed_time": checkpoint.elapsed_time,
+        "packages": {name: version(name) for name in _PACKAGES},
+        "tree": {name: describe(array) for name, array in snapshot.arrays.items()},
+        "files": {str(file.relative_to(path)): _fingerprint(file) for file in _files_in(path)},
+    }
+    text = json.dumps(manifest, indent=1)
+    text = json.dumps({"checksum": zlib.crc32(text.encode()), "manifest": manifest}, indent=1)
+    with (path / _MANIFEST).open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint file; an error says what is damaged, of this and of every other file."""
+    try:
+        document = json.loads((path / _MANIFEST).read_text())
+        manifest: dict[str, Any] = document["manifest"]
+        is_whole = zlib.crc32(json.dumps(manifest, indent=1).encode()) == document["checksum"]
+    except FileNotFoundError:
+        raise CheckpointFileError(f"{_MANIFEST} is missing") from None
+    except (ValueError, KeyError, TypeError):
+        is_whole = False
+    if not is_whole:
+        raise CheckpointFileError(f"{_MANIFEST} is garbled")
+    for name, expected in manifest["files"].items():
+        file = path / name
+        if not file.is_file():
+            raise CheckpointFileError(f"{name} is missing")
+        if file.stat().st_size != expected["size"]:
+            raise CheckpointFileError(f"{name} has {file.stat().st_size} bytes instead of {expected['size']}")
+        if _fingerprint(file) != expected:
+            raise CheckpointFileError(f"{name} is garbled")
+    return manifest
+
+
+def read_arrays(path: Path, tree: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """The arrays of a checkpoint file, by path.
+
+    Args:
+        tree: The manifest's, or a part of it.
+    """
+    import orbax.checkpoint as ocp
+
+    empty = {name: _empty(text) for name, text in tree.items() if 0 in _shape(text)}
+    wanted = {name: 0 for name in tree if name not in empty}
+    checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    arguments = ocp.args.PyTreeRestore(
+        item=wanted,
+        restore_args={name: ocp.RestoreArgs(restore_type=np.ndarray) for name in wanted},
+        partial_restore=True,
+    )
+    arrays: dict[str, np.ndarray] = checkpointer.restore((path / _ARRAYS).absolute(), args=arguments)
+    checkpointer.close()
+    return arrays | empty
+
+
+def unflatten(template: PyTree, name: str, arrays: Mapping[str, Array]) -> PyTree:
+    """A tree like the template, with the arrays under `name` as its leaves."""
+
+    def pick(path: Any, leaf: Any) -> Any:
+        inner = jax.tree_util.keystr(path, simple=True, separator="/")
+        array = arrays[f"{name}/{inner}" if inner else name]
+        return jax.random.wrap_key_data(array) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else array
+
+    return jax.tree_util.tree_map_with_path(pick, template)
+
+
+def nest(name: str, arrays: Mapping[str, Array]) -> PyTree:
+    """The arrays under `name` as nested dicts, for readers without a template."""
+    tree: dict[str, Any] = {}
+    for path, array in arrays.items():
+        root, *inner, last = path.split("/")
+        node = tree
+        for part in inner if root == name else ():
+            node = node.setdefault(part, {})
+        if root == name:
+            node[last] = array
+    return tree
+
+
+def remove(path: Path) -> None:
+    """Removes a checkpoint file so that no reader ever sees half of it."""
+    hidden = path.with_name(f".{path.name}.removed")
+    shutil.rmtree(hidden, ignore_errors=True)
+    path.rename(hidden)
+    shutil.rmtree(hidden)
+
+
+def _host_copy(leaf: Any) -> np.ndarray:
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    # On the CPU a NumPy view shares the memory that the next step overwrites.
+    return np.array(leaf, copy=True)
+
+
+def _files_in(path: Path) -> Iterator[Path]:
+    return (file for file in sorted(path.rglob("*")) if file.is_file())
+
+
+def _fingerprint(file: Path) -> dict[str, int]:
+    checksum, size = 0, 0
+    with file.open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            checksum, size = zlib.crc32(chunk, checksum), size + len(chunk)
+    return {"size": size, "crc32": checksum}
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    inner = text[text.index("[") + 1 : -1]
+    return tuple(map(int, inner.split(","))) if inner else ()
+
+
+def _empty(text: str) -> np.ndarray:
+    return np.zeros(_shape(text), jnp.dtype(text[: text.index("[")]))

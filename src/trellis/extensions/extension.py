@@ -1,0 +1,90 @@
+"""What consumes checkpoints: a callable from checkpoint to checkpoint, and ways to combine them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from trellis.errors import ArgumentError
+from trellis.loops import Checkpoint
+from trellis.runtime import Session
+
+
+class Extension(ABC):
+    """A callable from checkpoint to checkpoint that may also take part in the session of the loop.
+
+    Any function from checkpoint to checkpoint serves as an extension; this class adds `attach`. Attached by
+    `loop.attach(extension)` it takes part from the first step on, else from the first checkpoint that it sees.
+    """
+
+    _session: Session | None = None
+
+    def __call__(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Handles a checkpoint, and returns it, possibly with more in it."""
+        if checkpoint.session is not None:
+            self.attach(checkpoint.session)
+        return self.handle(checkpoint)
+
+    def attach(self, session: Session) -> None:
+        """Takes part in a session; once is enough."""
+        if session is not self._session:
+            self._session = session
+            self.join(session)
+
+    def join(self, session: Session) -> None:  # noqa: B027  (most extensions have nothing to subscribe to)
+        """Subscribes to what the session tells; called once for each session."""
+
+    @abstractmethod
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Does the work for one checkpoint."""
+
+
+class _Serial(Extension):
+    def __init__(self, extensions: tuple[Callable[[Any], Any], ...]) -> None:
+        for extension in extensions:
+            if not callable(extension):
+                raise ArgumentError(f"{extension!r} is not an extension: it cannot be called with a checkpoint.")
+        self._extensions = extensions
+
+    def join(self, session: Session) -> None:
+        for extension in self._extensions:
+            if isinstance(extension, Extension):
+                extension.attach(session)
+
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        for extension in self._extensions:
+            result = extension(checkpoint)
+            if not isinstance(result, Checkpoint):
+                name = type(extension).__name__ if isinstance(extension, Extension) else repr(extension)
+                raise ArgumentError(f"The extension {name} returned {result!r}, but it has to return the checkpoint.")
+            checkpoint = result
+        return checkpoint
+
+
+class _Every(_Serial):
+    def __init__(self, n_steps: int, extensions: tuple[Callable[[Any], Any], ...]) -> None:
+        super().__init__(extensions)
+        if n_steps < 1:
+            raise ArgumentError(f"every(n_steps={n_steps}) has a period of less than one step.")
+        self._n_steps = n_steps
+
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        is_due = checkpoint.step % self._n_steps == 0 or checkpoint.is_last
+        return super().handle(checkpoint) if is_due else checkpoint
+
+
+def serial(*extensions: Callable[[Any], Any]) -> Extension:
+    """One extension that calls others in order, each with what the one before it returned.
+
+    Example:
+        process = serial(EvalLoop(task=task, n_steps=20), SummaryLogger(), CheckpointFileWriter(output_dir="runs/a"))
+    """
+    return _Serial(extensions)
+
+
+def every(n_steps: int, *extensions: Callable[[Any], Any]) -> Extension:
+    """An extension that acts at multiples of `n_steps` and at the last step, and lets other checkpoints pass.
+
+    Example:
+        every(1000, EvalLoop(task=task), HighestCheckpointFileWriter(output_dir="runs/a", metric="accuracy"))
+    """
+    return _Every(n_steps, extensions)

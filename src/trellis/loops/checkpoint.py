@@ -1,0 +1,146 @@
+"""What a loop yields: the training state at a step, and the same with metrics."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from trellis.aliases import JSON, Array, Metrics, PyTree
+from trellis.errors import StaleCheckpointError
+from trellis.model import Init
+from trellis.runtime import Session
+
+
+@struct.dataclass
+class TrainState:
+    """What a step changes."""
+
+    step: Array
+    """How many steps are completed."""
+    params: PyTree
+    model_state: PyTree
+    """The model's other collections, such as batch statistics."""
+    optimizer_state: PyTree
+
+
+@dataclass
+class Lease:
+    """The right to a checkpoint's arrays, which ends when the loop moves on."""
+
+    is_over: bool = False
+
+
+_LEASED = frozenset({"model_params", "model_state", "optimizer_state", "grads", "totals"})
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The training state at a step, in memory.
+
+    Its arrays belong to the loop: they are valid until the loop advances. `copy()` makes a checkpoint that stays.
+
+    Example:
+        for checkpoint in loop:
+            print(checkpoint.step, checkpoint.loss)
+    """
+
+    model_params: PyTree = field(repr=False)
+    model_state: PyTree = field(repr=False)
+    optimizer_state: PyTree = field(repr=False)
+    grads: PyTree = field(repr=False)
+    """The gradients of the last step; None if the loop was told not to keep them."""
+    loss: float
+    """The mean loss of the steps since the last checkpoint."""
+    n_completed_steps: int
+    """The number of steps since the last checkpoint."""
+    elapsed_time: float
+    """Seconds spent on those steps, without what was done with the last checkpoint."""
+    step: int
+    compile_time: float = 0.0
+    """The part of `elapsed_time` that went into compiling."""
+    is_last: bool = False
+    """Whether the loop ends here."""
+    train_metrics: Metrics = field(default_factory=dict)
+    """Metrics of the training step itself, over the steps since the last checkpoint."""
+    totals: PyTree = field(default=None, repr=False)
+    """Sums for the next checkpoint; None at a regular one, where they start anew."""
+    position: JSON = None
+    """Where the data stream stands, if that does not follow from the step."""
+    session: Session | None = field(default=None, repr=False, compare=False)
+    lease: Lease | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, state: TrainState, **values: Any) -> "Checkpoint":
+        """A checkpoint of a state; `values` are the other fields, of which only `step` is needed."""
+        others = {"grads": None, "loss": math.nan, "n_completed_steps": 0, "elapsed_time": 0.0}
+        return cls(state.params, state.model_state, state.optimizer_state, **others | values)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _LEASED:
+            lease = object.__getattribute__(self, "lease")
+            if lease is not None and lease.is_over:
+                raise StaleCheckpointError(
+                    f"`{name}` of the checkpoint at step {self.step} is gone: the loop has moved on and reused its "
+                    f"memory. Take `checkpoint.copy()` before the loop advances."
+                )
+        return object.__getattribute__(self, name)
+
+    def copy(self) -> "Checkpoint":
+        """The same checkpoint in memory of its own, valid for as long as it is held."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        arrays = jax.tree.map(jnp.copy, {name: values[name] for name in _LEASED})
+        return type(self)(**values | arrays | {"lease": None})
+
+
+@dataclass(frozen=True)
+class Summary(Checkpoint):
+    """A checkpoint with metrics: `{group: {name: value}}`, groups `train` and `eval`."""
+
+    metrics: Mapping[str, Metrics] = field(default_factory=dict)
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint) -> "Summary":
+        """The checkpoint with the metrics of its training steps, or the summary that it is already."""
+        if isinstance(checkpoint, Summary):
+            return checkpoint
+        n_steps = max(1, checkpoint.n_completed_steps)
+        train = {"seconds_per_step": (checkpoint.elapsed_time - checkpoint.compile_time) / n_steps}
+        if checkpoint.compile_time:
+            train["compile_seconds"] = checkpoint.compile_time
+        if checkpoint.grads is not None:
+            train["gradients_l2norm"] = float(_norm(checkpoint.grads))
+        train["weights_l2norm"] = float(_norm(checkpoint.model_params))
+        train["loss"] = checkpoint.loss
+        return cls(**_values(checkpoint), metrics={"train": train | dict(checkpoint.train_metrics)})
+
+    def with_metrics(self, group: str, metrics: Metrics) -> "Summary":
+        """The summary with one more group of metrics."""
+        return Summary(**_values(self) | {"metrics": {**self.metrics, group: metrics}})
+
+
+_norm = jax.jit(optax.tree.norm)
+
+
+def _values(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {item.name: getattr(checkpoint, item.name) for item in fields(checkpoint)}
+
+
+class CheckpointSource(ABC):
+    """An `init` that may have a checkpoint to start from."""
+
+    target: Init
+    """Makes the variables if there is no checkpoint, and their structure if there is one."""
+
+    @abstractmethod
+    def __call__(self, initializer: Checkpoint) -> Checkpoint:
+        """The checkpoint to start from, or `initializer` itself if there is none.
+
+        Args:
+            initializer: The structure that is needed: shapes and dtypes in the place of arrays.
+        """

@@ -1,0 +1,101 @@
+"""One step of a task: forward, loss and metrics as sums, gradients, update."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import optax
+from flax import struct
+
+from trellis.aliases import Array, Batch, PyTree
+from trellis.errors import ArgumentError
+from trellis.loops.checkpoint import TrainState
+from trellis.metrics import Metric, MetricFunction
+from trellis.model import Apply, Forward
+from trellis.optimizers import compute_gradients
+from trellis.runtime import StepKeys
+
+
+@struct.dataclass
+class StepOutput:
+    """What a training step tells beside the new state."""
+
+    loss: Metric
+    metrics: Mapping[str, Metric] = struct.field(default_factory=dict)
+    grads: PyTree = None
+
+
+class TrainStep(Protocol):
+    """A whole training step, to be traced and compiled."""
+
+    def __call__(self, state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
+        """The state after one update; `state.step` is counted by the loop. `keys["dropout"]` is this step's key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainTask:
+    """What is trained on what: a model, an optimizer and a loss, or a whole `train_step`; and the data.
+
+    Example:
+        TrainTask(apply=model.apply, optimizer=optax.adamw(1e-3), loss=cross_entropy, data=stream)
+    """
+
+    data: Any
+    """A stream (`batch(step)`), an iterator of batches, or a data set whose iterators know their position."""
+    apply: Apply | None = None
+    optimizer: optax.GradientTransformation | None = None
+    loss: MetricFunction | None = None
+    metrics: Mapping[str, MetricFunction] = field(default_factory=dict)
+    """Computed on the training batches, before the update."""
+    n_microbatches: int = 1
+    """Gradient accumulation: a batch is cut into so many parts, and the update is that of the whole batch."""
+    train_step: TrainStep | None = None
+    """Stands in for `apply`, `loss`, `metrics` and `n_microbatches`."""
+
+    def __post_init__(self) -> None:
+        is_whole = self.train_step is not None
+        if (
+            is_whole == (self.apply is not None)
+            or is_whole == (self.loss is not None)
+            or not (is_whole or self.optimizer)
+        ):
+            raise ArgumentError("A TrainTask needs apply, optimizer and loss, or in their place a whole train_step.")
+        if self.n_microbatches < 1:
+            raise ArgumentError(f"n_microbatches is {self.n_microbatches}, but a batch has at least one part.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalTask:
+    """What is measured on what.
+
+    Example:
+        EvalTask(apply=model.apply, metrics={"accuracy": accuracy}, data=stream)
+    """
+
+    data: Any
+    apply: Apply
+    metrics: Mapping[str, MetricFunction]
+
+
+def supervised_step(task: TrainTask, rng_names: Sequence[str], mutable: Sequence[str]) -> TrainStep:
+    """The training step of a task that is given by its model, loss and optimizer."""
+    assert task.apply is not None
+    assert task.loss is not None
+    assert task.optimizer is not None
+    forward = Forward(task.apply, {"loss": task.loss, **task.metrics}, mutable)
+    optimizer = task.optimizer
+
+    def step(state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
+        def measure(params: PyTree, model_state: PyTree, part: Batch, index: Array | None) -> Any:
+            part_keys = keys if index is None else StepKeys(keys["part"], index)
+            return forward(params, model_state, part, part_keys.rngs(rng_names))
+
+        grads, model_state, seen = compute_gradients(
+            measure, params=state.params, model_state=state.model_state, batch=batch, n_parts=task.n_microbatches
+        )
+        updates, optimizer_state = optimizer.update(grads, state.optimizer_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        state = TrainState(state.step, params, model_state, optimizer_state)
+        return state, StepOutput(seen.pop("loss"), seen, grads)
+
+    return step

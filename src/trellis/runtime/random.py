@@ -1,0 +1,49 @@
+"""Random keys: sequences for scripts, and keys that are a function of (seed, step, name) for loops."""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import jax
+
+from trellis.aliases import Array, Key
+
+
+def sequence(seed: int, num: int = 1) -> Iterator[Key] | list[Iterator[Key]]:
+    """Returns an endless sequence of keys, or a list of `num` independent ones.
+
+    Example:
+        keys = sequence(seed=0)
+        model_key, data_key = next(keys), next(keys)
+    """
+    key = jax.random.key(seed)
+    if num == 1:
+        return into_sequence(key)
+    return [into_sequence(part) for part in jax.random.split(key, num)]
+
+
+def into_sequence(key: Key) -> Iterator[Key]:
+    """Yields fresh keys for ever, all of them derived from one."""
+    while True:
+        key, fresh = jax.random.split(key)
+        yield fresh
+
+
+def into_collection(key: Key, labels: Sequence[str]) -> dict[str, Key]:
+    """Splits a key into one for each label, in their order."""
+    return dict(zip(labels, jax.random.split(key, len(labels)), strict=True)) if labels else {}
+
+
+@dataclass(frozen=True)
+class StepKeys:
+    """The keys of one step: `keys[name]` depends on the root key, the step and the name, and on nothing else."""
+
+    root: Key
+    step: int | Array
+
+    def __getitem__(self, name: str) -> Key:
+        return jax.random.fold_in(jax.random.fold_in(self.root, self.step), zlib.crc32(name.encode()))
+
+    def rngs(self, names: Sequence[str]) -> dict[str, Key]:
+        """The keys by name, as a Flax module takes them."""
+        return {name: self[name] for name in names}

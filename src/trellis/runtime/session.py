@@ -1,0 +1,188 @@
+"""What a loop shares with the extensions that see its checkpoints: events, saves under way, the wish to stop."""
+
+import atexit
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from trellis.aliases import JSON
+from trellis.runtime.console import print_line
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened in a run."""
+
+    kind: str
+    step: int
+    text: str = ""
+    """The line for a person; empty if there is nothing to say."""
+    values: Mapping[str, JSON] = field(default_factory=dict)
+    time: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True)
+class _Save:
+    written: Future[None]
+    commit: Callable[[], None]
+    is_resumable: bool
+
+
+class Session:
+    """Events, saves and preemption of one loop.
+
+    A save is written in the background and committed when the loop moves on, so that a checkpoint file is there only if
+    all that was done with its checkpoint is done too. Files that a run resumes from are committed last.
+    """
+
+    def __init__(self, *, stdout: bool = False) -> None:
+        self.is_stopping = False
+        self._stdout = stdout
+        self._listeners: list[Callable[[Event], None]] = []
+        self._progress_listeners: list[Callable[[int, int | None], None]] = []
+        self._backlog: deque[Event] = deque(maxlen=1000)
+        self._savers: list[Callable[[Any], None]] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self._pending: list[_Save] = []
+        self._futures: list[Future[None]] = []
+
+    def emit(self, kind: str, *, step: int, text: str = "", **values: JSON) -> None:
+        """Tells every listener, now or when it subscribes, that something happened."""
+        event = Event(kind=kind, step=step, text=text, values=values)
+        self._backlog.append(event)
+        if self._stdout and text:
+            print_line(text)
+        for listener in self._listeners:
+            listener(event)
+
+    def subscribe(self, listener: Callable[[Event], None]) -> None:
+        """Calls the listener with each event so far, and from now on."""
+        for event in self._backlog:
+            listener(event)
+        self._listeners.append(listener)
+
+    def subscribe_to_progress(self, listener: Callable[[int, int | None], None]) -> None:
+        """Calls the listener with (step, last step) whenever steps are completed."""
+        self._progress_listeners.append(listener)
+
+    def progress(self, step: int, n_steps: int | None) -> None:
+        """Tells that `step` steps are completed, of `n_steps`."""
+        for listener in self._progress_listeners:
+            listener(step, n_steps)
+
+    def save(self, write: Callable[[], None], commit: Callable[[], None], *, is_resumable: bool) -> Future[None]:
+        """Runs `write` in the background now, and `commit` after it once the loop has moved on."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trellis-save")
+        _unfinished.add(self)
+        written = self._pool.submit(write)
+        self._pending.append(_Save(written, commit, is_resumable))
+        return written
+
+    def advance(self) -> None:
+        """Commits the saves of the checkpoint that is left behind; raises the error of a save that failed."""
+        if not self._pending and not self._futures:
+            return
+        pending, self._pending = self._pending, []
+        for save in sorted(pending, key=lambda save: save.is_resumable):
+            if self._pool is not None:
+                self._futures += [save.written, self._pool.submit(_commit, save)]
+        done = [future for future in self._futures if future.done()]
+        self._futures = [future for future in self._futures if not future.done()]
+        if not self._futures:
+            _unfinished.discard(self)
+        for future in done:
+            future.result()
+
+    def finish(self) -> None:
+        """Commits every save and waits for it; raises the error of one that failed."""
+        self.advance()
+        futures, self._futures = self._futures, []
+        _unfinished.discard(self)
+        for future in futures:
+            future.result()
+
+    def on_preemption(self, save: Callable[[Any], None]) -> None:
+        """Has `save` called with a checkpoint when the run is told to stop."""
+        if save not in self._savers:
+            self._savers.append(save)
+
+    def preempt(self, checkpoint: Any) -> int:
+        """Saves a checkpoint with everyone who asked for it; returns how many did."""
+        for save in self._savers:
+            save(checkpoint)
+        self.finish()
+        return len(self._savers)
+
+    @contextmanager
+    def watching_for_sigterm(self) -> Iterator[None]:
+        """Turns SIGTERM into a wish to stop, which a loop follows when its steps under way are done."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        if not _watching:
+            _previous.append(signal.signal(signal.SIGTERM, _stop_all))
+        _watching.append(self)
+        try:
+            yield
+        finally:
+            _watching.remove(self)
+            # Loops may end in any order: the last one gives the signal back.
+            if not _watching:
+                signal.signal(signal.SIGTERM, _previous.pop())
+
+    def finish_at_exit(self) -> None:
+        """Commits, without a thread, what no loop will come back to."""
+        pending, self._pending = self._pending, []
+        for save in sorted(pending, key=lambda save: save.is_resumable):
+            save.written.result()
+            save.commit()
+        for future in self._futures:
+            future.result()
+
+
+class Attachable(Protocol):
+    """An extension that can take part in a run before it sees a checkpoint."""
+
+    def attach(self, session: Session) -> None:
+        """Subscribes to what the session tells."""
+
+
+_unfinished: set[Session] = set()
+_watching: list[Session] = []
+_previous: list[Any] = []
+
+
+def _stop_all(number: int, frame: Any) -> None:
+    for session in _watching:
+        session.is_stopping = True
+    if callable(_previous[-1]):
+        _previous[-1](number, frame)
+
+
+def _commit(save: _Save) -> None:
+    # A save that failed to be written has raised its error already.
+    if save.written.exception() is None:
+        save.commit()
+
+
+def finish_saves() -> None:
+    """Commits every save under way in this process, of any session, and waits for it."""
+    for session in list(_unfinished):
+        session.finish()
+
+
+@atexit.register
+def _finish_all_at_exit() -> None:
+    for session in list(_unfinished):
+        try:
+            session.finish_at_exit()
+        except Exception as error:  # noqa: BLE001  (the interpreter is leaving: there is no caller to raise to)
+            print(f"A checkpoint was not saved: {error}", file=sys.stderr)

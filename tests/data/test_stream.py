@@ -1,0 +1,103 @@
+"""Streams: a pure function of the step, every example once an epoch."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trellis
+from trellis.data import build_feed, read_columns
+from trellis.errors import ArgumentError, DataError
+
+
+def numbers(n: int = 10, **options: Any) -> trellis.ExampleStream:
+    """A stream over the numbers below `n`."""
+    return trellis.ExampleStream({"number": np.arange(n)}, **{"batch_size": 4} | options)
+
+
+def taken(stream: trellis.ExampleStream, n_batches: int) -> list[int]:
+    """The numbers in the first batches."""
+    return [int(number) for step in range(n_batches) for number in stream.batch(step)["number"]]
+
+
+def test_every_example_is_seen_once_an_epoch_also_across_batches() -> None:
+    seen = taken(numbers(), 5)
+    assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))
+    assert seen[:10] != seen[10:]
+
+
+def test_any_step_can_be_asked_for_in_any_order() -> None:
+    stream = numbers(seed=3)
+    forward = [stream.batch(step)["number"] for step in range(30)]
+    for step in (29, 3, 17, 0, 8):
+        np.testing.assert_array_equal(numbers(seed=3).batch(step)["number"], forward[step])
+
+
+@pytest.mark.parametrize("step", [0, 2, 9])
+def test_stacked_batches_are_the_batches(step: int) -> None:
+    stream = numbers(n=7)
+    stacked = stream.stacked_batches(step, 5)["number"]
+    np.testing.assert_array_equal(stacked, [stream.batch(step + i)["number"] for i in range(5)])
+
+
+def test_seeds_shuffle_differently_and_no_shuffle_keeps_the_order() -> None:
+    assert taken(numbers(n=100, seed=1), 25) != taken(numbers(n=100, seed=2), 25)
+    assert taken(numbers(shuffle=False), 5) == [*range(10), *range(10)]
+
+
+@pytest.mark.parametrize(("options", "sizes"), [({}, [4, 4, 2]), ({"drop_remainder": True}, [4, 4])])
+def test_a_stream_with_epochs_ends(options: Any, sizes: list[int]) -> None:
+    stream = numbers(n_epochs=1, **options)
+    assert stream.n_batches == len(sizes)
+    assert [len(stream.batch(step)["number"]) for step in range(len(sizes))] == sizes
+    assert numbers().n_batches is None
+
+
+def test_columns_read_from_files_make_a_stream(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text("".join(f'{{"x": [{n}.0, 1.0], "y": {n % 2}}}\n' for n in range(10)))
+    columns = read_columns(file, cache_dir=tmp_path / "cache")
+    batch = trellis.ExampleStream(columns, batch_size=4, shuffle=False).batch(1)
+    np.testing.assert_array_equal(batch["x"], [[4, 1], [5, 1], [6, 1], [7, 1]])
+    np.testing.assert_array_equal(batch["y"], [0, 1, 0, 1])
+
+
+def test_a_stream_of_the_users_own_needs_only_a_function_of_the_step() -> None:
+    class Own:
+        def batch(self, step: int) -> Any:
+            return np.full((2, 3), step)
+
+    feed = build_feed(Own(), place="data")
+    n, batch = feed.take(5, 3)
+    assert n == 3
+    np.testing.assert_array_equal(batch[:, 0, 0], [5, 6, 7])
+    assert feed.position() is None
+
+
+def test_an_iterator_is_not_advanced_by_looking_at_it() -> None:
+    feed = build_feed(iter([np.full(2, step) for step in range(4)]), place="data")
+    assert feed.peek()[0] == 0
+    assert feed.take(0, 1)[1][0] == 0
+    assert feed.position() == {"n_batches": 1}
+    assert feed.take(1, 9)[0] == 3
+    assert feed.take(4, 1) == (0, None)
+
+
+def test_an_iterator_that_ends_before_the_position_is_an_error() -> None:
+    feed = build_feed(iter([np.zeros(2)] * 3), place="TrainTask.data")
+    with pytest.raises(DataError, match="TrainTask.data ended after 3 batches, but the run resumes at batch 5"):
+        feed.seek(5, {"n_batches": 5})
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (lambda: numbers(batch_size=0), ArgumentError, "batch_size is 0"),
+        (lambda: numbers(n=0), DataError, "no examples"),
+        (lambda: trellis.ExampleStream((np.ones(3), np.ones(4)), batch_size=1), DataError, "lengths 3, 4"),
+    ],
+)
+def test_bad_input_is_a_clear_error(build: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        build()

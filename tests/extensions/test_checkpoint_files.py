@@ -1,0 +1,357 @@
+"""Checkpoint files: found again by their reader, whole or not at all, and errors that are not lost."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import trellis
+from tests import tiny
+from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
+from trellis.extensions import checkpoint_storage
+
+
+def names(directory: Path) -> list[str]:
+    """The files in a directory, by name."""
+    return sorted(path.name for path in directory.iterdir())
+
+
+def reader(directory: Path, **options: Any) -> trellis.CheckpointFileReader:
+    """A reader for the tiny model."""
+    return trellis.CheckpointFileReader(dir=directory, target=tiny.Classifier().init, **options)
+
+
+def train(directory: Path, n_steps: int, **options: Any) -> trellis.TrainLoop:
+    """Trains up to a step with files at every second one; run again it resumes."""
+    given: dict[str, Any] = {"init": reader(directory), "n_steps": n_steps, "n_steps_per_checkpoint": 2} | options
+    loop = tiny.train_loop(**given)
+    writer = trellis.CheckpointFileWriter(output_dir=directory)
+    for checkpoint in loop:
+        writer(checkpoint)
+    return loop
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
+    written = tiny.checkpoint(step=7, eval={"loss": 1.5}, position={"n_batches": 7})
+    trellis.CheckpointFileWriter(output_dir=tmp_path / "new" / "dir")(written)
+    assert names(tmp_path / "new" / "dir") == ["regular_7"]
+    shapes = jax.eval_shape(lambda: trellis.TrainState(0, written.model_params, {}, written.optimizer_state))
+    found = reader(tmp_path / "new" / "dir")(trellis.Checkpoint.of(shapes, step=0))
+    tiny.assert_equal(found.model_params, jax.tree.map(np.asarray, written.model_params))
+    tiny.assert_equal(found.optimizer_state, jax.tree.map(np.asarray, written.optimizer_state))
+    assert (found.step, found.position) == (7, {"n_batches": 7})
+
+
+def test_every_kind_of_leaf_comes_back(tmp_path: Path) -> None:
+    params = {
+        "half": jnp.ones((2, 3), jnp.bfloat16) / 3,
+        "bool": jnp.array([True, False]),
+        "scalar": jnp.float32(1.5),
+        "empty": jnp.zeros((0, 4)),
+        "bytes": jnp.arange(3, dtype=jnp.uint8),
+        "a/b.c d": jnp.ones(2),
+        "key": jax.random.key(3),
+    }
+    state = trellis.TrainState(0, params, {"list": [jnp.ones(1), (jnp.zeros(2),)]}, ())
+    trellis.CheckpointFileWriter(output_dir=tmp_path)(trellis.Checkpoint.of(state, step=1))
+    found = reader(tmp_path)(trellis.Checkpoint.of(jax.eval_shape(lambda: state), step=0))
+    data = {**params, "key": jax.random.key_data(params["key"])}
+    back = {**found.model_params, "key": jax.random.key_data(found.model_params["key"])}
+    tiny.assert_equal(back, jax.tree.map(np.asarray, data))
+    assert back["half"].dtype == jnp.bfloat16
+    tiny.assert_equal(found.model_state, jax.tree.map(np.asarray, state.model_state))
+
+
+def test_an_absent_or_empty_directory_is_no_checkpoint_and_is_not_made(tmp_path: Path) -> None:
+    initializer = tiny.checkpoint(step=0)
+    assert reader(tmp_path / "none")(initializer) is initializer
+    assert reader(tmp_path)(initializer) is initializer
+    assert reader(tmp_path).read() is None
+    assert names(tmp_path) == []
+
+
+def test_the_newest_files_are_kept_in_numeric_order(tmp_path: Path) -> None:
+    writer = trellis.CheckpointFileWriter(output_dir=tmp_path, keep=2)
+    for step in (8, 9, 10, 100):
+        writer(tiny.checkpoint(step=step))
+    assert names(tmp_path) == ["regular_10", "regular_100"]
+
+
+def test_a_checkpoint_is_read_without_a_model_as_nested_dicts(tmp_path: Path) -> None:
+    trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=3, train={"loss": 0.25}))
+    found = reader(tmp_path).read()
+    assert found is not None
+    assert found.step == 3
+    assert found.loss == 0.25
+    assert found.model_params["Dense_0"]["kernel"].shape == (3, 2)
+
+
+@pytest.mark.parametrize("n_fused_steps", [1, 10])
+def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path: Path, n_fused_steps: int) -> None:
+    model = tiny.Classifier(train=True, dropout_rate=0.3, has_statistics=True)
+    target = tiny.Classifier(has_statistics=True).init
+
+    def run(directory: Path, n_steps: int) -> Any:
+        loop = tiny.train_loop(
+            tiny.train_task(model),
+            init=trellis.CheckpointFileReader(dir=directory, target=target),
+            collections={"apply": ["dropout"]},
+            rnkey=jax.random.key(5),
+            n_steps=n_steps,
+            n_steps_per_checkpoint=7,
+            n_fused_steps=n_fused_steps,
+        )
+        writer = trellis.CheckpointFileWriter(output_dir=directory)
+        return [(c.step, c.loss, tiny.arrays((writer(c).model_params, c.model_state, c.optimizer_state))) for c in loop]
+
+    whole = run(tmp_path / "whole", 28)
+    parts = [run(tmp_path / "parts", n) for n in (7, 21, 28)]
+    joined = [checkpoint for part in parts for checkpoint in part]
+    assert [one[:2] for one in joined] == [one[:2] for one in whole]
+    tiny.assert_equal([one[2] for one in joined], [one[2] for one in whole])
+    assert names(tmp_path / "parts") == names(tmp_path / "whole") == ["regular_21", "regular_28"]
+
+
+@pytest.mark.parametrize("kind", ["iterator", "grain"])
+def test_the_position_in_the_data_is_saved(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def data() -> Any:
+        if kind == "iterator":
+            return tiny.batches()
+        import grain
+
+        x, y = tiny.examples()
+        pairs = grain.MapDataset.source(list(zip(x, y, strict=True))).seed(3).shuffle().repeat().batch(16)
+        return pairs.to_iter_dataset()
+
+    def run(directory: Path, n_steps: int) -> list[float]:
+        options: dict[str, Any] = {"init": reader(directory), "n_steps": n_steps, "n_steps_per_checkpoint": 3}
+        loop = tiny.train_loop(tiny.train_task(data=data()), **options, stdout=True)
+        writer = trellis.CheckpointFileWriter(output_dir=directory)
+        return [writer(checkpoint).loss for checkpoint in loop]
+
+    whole = run(tmp_path / "whole", 9)
+    assert run(tmp_path / "parts", 3) + run(tmp_path / "parts", 9) == whole
+    said = "3 batches of the iterator were read and skipped" in capsys.readouterr().out
+    assert said == (kind == "iterator")
+
+
+def test_restoring_does_not_run_the_model_initialisation(tmp_path: Path) -> None:
+    train(tmp_path, 2)
+    runs = []
+
+    def init(rngs: Any, x: Any) -> Any:
+        jax.debug.callback(lambda: runs.append(1))
+        return tiny.Classifier().init(rngs, x)
+
+    tiny.train_loop(init=trellis.CheckpointFileReader(dir=tmp_path, target=init), n_steps=4)
+    jax.effects_barrier()
+    assert runs == []
+
+
+def test_a_finished_run_says_so_and_a_longer_one_goes_on(tmp_path: Path) -> None:
+    train(tmp_path, 4)
+    assert list(train(tmp_path, 4)) == []
+    assert train(tmp_path, 6).step == 6
+
+
+@pytest.mark.parametrize("damage", ["truncated", "deleted", "garbled", "manifest garbled", "manifest gone", "emptied"])
+def test_a_damaged_newest_file_is_skipped_with_a_line(
+    tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tmp_path, 4)
+    newest = tmp_path / "regular_4"
+    largest = max((path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    hurt(newest, largest, damage)
+    loop = tiny.train_loop(init=reader(tmp_path), n_steps=6, stdout=True)
+    assert loop.step == 2
+    said = capsys.readouterr().out
+    assert "Skipping the damaged checkpoint file" in said
+    assert str(newest) in said
+    assert "regular_2`" in said
+
+
+def hurt(newest: Path, largest: Path, damage: str) -> None:
+    """Damages a checkpoint file in one of several ways."""
+    if damage == "truncated":
+        largest.write_bytes(largest.read_bytes()[:-10])
+    elif damage == "deleted":
+        largest.unlink()
+    elif damage == "garbled":
+        data = bytearray(largest.read_bytes())
+        data[len(data) // 2] ^= 1
+        largest.write_bytes(data)
+    elif damage == "manifest garbled":
+        manifest = newest / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"step": 4', '"step": 5'))
+    elif damage == "manifest gone":
+        (newest / "manifest.json").unlink()
+    else:
+        shutil.rmtree(newest)
+        newest.mkdir()
+
+
+def test_a_run_does_not_start_anew_if_all_its_files_are_damaged(tmp_path: Path) -> None:
+    trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=3))
+    (tmp_path / "regular_3" / "manifest.json").unlink()
+    with pytest.raises(CheckpointFileError, match=r"Every checkpoint file .* is damaged \(regular_3\).*remove them"):
+        reader(tmp_path)(tiny.checkpoint(step=0))
+
+
+def test_a_file_of_another_model_is_shown_as_a_difference(tmp_path: Path) -> None:
+    train(tmp_path, 2)
+
+    class Wider(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.Dense(4, name="head")(nn.Dense(32)(x))
+
+    with pytest.raises(CheckpointMismatchError) as caught:
+        init = trellis.CheckpointFileReader(dir=tmp_path, target=Wider().init)
+        tiny.train_loop(tiny.train_task(Wider(), optimizer=optax.sgd(0.1)), init=init, n_steps=4)
+    text = str(caught.value)
+    assert "regular_2` holds another structure than this run needs:" in text
+    assert "  model_params/Dense_0/kernel: float32[8,16] in the file, float32[8,32] here" in text
+    assert "  model_params/Dense_1/bias: float32[4] in the file, — here" in text
+    assert "  model_params/head/bias: — in the file, float32[4] here" in text
+    assert "more" in text
+
+
+def test_a_failed_save_is_raised_at_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint_storage, "write", full)
+    loop = tiny.train_loop(n_steps=20, n_steps_per_checkpoint=1)
+    writer = trellis.CheckpointFileWriter(output_dir=tmp_path)
+    steps = []
+    with pytest.raises(
+        CheckpointFileError, match=r"step 1 could not be saved in .*: No space left on device.*Make room"
+    ):
+        for checkpoint in loop:
+            steps.append(checkpoint.step)
+            if checkpoint.step == 1:
+                writer(checkpoint)
+                loop.session._pending[0].written.exception()
+    assert steps == [1]
+    assert names(tmp_path) == []
+
+
+def test_a_directory_that_turns_unwritable_is_raised(tmp_path: Path) -> None:
+    writer = trellis.CheckpointFileWriter(output_dir=tmp_path / "gone")
+    shutil.rmtree(tmp_path / "gone")
+    (tmp_path / "gone").write_text("a file in its place")
+    with pytest.raises(CheckpointFileError, match="could not be saved"):
+        writer(tiny.checkpoint())
+
+
+def test_an_unwritable_directory_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match=r"Nothing can be written to output_dir `.*file/dir`: Not a directory"):
+        trellis.CheckpointFileWriter(output_dir=tmp_path / "file" / "dir")
+
+
+def test_files_of_later_steps_are_set_aside_and_not_lost(tmp_path: Path) -> None:
+    writer = trellis.CheckpointFileWriter(output_dir=tmp_path)
+    for step in (9, 10, 1):
+        writer(tiny.checkpoint(step=step))
+    assert names(tmp_path) == ["regular_1", "regular_10.superseded", "regular_9.superseded"]
+    found = reader(tmp_path).read()
+    assert found is not None
+    assert found.step == 1
+
+
+def test_nothing_is_replaced_without_leave(tmp_path: Path) -> None:
+    writer = trellis.CheckpointFileWriter(output_dir=tmp_path, overwrite=False)
+    writer(tiny.checkpoint(step=5))
+    for step in (5, 4):
+        with pytest.raises(CheckpointFileError, match=r"already holds regular_5\. Choose another output_dir"):
+            writer(tiny.checkpoint(step=step))
+    writer(tiny.checkpoint(step=6))
+    assert names(tmp_path) == ["regular_5", "regular_6"]
+
+
+def test_a_file_of_the_same_step_is_replaced_whole(tmp_path: Path) -> None:
+    writer = trellis.CheckpointFileWriter(output_dir=tmp_path)
+    writer(tiny.checkpoint(step=5, seed=1))
+    writer(tiny.checkpoint(step=5, seed=2))
+    found = reader(tmp_path).read()
+    assert found is not None
+    np.testing.assert_array_equal(
+        found.model_params["Dense_0"]["kernel"], tiny.checkpoint(seed=2).model_params["Dense_0"]["kernel"]
+    )
+    assert names(tmp_path) == ["regular_5"]
+
+
+def test_a_file_that_was_being_replaced_at_the_kill_is_found(tmp_path: Path) -> None:
+    trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=5))
+    (tmp_path / "regular_5").rename(tmp_path / "regular_5.replaced")
+    found = reader(tmp_path).read()
+    assert found is not None
+    assert found.step == 5
+
+
+def test_what_a_killed_save_left_is_swept_away(tmp_path: Path) -> None:
+    (tmp_path / ".regular_3.abc.writing" / "arrays").mkdir(parents=True)
+    trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=5))
+    assert names(tmp_path) == ["regular_5"]
+
+
+def test_a_file_appears_only_when_all_that_is_done_with_its_checkpoint_is_done(tmp_path: Path) -> None:
+    loop = tiny.train_loop(n_steps=2)
+    regular = trellis.CheckpointFileWriter(output_dir=tmp_path)
+    best = trellis.LowestCheckpointFileWriter(output_dir=tmp_path, metric="loss", group="train", stdout=False)
+    for checkpoint in loop:
+        regular(checkpoint)
+        best(trellis.Summary.from_checkpoint(checkpoint))
+        loop.session._pending[-1].written.result()
+        assert f"regular_{checkpoint.step}" not in names(tmp_path)
+    assert "regular_2" in names(tmp_path)
+
+
+def test_a_reader_in_the_same_process_sees_what_was_saved(tmp_path: Path) -> None:
+    loop = tiny.train_loop(n_steps=5)
+    trellis.CheckpointFileWriter(output_dir=tmp_path)(loop.next_step())
+    found = reader(tmp_path).read()
+    assert found is not None
+    assert found.step == 1
+
+
+def test_the_saved_arrays_are_those_of_the_step_and_not_of_later_ones(tmp_path: Path) -> None:
+    loop = tiny.train_loop(n_steps=50, n_steps_per_checkpoint=10)
+    writer = trellis.CheckpointFileWriter(output_dir=tmp_path, keep=9)
+    expected = {checkpoint.step: tiny.arrays(writer(checkpoint).model_params) for checkpoint in loop}
+    for step, params in expected.items():
+        manifest = checkpoint_storage.read_manifest(tmp_path / f"regular_{step}")
+        arrays = checkpoint_storage.read_arrays(tmp_path / f"regular_{step}", manifest["tree"])
+        tiny.assert_equal(jax.tree.leaves(checkpoint_storage.nest("model_params", arrays)), params)
+
+
+def test_a_file_is_self_describing(tmp_path: Path) -> None:
+    trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=5, eval={"loss": 1.5}))
+    manifest = json.loads((tmp_path / "regular_5" / "manifest.json").read_text())["manifest"]
+    assert manifest["step"] == 5
+    assert manifest["metrics"] == {"eval": {"loss": 1.5}}
+    assert manifest["tree"]["model_params/Dense_0/kernel"] == "float32[3,2]"
+    assert manifest["packages"]["jax"] == jax.__version__
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda d: trellis.CheckpointFileWriter(output_dir=d, keep=0), "keep is 0"),
+        (
+            lambda d: trellis.CheckpointFileWriter(output_dir=d).write(3),
+            "expected a Checkpoint or a Summary, but got 3",
+        ),
+    ],
+)
+def test_bad_input_is_a_clear_error(tmp_path: Path, call: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        call(tmp_path)

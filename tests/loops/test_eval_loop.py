@@ -1,0 +1,141 @@
+"""The evaluation loop: exact metrics over all batches, the same ones for every checkpoint."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import trellis
+from tests import tiny
+from trellis.errors import ArgumentError, DataError, StaleCheckpointError
+
+
+@pytest.mark.parametrize("batch_size", [256, 100, 7])
+@pytest.mark.parametrize("n_devices", [1, 8])
+def test_metrics_over_all_examples_are_exact_for_any_batch_size(batch_size: int, n_devices: int) -> None:
+    checkpoint = tiny.train_loop(n_steps=1).next_step()
+    data = tiny.stream(batch_size=batch_size, shuffle=False, n_epochs=1)
+    summary = tiny.eval_loop(data=data, devices=jax.devices()[:n_devices])(checkpoint)
+    x, y = tiny.examples()
+    logits = tiny.Classifier().apply({"params": checkpoint.model_params}, x)
+    np.testing.assert_allclose(summary.metrics["eval"]["accuracy"], tiny.accuracy(logits, y), rtol=1e-6)
+    np.testing.assert_allclose(summary.metrics["eval"]["loss"], tiny.cross_entropy(logits, y), rtol=1e-5)
+
+
+def test_a_summary_is_the_checkpoint_with_groups_in_order() -> None:
+    checkpoint = tiny.train_loop(n_steps=1).next_step()
+    summary = tiny.eval_loop()(checkpoint)
+    assert isinstance(summary, trellis.Summary)
+    assert list(summary.metrics) == ["train", "eval"]
+    assert list(summary.metrics["eval"]) == ["accuracy", "loss"]
+    train = ["seconds_per_step", "compile_seconds", "gradients_l2norm", "weights_l2norm", "loss"]
+    assert list(summary.metrics["train"]) == train
+    assert (summary.step, summary.loss, summary.is_last) == (checkpoint.step, checkpoint.loss, checkpoint.is_last)
+    assert summary.model_params is checkpoint.model_params
+
+
+def test_a_second_evaluation_adds_its_group() -> None:
+    checkpoint = tiny.train_loop(n_steps=1).next_step()
+    summary = tiny.eval_loop(group="test")(tiny.eval_loop()(checkpoint))
+    assert list(summary.metrics) == ["train", "eval", "test"]
+
+
+@pytest.mark.parametrize("kind", ["stream", "iterator", "list", "stateful"])
+def test_every_checkpoint_is_measured_on_the_same_batches(kind: str) -> None:
+    data: Any = {
+        "stream": tiny.stream(),
+        "iterator": tiny.batches(),
+        "list": [tiny.stream().batch(step) for step in range(3)],
+        "stateful": Stateful(),
+    }[kind]
+    checkpoint = tiny.train_loop(n_steps=1).next_step()
+    loop = tiny.eval_loop(data=data, n_steps=3)
+    assert loop(checkpoint).metrics["eval"] == loop(checkpoint).metrics["eval"]
+    assert loop(checkpoint).metrics["eval"] == tiny.eval_loop(data=tiny.stream(), n_steps=3)(checkpoint).metrics["eval"]
+
+
+class Stateful:
+    """An iterator that knows where it stands."""
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        self.step += 1
+        return tiny.stream().batch(self.step - 1)
+
+    def get_state(self) -> dict[str, int]:
+        """The number of batches given."""
+        return {"step": self.step}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        """Goes back, or forth."""
+        self.step = state["step"]
+
+
+def test_a_list_of_batches_is_measured_whole() -> None:
+    checkpoint = tiny.train_loop(n_steps=1).next_step()
+    data = [tiny.stream().batch(step) for step in range(4)]
+    whole, limited = tiny.eval_loop(data=data)(checkpoint), tiny.eval_loop(data=data, n_steps=4)(checkpoint)
+    assert whole.metrics["eval"] == limited.metrics["eval"]
+
+
+def test_evaluation_changes_no_state_and_needs_no_randomness_of_its_own() -> None:
+    model = tiny.Classifier(has_statistics=True)
+    task = tiny.train_task(tiny.Classifier(train=True, has_statistics=True))
+    loop = tiny.train_loop(task, init=model.init, n_steps=1)
+    checkpoint = loop.next_step()
+    before = tiny.arrays(checkpoint.model_state)
+    summary = tiny.eval_loop(model)(checkpoint)
+    tiny.assert_equal(tiny.arrays(summary.model_state), before)
+
+
+def test_a_model_that_needs_randomness_gets_the_same_each_time() -> None:
+    checkpoint = tiny.train_loop(n_steps=1).next_step()
+    noisy = tiny.Classifier(train=True, dropout_rate=0.5)
+    loop = tiny.eval_loop(noisy, collections={"apply": ["dropout"]}, rnkey=jax.random.key(3))
+    assert loop(checkpoint).metrics["eval"] == loop(checkpoint).metrics["eval"]
+
+
+def test_a_metric_may_be_a_state_of_its_own() -> None:
+    def masked(logits: Any, labels: Any) -> trellis.Mean:
+        mask = labels == 1
+        return trellis.Mean(total=jnp.sum((logits.argmax(-1) == labels) * mask), weight=jnp.sum(mask))
+
+    checkpoint = tiny.train_loop(n_steps=1).next_step()
+    data = tiny.stream(batch_size=50, shuffle=False, n_epochs=1)
+    task = trellis.EvalTask(apply=tiny.Classifier().apply, metrics={"recall": masked}, data=data)
+    found = trellis.EvalLoop(task=task)(checkpoint).metrics["eval"]["recall"]
+    x, y = tiny.examples()
+    logits = tiny.Classifier().apply({"params": checkpoint.model_params}, x)
+    np.testing.assert_allclose(found, np.mean(np.asarray(logits)[y == 1].argmax(-1) == 1), rtol=1e-6)
+
+
+def test_a_stale_checkpoint_cannot_be_measured() -> None:
+    loop = tiny.train_loop(n_steps=2)
+    checkpoint = loop.next_step()
+    loop.next_step()
+    with pytest.raises(StaleCheckpointError, match=r"checkpoint\.copy\(\)"):
+        tiny.eval_loop()(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"n_steps": 0}, ArgumentError, "n_steps is 0, but an evaluation takes at least one batch"),
+        ({"data": tiny.batches()}, ArgumentError, r"EvalTask.data has no known end.*EvalLoop\(n_steps=…\)"),
+        ({"data": 3}, ArgumentError, "EvalTask.data is a int: neither a stream"),
+        ({"n_steps": 4}, DataError, "holds 3 batches, but 4 are to be evaluated"),
+        ({"data": tiny.batches(n=2), "n_steps": 4}, DataError, "holds 2 batches, but 4 are to be evaluated"),
+        ({"data": []}, DataError, "holds 0 batches"),
+    ],
+)
+def test_bad_input_is_a_clear_error(options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        tiny.eval_loop(**options)(tiny.checkpoint())
