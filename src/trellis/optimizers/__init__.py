@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
+    from trellis.optimizers.averaging import AverageState as AverageState
+    from trellis.optimizers.averaging import average_parameters as average_parameters
+    from trellis.optimizers.averaging import average_weights as average_weights
     from trellis.optimizers.configs import AdafactorConfig as AdafactorConfig
     from trellis.optimizers.configs import AdafactorKerasConfig as AdafactorKerasConfig
     from trellis.optimizers.configs import AdagradConfig as AdagradConfig
@@ -23,6 +26,13 @@ if TYPE_CHECKING:
     from trellis.optimizers.configs import SGDExperimentalConfig as SGDExperimentalConfig
     from trellis.optimizers.configs import SLIDEConfig as SLIDEConfig
     from trellis.optimizers.gradients import compute_gradients as compute_gradients
+    from trellis.optimizers.optimizer import UpdateRule as UpdateRule
+    from trellis.optimizers.optimizer import build_optimizer as build_optimizer
+    from trellis.optimizers.optimizer import register_optimizer_cls as register_optimizer_cls
+    from trellis.optimizers.parameter_names import named_mask as named_mask
+    from trellis.optimizers.parameter_names import parameter_name as parameter_name
+    from trellis.optimizers.requirements import optimization_problems as optimization_problems
+    from trellis.optimizers.schedule import build_schedule as build_schedule
     from trellis.optimizers.schedule_configs import ConstantLrConfig as ConstantLrConfig
     from trellis.optimizers.schedule_configs import CosineLrConfig as CosineLrConfig
     from trellis.optimizers.schedule_configs import CosineRestartsLrConfig as CosineRestartsLrConfig
@@ -72,6 +82,16 @@ __getattr__, __dir__, __all__ = door(
         "WarmupConfig": "schedule_configs",
         "LinearWarmupConfig": "schedule_configs",
         "PolynomialWarmupConfig": "schedule_configs",
+        "optimization_problems": "requirements",
+        "build_schedule": "schedule",
+        "build_optimizer": "optimizer",
+        "register_optimizer_cls": "optimizer",
+        "UpdateRule": "optimizer",
+        "named_mask": "parameter_names",
+        "parameter_name": "parameter_names",
+        "average_parameters": "averaging",
+        "average_weights": "averaging",
+        "AverageState": "averaging",
         "compute_gradients": "gradients",
     },
 )
