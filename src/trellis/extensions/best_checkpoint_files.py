@@ -22,15 +22,15 @@ class BestCheckpointFileWriter(FileWriter):
 
     def __init__(
         self,
-        *,
         output_dir: str | os.PathLike[str],
+        *,
         metric: str,
         group: str = "eval",
         keep: int = 1,
         overwrite: bool = True,
         stdout: bool = True,
     ) -> None:
-        super().__init__(output_dir=output_dir, keep=keep, overwrite=overwrite)
+        super().__init__(output_dir, keep=keep, overwrite=overwrite)
         self._group, self._metric = group, metric
         self._best = self._read_best()
         if stdout:
@@ -111,8 +111,8 @@ class BestCheckpointFileReader(FileReader):
     word: str
     """What the best value is."""
 
-    def __init__(self, *, dir: str | os.PathLike[str], target: Init, metric: str, group: str = "eval") -> None:
-        super().__init__(dir=dir, target=target)
+    def __init__(self, dir: str | os.PathLike[str], *, target: Init, metric: str, group: str = "eval") -> None:
+        super().__init__(dir, target=target)
         self._prefix = best_prefix(self.word, group, metric)
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage as storage
+from trellis.extensions.disk import check_writable, sync_directory
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, CheckpointSource
 from trellis.model import Init
@@ -41,7 +42,7 @@ class FileWriter(Extension):
     is_resumable = False
     """Whether a run starts from these files by default; such are committed after all others."""
 
-    def __init__(self, *, output_dir: str | os.PathLike[str], keep: int, overwrite: bool) -> None:
+    def __init__(self, output_dir: str | os.PathLike[str], *, keep: int, overwrite: bool) -> None:
         if keep < 1:
             raise ArgumentError(f"keep is {keep}, but at least one checkpoint file has to be kept.")
         self._dir = Path(output_dir)
@@ -85,9 +86,10 @@ class FileWriter(Extension):
 
     def _write(self, temporary: Path, checkpoint: Checkpoint, snapshot: storage.Snapshot) -> None:
         try:
-            for left in self._dir.glob(".*.writing"):
+            # What a process that was killed has left.
+            for left in (*self._dir.glob(".*.writing"), *self._dir.glob(".*.removed")):
                 if _PROCESS not in left.name:
-                    shutil.rmtree(left)
+                    shutil.rmtree(left, ignore_errors=True)
             storage.write(temporary, checkpoint, snapshot)
         except Exception as error:
             raise CheckpointFileError(
@@ -103,7 +105,7 @@ class FileWriter(Extension):
         if final.exists():
             final.rename(replaced)
         temporary.rename(final)
-        _sync(self._dir)
+        sync_directory(self._dir)
         if replaced.exists():
             storage.remove(replaced)
         self._tidy(name, step, session)
@@ -142,8 +144,8 @@ class CheckpointFileWriter(FileWriter):
 
     is_resumable = True
 
-    def __init__(self, *, output_dir: str | os.PathLike[str], keep: int = 2, overwrite: bool = True) -> None:
-        super().__init__(output_dir=output_dir, keep=keep, overwrite=overwrite)
+    def __init__(self, output_dir: str | os.PathLike[str], *, keep: int = 2, overwrite: bool = True) -> None:
+        super().__init__(output_dir, keep=keep, overwrite=overwrite)
         self._last_step = -1
 
     @property
@@ -175,7 +177,7 @@ class CheckpointFileWriter(FileWriter):
 class FileReader(CheckpointSource):
     """Finds the newest whole checkpoint file under some prefixes."""
 
-    def __init__(self, *, dir: str | os.PathLike[str], target: Init) -> None:
+    def __init__(self, dir: str | os.PathLike[str], *, target: Init) -> None:
         self._dir = Path(dir)
         self.target = target
 
@@ -243,19 +245,6 @@ class CheckpointFileReader(FileReader):
         return (_REGULAR, _PREEMPTED)
 
 
-def check_writable(directory: Path) -> None:
-    """Makes a directory if need be; an error if nothing can be written there."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / f".{uuid.uuid4().hex}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ArgumentError(
-            f"Nothing can be written to output_dir `{directory}`: {error.strerror}. Choose another directory."
-        ) from error
-
-
 def _restore(path: Path, manifest: dict[str, Any], template: Checkpoint) -> Checkpoint:
     tree: dict[str, str] = manifest["tree"]
     wanted = {name: storage.describe(leaf) for name, leaf in storage.flatten(template)}
@@ -293,11 +282,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

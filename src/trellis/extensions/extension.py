@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 from trellis.errors import ArgumentError
 from trellis.loops import Checkpoint
@@ -16,8 +17,6 @@ class Extension(ABC):
     `loop.attach(extension)` it takes part from the first step on, else from the first checkpoint that it sees.
     """
 
-    _session: Session | None = None
-
     def __call__(self, checkpoint: Checkpoint) -> Checkpoint:
         """Handles a checkpoint, and returns it, possibly with more in it."""
         if checkpoint.session is not None:
@@ -26,8 +25,8 @@ class Extension(ABC):
 
     def attach(self, session: Session) -> None:
         """Takes part in a session; once is enough."""
-        if session is not self._session:
-            self._session = session
+        if session not in _joined.setdefault(self, WeakSet()):
+            _joined[self].add(session)
             self.join(session)
 
     def join(self, session: Session) -> None:  # noqa: B027  (most extensions have nothing to subscribe to)
@@ -36,6 +35,9 @@ class Extension(ABC):
     @abstractmethod
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         """Does the work for one checkpoint."""
+
+
+_joined: WeakKeyDictionary[Extension, WeakSet[Session]] = WeakKeyDictionary()
 
 
 class _Serial(Extension):

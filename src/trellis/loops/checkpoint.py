@@ -93,7 +93,7 @@ class Checkpoint:
 
     def copy(self) -> "Checkpoint":
         """The same checkpoint in memory of its own, valid for as long as it is held."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values = _values(self)
         arrays = jax.tree.map(jnp.copy, {name: values[name] for name in _LEASED})
         return type(self)(**values | arrays | {"lease": None})
 
@@ -119,9 +119,9 @@ class Summary(Checkpoint):
         train["loss"] = checkpoint.loss
         return cls(**_values(checkpoint), metrics={"train": train | dict(checkpoint.train_metrics)})
 
-    def with_metrics(self, group: str, metrics: Metrics) -> "Summary":
-        """The summary with one more group of metrics."""
-        return Summary(**_values(self) | {"metrics": {**self.metrics, group: metrics}})
+    def with_metrics(self, **groups: Metrics) -> "Summary":
+        """The summary with more groups of metrics."""
+        return Summary(**_values(self) | {"metrics": {**self.metrics, **groups}})
 
 
 _norm = jax.jit(optax.tree.norm)

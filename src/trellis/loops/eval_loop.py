@@ -1,6 +1,5 @@
 """The evaluation loop: a checkpoint in, a summary out."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,8 @@ from trellis.metrics import Metric, compute, merge
 from trellis.model import Forward
 from trellis.runtime import Placement, StepKeys
 
-_CALLS_IN_FLIGHT = 3
+# Few enough to bound memory, and to keep collectives over virtual CPU devices from waiting for each other for ever.
+_CALLS_IN_FLIGHT = 4
 
 
 class EvalLoop:
@@ -58,14 +58,12 @@ class EvalLoop:
         held = (checkpoint.model_params, checkpoint.model_state)
         params, model_state = jax.device_put(held, self._placement.replicated)
         totals: Any = None
-        in_flight: deque[PyTree] = deque()
         for index, batch in enumerate(self._batches):
             arguments = (params, model_state, self._placement.put_any_batch(batch), self._root, index)
             totals = self._first(*arguments) if totals is None else self._next(totals, *arguments)
-            in_flight.append(totals)
-            if len(in_flight) > _CALLS_IN_FLIGHT:
-                jax.block_until_ready(in_flight.popleft())
-        return Summary.from_checkpoint(checkpoint).with_metrics(self._group, compute(totals))
+            if index % _CALLS_IN_FLIGHT == 0:
+                jax.block_until_ready(totals)
+        return Summary.from_checkpoint(checkpoint).with_metrics(**{self._group: compute(totals)})
 
     def _measure(self, params: PyTree, model_state: PyTree, batch: Batch, root: Key, index: Array) -> dict[str, Metric]:
         return self._forward(params, model_state, batch, StepKeys(root, index).rngs(self._rng_names))[1]

@@ -71,27 +71,27 @@ class TrainLoop:
         self._keep_grads = grads
         self._lease = Lease()
         self._has_ended = self._is_diverged = False
+        self._totals: PyTree
 
         sample = self._feed.peek()
         self._placement.check_divisible(sample)
         rng_names = {"init": ["params"], "apply": [], **(collections or {})}
         inputs, _ = split_batch(sample if input_sample is None else (input_sample, ()))
-        make = self._state_maker(init.target if isinstance(init, CheckpointSource) else init, task, rng_names["init"])
+        make = _state_maker(init.target if isinstance(init, CheckpointSource) else init, task, rng_names["init"])
         shapes = jax.eval_shape(make, self._root, *inputs)
         mutable = mutable_names(shapes.model_state, mutable_collections)
         self._train_step = task.train_step or supervised_step(task, rng_names["apply"], mutable)
-        self._fused = FusedSteps(self._fusable_step, self._placement)
+        self._fused = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps)
         totals = jax.eval_shape(self._seen_in_step, shapes, sample, self._root)[1]
-        self._no_totals: PyTree = self._placement.put_state(zeros(totals))
-        self._totals = self._no_totals
+        self._no_totals = self._placement.put_state(zeros(totals))
         wanted = Checkpoint.of(shapes, step=0, totals=totals, session=self.session)
         found = init(wanted) if isinstance(init, CheckpointSource) else wanted
+        self._start_anew(found.step)
         if found is wanted:
-            self._start_anew(step=0)
             self._state = self._placement.put_state(jax.jit(make)(self._root, *inputs))
         else:
             self._resume(found)
-        self._most_fused = n_fused_steps or self._fused.most_steps(self._state, self._no_totals, sample, self._root)
+        self._fused.choose_most_steps(self._state, self._no_totals, sample, self._root)
         seconds = time.perf_counter() - started
         text = f"Total model initialization time is {seconds:.2f} seconds.\n{describe_weights(shapes.params)}\n"
         self.session.emit("initialized", step=self.step, text=text, seconds=seconds)
@@ -151,26 +151,22 @@ class TrainLoop:
 
     def _run(self, target: int) -> Iterator[Checkpoint]:
         if self.step >= target:
-            text = f"Stop training, already reached the total training steps {target}."
-            self.session.emit("finished", step=self.step, text=text)
-            return
-        with self.session.watching_for_sigterm():
-            try:
-                while self.step < target:
-                    yield self._advance(min(self._plan.due_after(self.step), target), target)
-            finally:
-                self.session.finish()
-        self.session.emit("finished", step=self.step)
+            said = f"Stop training, already reached the total training steps {target}."
+            return self.session.emit("finished", step=self.step, text=said)
+        with self.session.running(lambda: self.step):
+            while self.step < target:
+                yield self._advance(min(self._plan.due_after(self.step), target), target)
 
     def _advance(self, target: int, n_steps: int | None) -> Checkpoint:
         """Trains up to step `target`, or to the end of the data, and makes a checkpoint there."""
         self._lease.is_over, self._lease = True, Lease()
         started, compiled = time.perf_counter(), self._fused.compile_time
+        self.session.progress(self.step, n_steps)
         while self.step < target and not self._has_ended:
             self.session.advance()
             if self.session.is_stopping:
                 self._leave(started)
-            self._train(min(self._plan.n_steps_in_call(self.step, self._most_fused), target - self.step))
+            self._train(min(self._plan.n_steps_in_call(self.step, self._fused.most_steps), target - self.step))
             self.session.progress(self.step, n_steps)
         self._watch(self._fused.finished(n_left=0))
         if self._n_completed_steps == 0:
@@ -244,7 +240,6 @@ class TrainLoop:
 
     def _resume(self, found: Checkpoint) -> None:
         started = time.perf_counter()
-        self._start_anew(found.step)
         if found.totals is not None:
             self._n_completed_steps, self._elapsed_time = found.n_completed_steps, found.elapsed_time
             self._totals = self._placement.put_state(found.totals)
@@ -277,13 +272,13 @@ class TrainLoop:
             )
         return n_steps
 
-    @staticmethod
-    def _state_maker(init: Init, task: TrainTask, rng_names: Sequence[str]) -> Any:
-        def make(root: Key, *inputs: Any) -> TrainState:
-            keys = StepKeys(root, 0)
-            variables = dict(init({name: keys[f"init/{name}"] for name in rng_names}, *inputs))
-            params = variables.pop("params", {})
-            optimizer_state = () if task.optimizer is None else task.optimizer.init(params)
-            return TrainState(jnp.int32(0), params, variables, optimizer_state)
 
-        return make
+def _state_maker(init: Init, task: TrainTask, rng_names: Sequence[str]) -> Any:
+    def make(root: Key, *inputs: Any) -> TrainState:
+        keys = StepKeys(root, 0)
+        variables = dict(init({name: keys[f"init/{name}"] for name in rng_names}, *inputs))
+        params = variables.pop("params", {})
+        optimizer_state = () if task.optimizer is None else task.optimizer.init(params)
+        return TrainState(jnp.int32(0), params, variables, optimizer_state)
+
+    return make

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trellis.aliases import Array, Batch, PyTree
+from trellis.errors import ArgumentError
 from trellis.runtime.mesh import Placement
 
 # A compiled call is not interrupted: these bound its duration (a fraction of a second) and the memory of its batches.
@@ -37,9 +38,12 @@ class FusedSteps:
     The state is donated: the arrays given are gone after the call.
     """
 
-    def __init__(self, step: FusableStep, placement: Placement) -> None:
+    def __init__(self, step: FusableStep, placement: Placement, *, most_steps: int | None = None) -> None:
+        if most_steps is not None and most_steps < 1:
+            raise ArgumentError(f"n_fused_steps is {most_steps}, but a call runs at least one step.")
         self._step = step
         self._placement = placement
+        self._chosen = most_steps
         self._programs: dict[int, Callable[..., Any]] = {}
         self._in_flight: deque[Any] = deque()
         self.compile_time = 0.0
@@ -60,10 +64,15 @@ class FusedSteps:
         while len(self._in_flight) > n_left:
             yield np.asarray(self._in_flight.popleft()).reshape(-1)
 
-    def most_steps(self, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> int:
-        """How many steps fit into one call: a function of the step and its shapes."""
-        if not jax.tree.leaves(batch):
-            return 1
+    @property
+    def most_steps(self) -> int:
+        """How many steps at most go into one call."""
+        return self._chosen or 1
+
+    def choose_most_steps(self, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> None:
+        """Chooses, unless it was given, how many steps go into one call: a function of the step and its shapes."""
+        if self._chosen is not None:
+            return
         n_bytes = sum(np.size(leaf) * np.asarray(leaf).dtype.itemsize for leaf in jax.tree.leaves(batch))
         started = time.perf_counter()
         lowered = jax.jit(self._step).lower(state, totals, self._placement.put_batch(batch), constant)
@@ -73,7 +82,7 @@ class FusedSteps:
         platform = self._placement.devices[0].platform
         flops_per_call = _FLOPS_PER_CALL.get(platform, _FLOPS_PER_CALL_ON_ACCELERATORS)
         fits = min(flops_per_call / max(flops, 1.0), _BATCH_BYTES_PER_CALL / max(n_bytes, 1), _MOST_STEPS_PER_CALL)
-        return max(1, int(fits))
+        self._chosen = max(1, int(fits))
 
     def _compile(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> Callable[..., Any]:
         started = time.perf_counter()

@@ -45,6 +45,7 @@ class Session:
     def __init__(self, *, stdout: bool = False) -> None:
         self.is_stopping = False
         self._stdout = stdout
+        self._lock = threading.Lock()
         self._listeners: list[Callable[[Event], None]] = []
         self._progress_listeners: list[Callable[[int, int | None], None]] = []
         self._backlog: deque[Event] = deque(maxlen=1000)
@@ -56,17 +57,22 @@ class Session:
     def emit(self, kind: str, *, step: int, text: str = "", **values: JSON) -> None:
         """Tells every listener, now or when it subscribes, that something happened."""
         event = Event(kind=kind, step=step, text=text, values=values)
-        self._backlog.append(event)
+        # Saves in the background tell of events too.
+        with self._lock:
+            self._backlog.append(event)
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener(event)
         if self._stdout and text:
             print_line(text)
-        for listener in self._listeners:
-            listener(event)
 
     def subscribe(self, listener: Callable[[Event], None]) -> None:
         """Calls the listener with each event so far, and from now on."""
-        for event in self._backlog:
+        with self._lock:
+            backlog = list(self._backlog)
+            self._listeners.append(listener)
+        for event in backlog:
             listener(event)
-        self._listeners.append(listener)
 
     def subscribe_to_progress(self, listener: Callable[[int, int | None], None]) -> None:
         """Calls the listener with (step, last step) whenever steps are completed."""
@@ -120,6 +126,24 @@ class Session:
             save(checkpoint)
         self.finish()
         return len(self._savers)
+
+    @contextmanager
+    def running(self, step: Callable[[], int]) -> Iterator[None]:
+        """Holds a loop that trains: SIGTERM is a wish to stop, and however the loop is left, saves are finished.
+
+        Args:
+            step: Tells how many steps are completed.
+        """
+        try:
+            with self.watching_for_sigterm():
+                try:
+                    yield
+                finally:
+                    self.finish()
+        except BaseException as error:
+            self.emit("stopped", step=step(), error=repr(error))
+            raise
+        self.emit("finished", step=step())
 
     @contextmanager
     def watching_for_sigterm(self) -> Iterator[None]:

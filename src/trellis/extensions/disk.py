@@ -1,0 +1,40 @@
+"""Files that are whole or not there, in directories that can be written to."""
+
+import os
+import uuid
+from pathlib import Path
+
+from trellis.errors import ArgumentError
+
+
+def check_writable(directory: Path) -> None:
+    """Makes a directory if need be; an error if nothing can be written there."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / f".{uuid.uuid4().hex}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ArgumentError(
+            f"Nothing can be written to output_dir `{directory}`: {error.strerror}. Choose another directory."
+        ) from error
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a file anew, whole or not at all."""
+    # By another name: TensorBoard would read a file that is left behind with `tfevents` in its name.
+    partial = path.with_name(f"{path.suffix}.partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def sync_directory(directory: Path) -> None:
+    """Has the names in a directory survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,122 @@
+"""Everything that happens in a run, as lines of JSON."""
+
+import json
+import math
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
+from trellis.aliases import JSON
+from trellis.extensions.disk import check_writable, replace_file
+from trellis.extensions.extension import Extension
+from trellis.loops import Checkpoint, Summary
+from trellis.runtime import Event, Session
+
+_SUMMARY_LINE = re.compile(rb'\{"kind": "summary", "step": (\d+),')
+
+
+class EventWriter(Extension):
+    """Writes `{output_dir}/events.jsonl`: one JSON object a line for each event of the session and each summary.
+
+    Every line has `kind`, `step` and `time` (seconds since 1970). An event adds its `text` and values; a summary (kind
+    `summary`) adds `n_completed_steps`, `elapsed_time` and `metrics`. A line is on disk when the call returns. Numbers
+    that JSON does not have are the strings "nan", "inf" and "-inf", which `float()` turns back.
+
+    The summaries in a file are those of one run: when a resumed run writes its first, those past the step it resumed
+    from, which come from lost work, are dropped. Events stay: that a run was resumed is part of its history. A
+    directory belongs to one writer at a time.
+
+    Example:
+        process = serial(EvalLoop(task=task, n_steps=20), EventWriter("runs/digits"))
+        loop.attach(process)  # or only what happens from the first checkpoint on is written
+
+        {"kind": "summary", "step": 500, "time": 1763240000.5, "n_completed_steps": 500, "elapsed_time": 1.73,
+         "metrics": {"train": {"loss": 0.41270921}, "eval": {"accuracy": 0.875}}}  # on one line
+    """
+
+    def __init__(self, output_dir: str | os.PathLike[str]) -> None:
+        self._path = Path(output_dir) / "events.jsonl"
+        self._is_whole = False
+        self._last_step: int | None = None
+        # Saves that run in the background tell of events too.
+        self._lock = threading.Lock()
+        check_writable(self._path.parent)
+
+    def join(self, session: Session) -> None:
+        """Writes what has happened in the session so far, and what will."""
+        self._last_step = None
+        session.subscribe(self._write_event)
+
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Writes a summary, and returns the checkpoint as it came."""
+        summary = Summary.from_checkpoint(checkpoint)
+        with self._lock:
+            if self._last_step is None or summary.step < self._last_step:
+                self._mend(summary.step - summary.n_completed_steps)
+            self._last_step = summary.step
+            self._append(
+                "summary",
+                summary.step,
+                time.time(),
+                n_completed_steps=summary.n_completed_steps,
+                elapsed_time=summary.elapsed_time,
+                metrics={
+                    group: {name: float(value) for name, value in metrics.items()}
+                    for group, metrics in summary.metrics.items()
+                },
+            )
+        return checkpoint
+
+    def _write_event(self, event: Event) -> None:
+        with self._lock:
+            if not self._is_whole:
+                self._mend()
+            said: dict[str, JSON] = {"text": event.text} if event.text else {}
+            self._append(event.kind, event.step, event.time, **said | dict(event.values))
+
+    def _append(self, kind: str, step: int, time: float, **values: JSON) -> None:
+        # `kind` and `step` come first: a line's beginning tells whether it is lost work.
+        line = {"kind": kind, "step": step, "time": time} | values
+        text = json.dumps(_without_nan(line), ensure_ascii=False, allow_nan=False)
+        # Opened anew for each line, so that nothing is written to a file that was replaced.
+        with self._path.open("ab") as file:
+            file.write(f"{text}\n".encode())
+
+    def _mend(self, start: int | None = None) -> None:
+        """Repairs a last line that was cut short, and drops summaries past the step `start`."""
+        self._is_whole = True
+        if not self._path.exists():
+            return
+        found = self._path.read_bytes()
+        lines = found.splitlines(keepends=True)
+        if lines and not lines[-1].endswith(b"\n"):
+            lines[-1] = lines[-1] + b"\n" if _is_json(lines[-1]) else b""
+        content = b"".join(line for line in lines if start is None or not _is_summary_past(start, line))
+        if content != found:
+            replace_file(self._path, content)
+
+
+def _is_summary_past(start: int, line: bytes) -> bool:
+    found = _SUMMARY_LINE.match(line)
+    return found is not None and int(found[1]) > start
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _without_nan(value: JSON) -> JSON:
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case dict():
+            return {name: _without_nan(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_without_nan(item) for item in value]
+    return value

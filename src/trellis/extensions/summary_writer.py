@@ -1,0 +1,120 @@
+"""Summaries as TensorBoard scalars."""
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trellis.extensions.disk import check_writable, replace_file
+from trellis.extensions.extension import Extension
+from trellis.loops import Checkpoint, Summary
+from trellis.runtime import Session
+
+_PREFIX, _SUFFIX = "events.out.tfevents.", ".trellis"
+
+
+class SummaryWriter(Extension):
+    """Writes summaries for TensorBoard: a scalar `{group}/{metric}` at the step of each, such as `eval/accuracy`.
+
+    There is one event file for each loop that the writer sees, in which a summary is whole or not at all, and on disk
+    when the call returns.
+
+    The points in a directory are those of one run: when a resumed run writes its first, those past the step it resumed
+    from, which come from lost work, are taken out of the older files of this class, and a TensorBoard that is running
+    is told to forget them. A directory belongs to one writer at a time.
+
+    Example:
+        process = serial(EvalLoop(task=task, n_steps=20), SummaryWriter("runs/digits"))
+        # tensorboard --logdir runs
+    """
+
+    def __init__(self, output_dir: str | os.PathLike[str]) -> None:
+        self._dir = Path(output_dir)
+        self._file = self._dir
+        self._last_step: int | None = None
+        check_writable(self._dir)
+
+    def join(self, session: Session) -> None:
+        """Starts a new file with the next summary, as another loop may start at an earlier step."""
+        self._last_step = None
+
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Writes a summary, and returns the checkpoint as it came."""
+        summary = Summary.from_checkpoint(checkpoint)
+        values = [
+            {"tag": f"{group}/{name}", "simple_value": float(value)}
+            for group, metrics in summary.metrics.items()
+            for name, value in metrics.items()
+        ]
+        records = [_record(step=summary.step, summary={"value": values})]
+        if self._last_step is None or summary.step < self._last_step:
+            records = self._start_file(summary.step - summary.n_completed_steps) + records
+        self._last_step = summary.step
+        # Not kept open: there is nothing to close when a run ends, however it ends.
+        with self._file.open("ab") as file:
+            file.write(b"".join(records))
+        return checkpoint
+
+    def _start_file(self, start: int) -> list[bytes]:
+        """Chooses the file to write to, takes points past the step `start` out of others; returns the file's head."""
+        from tensorboardX.proto.event_pb2 import SessionLog
+
+        files = list(self._dir.glob(f"{_PREFIX}{10 * '[0-9]'}.*{_SUFFIX}"))
+        n_mended = sum(_drop_points_past(start, path) for path in files)
+        # TensorBoard reads files in the order of their names: that has to be the order of the runs, whatever the clock.
+        newest = max((int(path.name.removeprefix(_PREFIX)[:10]) for path in files), default=0)
+        number = max(int(time.time()), newest + 1)
+        self._file = self._dir / f"{_PREFIX}{number:010d}.{socket.gethostname()}{_SUFFIX}"
+        head = [_record(file_version="brain.Event:2")]
+        if n_mended:
+            # What a running TensorBoard has read is gone from the files, but not from its memory. It takes the first
+            # mark of a restart for the start of the run, and forgets what comes after the step of the second.
+            head += 2 * [_record(step=start + 1, session_log={"status": SessionLog.START})]
+        return head
+
+
+def _record(**fields: Any) -> bytes:
+    """An event as a record of an event file: length, its checksum, the event, its checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    data: bytes = Event(wall_time=time.time(), **fields).SerializeToString()
+    length = struct.pack("<Q", len(data))
+    return length + _checksum(length) + data + _checksum(data)
+
+
+def _checksum(data: bytes) -> bytes:
+    from tensorboardX.record_writer import masked_crc32c
+
+    return struct.pack("<I", masked_crc32c(data))
+
+
+def _drop_points_past(start: int, path: Path) -> bool:
+    """Removes the lost points from a file; returns whether there were any."""
+    records = list(_whole_records(path.read_bytes()))
+    kept = [record for record in records if not _is_point_past(start, record)]
+    if len(kept) == len(records):
+        return False
+    replace_file(path, b"".join(kept))
+    return True
+
+
+def _whole_records(content: bytes) -> Iterator[bytes]:
+    """Yields records up to the end, or to one that is cut short or damaged, where TensorBoard stops reading too."""
+    position = 0
+    while position < len(content):
+        length = int.from_bytes(content[position : position + 8], "little")
+        record = content[position : position + 16 + length]
+        if len(record) < 16 + length or _checksum(record[12:-4]) != record[-4:]:
+            return
+        yield record
+        position += len(record)
+
+
+def _is_point_past(start: int, record: bytes) -> bool:
+    from tensorboardX.proto.event_pb2 import Event
+
+    event = Event.FromString(record[12:-4])
+    return bool(event.HasField("summary")) and event.step > start

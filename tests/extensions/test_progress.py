@@ -1,0 +1,343 @@
+"""Progress: lines in a log, a bar on a terminal, and nothing torn on either."""
+
+import contextlib
+import fcntl
+import math
+import os
+import struct
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import trellis
+from tests import tiny
+from trellis.errors import ArgumentError
+from trellis.extensions import progress
+from trellis.runtime import Session, print_line
+
+
+class Clock:
+    """A time that passes when a test says so."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "monotonic", clock)
+    return clock
+
+
+def train(session: Session, clock: Clock, steps: range, n_steps: int | None, *, rate: float) -> None:
+    """Completes steps at so many a second."""
+    for step in steps:
+        clock.now += steps.step / rate
+        session.progress(step, n_steps)
+
+
+def attached(**options: float) -> tuple[trellis.ProgressBar, Session]:
+    bar, session = trellis.ProgressBar(**options), Session()
+    bar.attach(session)
+    return bar, session
+
+
+def test_a_log_has_the_first_line_then_one_now_and_then_and_the_last(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, session = attached()
+    train(session, clock, range(10, 10001, 10), 10000, rate=85.3)
+    session.emit("finished", step=10000)
+    assert capsys.readouterr().out.splitlines() == [
+        "Step     10 of 10000 (0 %)",
+        "Step   2570 of 10000 (25 %), 85.3 steps/s, 1 min 27 s left",
+        "Step   5130 of 10000 (51 %), 85.3 steps/s, 57 s left",
+        "Step   7690 of 10000 (76 %), 85.3 steps/s, 27 s left",
+        "Step  10000 of 10000 (100 %), 85.3 steps/s, took 1 min 57 s",
+    ]
+
+
+def test_lines_may_be_more_frequent(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    _, session = attached(line_interval=2)
+    train(session, clock, range(1, 8), 100, rate=1)
+    assert [line[:20] for line in capsys.readouterr().out.splitlines()] == [
+        "Step      1 of 100 (",
+        "Step      3 of 100 (",
+        "Step      5 of 100 (",
+        "Step      7 of 100 (",
+    ]
+
+
+def test_seconds_between_lines_are_not_negative() -> None:
+    with pytest.raises(ArgumentError, match=r"line_interval is -1, but seconds between two lines are 0 or more"):
+        trellis.ProgressBar(line_interval=-1)
+
+
+def test_the_rate_of_a_resumed_run_is_its_own(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    _, session = attached()
+    train(session, clock, range(5010, 5401, 10), 6000, rate=10)
+    assert capsys.readouterr().out.splitlines()[-1] == "Step   5310 of 6000 (88 %), 10.0 steps/s, 1 min 9 s left"
+
+
+def test_compilation_is_not_in_the_rate_and_the_work_between_steps_is(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, session = attached()
+    session.progress(0, 1000)
+    clock.now += 100  # compiles
+    session.progress(10, 1000)
+    clock.now += 10
+    session.progress(60, 1000)
+    clock.now += 40  # evaluates
+    session.progress(110, 1000)
+    assert capsys.readouterr().out.splitlines() == [
+        "Step      0 of 1000 (0 %)",
+        "Step     10 of 1000 (1 %)",
+        "Step    110 of 1000 (11 %), 2.00 steps/s, 7 min 25 s left",
+    ]
+
+
+def test_the_loss_of_the_last_checkpoint_is_shown(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    bar, session = attached(line_interval=0)
+    session.progress(1, 100)
+    checkpoint = tiny.checkpoint(1, loss=0.123456, session=session)
+    assert bar(checkpoint) is checkpoint
+    train(session, clock, range(2, 4), 100, rate=0.1)
+    bar(tiny.checkpoint(3, loss=math.nan, session=session))
+    train(session, clock, range(4, 5), 100, rate=0.1)
+    assert capsys.readouterr().out.splitlines() == [
+        "Step      1 of 100 (1 %)",
+        "Step      2 of 100 (2 %), loss 0.1235",
+        "Step      3 of 100 (3 %), 10.0 s/step, 16 min 10 s left, loss 0.1235",
+        "Step      4 of 100 (4 %), 10.0 s/step, 16 min 0 s left, loss nan",
+    ]
+
+
+def test_a_run_without_a_known_end_has_a_rate_only(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    _, session = attached(line_interval=0)
+    train(session, clock, range(1, 4), None, rate=200)
+    session.progress(11, 10)  # single steps may go past the end
+    assert capsys.readouterr().out.splitlines() == [
+        "Step      1",
+        "Step      2",
+        "Step      3, 200 steps/s",
+        "Step      3, 200 steps/s, took 0.0 s",
+        "Step     11",
+    ]
+
+
+def test_a_run_that_ends_early_has_a_last_line_too(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    for ending in ("finished", "preempted"):
+        _, session = attached()
+        train(session, clock, range(1, 20), 100, rate=1)
+        session.emit(ending, step=19)
+        assert capsys.readouterr().out.splitlines() == [
+            "Step      1 of 100 (1 %)",
+            "Step     19 of 100 (19 %), 1.00 steps/s, took 18 s",
+        ]
+
+
+def test_a_loop_that_is_run_twice_has_two_runs(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    _, session = attached()
+    train(session, clock, range(1, 11), 10, rate=1)
+    session.emit("finished", step=10)
+    clock.now += 3600
+    train(session, clock, range(11, 21), 20, rate=2)
+    session.emit("finished", step=20)
+    assert capsys.readouterr().out.splitlines() == [
+        "Step      1 of 10 (10 %)",
+        "Step     10 of 10 (100 %), 1.00 steps/s, took 9.0 s",
+        "Step     11 of 20 (55 %)",
+        "Step     20 of 20 (100 %), 2.00 steps/s, took 4.5 s",
+    ]
+
+
+def test_a_run_that_was_broken_off_does_not_count_for_the_next(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bar, session = attached()
+    train(session, clock, range(1, 6), 10, rate=1)
+    clock.now += 3600
+    bar.attach(other := Session())
+    train(other, clock, range(1, 3), 10, rate=1)
+    assert capsys.readouterr().out.splitlines() == [
+        "Step      1 of 10 (10 %)",
+        "Step      5 of 10 (50 %), 1.00 steps/s, took 4.0 s",
+        "Step      1 of 10 (10 %)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.6, "1 min 0 s"),
+        (3599, "59 min 59 s"),
+        (3600, "1 h 0 min"),
+        (9e4, "1 d 1 h"),
+    ],
+)
+def test_a_duration_has_the_two_units_that_matter(
+    clock: Clock, capsys: pytest.CaptureFixture[str], seconds: float, text: str
+) -> None:
+    _, session = attached()
+    session.progress(1, 2)
+    clock.now += seconds
+    session.progress(2, 2)
+    assert capsys.readouterr().out.splitlines()[-1] == f"Step      2 of 2 (100 %), took {text}"
+
+
+@contextlib.contextmanager
+def terminal(*, n_columns: int = 80) -> Iterator[list[str]]:
+    """Puts a pseudo terminal in the place of stdout and stderr; its screen is there in the end."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24 if n_columns else 0, n_columns, 0, 0))
+    seen: list[bytes] = []
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # how Linux tells that the other end is closed
+            while data := os.read(master, 4096):
+                seen.append(data)
+
+    # A terminal takes a few kilobytes, then no more until someone looks.
+    reader = threading.Thread(target=read)
+    reader.start()
+    screen: list[str] = []
+    hook = sys.excepthook
+    try:
+        with (
+            os.fdopen(slave, "w", encoding="utf-8") as out,
+            os.fdopen(os.dup(slave), "w", encoding="utf-8") as err,
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            yield screen
+    finally:
+        reader.join()
+        os.close(master)
+    assert sys.excepthook is hook
+    screen += as_seen(b"".join(seen).decode())
+
+
+def as_seen(text: str) -> list[str]:
+    """The lines on a screen, where later characters are over earlier ones."""
+    lines, row, column = [""], 0, 0
+    for part in text.replace("\x1b[A", "\v"):
+        if part == "\r":
+            column = 0
+        elif part == "\v":
+            row -= 1
+        elif part == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        else:
+            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + 1 :]
+            column += 1
+    return [line.rstrip() for line in lines]
+
+
+def test_on_a_terminal_there_is_a_bar_which_stays_when_it_is_full(clock: Clock) -> None:
+    with terminal() as screen:
+        _, session = attached()
+        train(session, clock, range(10, 1001, 10), 1000, rate=100)
+        session.emit("finished", step=1000)
+        print("Done.")
+    assert screen == [f"Step 1000 of 1000 |{'█' * 28}| 100 %, 100 steps/s, took 9.9 s", "Done.", ""]
+
+
+def test_lines_that_are_printed_meanwhile_are_not_torn(clock: Clock) -> None:
+    with terminal() as screen:
+        bar, session = attached()
+        process = trellis.serial(bar, trellis.SummaryLogger())
+        for step in range(10, 200, 10):
+            train(session, clock, range(step, step + 1), 1000, rate=1)
+            if step % 50 == 0:
+                process(tiny.checkpoint(step, train={"loss": step / 10}, session=session))
+                print_line(f"Saved step {step}.")
+        session.emit("preempted", step=190)
+    *lines, last, end = screen
+    assert lines == [
+        line
+        for step in (50, 100, 150)
+        for line in (
+            f"Step {step:6d}: Ran 1 train steps in 0.10 seconds",
+            f"Step {step:6d}: train loss | {step / 10:.8f}",
+            "",
+            f"Saved step {step}.",
+        )
+    ]
+    assert last == f"Step 190 of 1000 |{'█' * 5}▋{' ' * 24}| 19 %, 10.0 steps/s, took 18 s"
+    assert end == ""
+
+
+def test_an_error_is_printed_below_the_bar_which_stands_at_the_step_of_the_checkpoint(clock: Clock) -> None:
+    with terminal() as screen:
+        bar, session = attached()
+        train(session, clock, range(1, 51), 100, rate=100)
+        bar(tiny.checkpoint(50, loss=0.5, session=session))
+        error = RuntimeError("The evaluation failed.")
+        sys.excepthook(RuntimeError, error, None)
+    bar_line, *lines = screen
+    assert bar_line.startswith("Step 50 of 100 |█")
+    assert bar_line.endswith("| 50 %, 100 steps/s, 0.5 s left, loss 0.5")
+    assert lines == ["RuntimeError: The evaluation failed.", ""]
+
+
+def test_a_terminal_without_a_size_gets_lines(clock: Clock) -> None:
+    with terminal(n_columns=0) as screen:
+        _, session = attached()
+        train(session, clock, range(1, 3), 2, rate=1)
+    assert screen == ["Step      1 of 2 (50 %)", "Step      2 of 2 (100 %), took 1.0 s", ""]
+
+
+def test_on_a_terminal_a_loop_that_is_run_twice_has_two_bars(clock: Clock) -> None:
+    with terminal() as screen:
+        _, session = attached()
+        for n_steps in (100, 200):
+            train(session, clock, range(n_steps - 90, n_steps + 1, 10), n_steps, rate=100)
+            session.emit("finished", step=n_steps)
+    assert [line.split(" |")[0] for line in screen] == ["Step 100 of 100", "Step 200 of 200", ""]
+
+
+def test_a_bar_is_drawn_a_few_times_a_second_however_many_steps_there_are(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_drawn = 0
+    with terminal():
+        bar, session = attached()
+        session.progress(0, 100_001)
+        checkpoint, draw = tiny.checkpoint(1, session=session), progress.tqdm.display
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            nonlocal n_drawn
+            n_drawn += 1
+            return draw(*arguments, **options)
+
+        monkeypatch.setattr(progress.tqdm, "display", counted)
+        for step in range(1, 1001):
+            train(session, clock, range(step, step + 1), 100_001, rate=1000)
+            bar(checkpoint)
+        session.emit("finished", step=1000)
+    assert 8 <= n_drawn <= 13
+
+
+def test_a_real_loop_moves_the_bar_from_its_first_step_to_its_last() -> None:
+    with terminal() as screen:
+        bar = trellis.ProgressBar()
+        loop = tiny.train_loop(n_steps=6, n_steps_per_checkpoint=3, stdout=True)
+        loop.attach(bar)
+        for checkpoint in loop:
+            bar(checkpoint)
+    initialized, weights, blank, shown, end = screen
+    assert initialized.startswith("Total model initialization time is ")
+    assert weights.startswith("Total number of trainable weights: ")
+    assert shown.startswith("Step 6 of 6 |███")
+    assert (blank, end) == ("", "")
