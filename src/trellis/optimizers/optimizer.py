@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from trellis.aliases import Array, PyTree
-from trellis.config import raise_if_any
+from trellis.config import Config, raise_if_any
 from trellis.optimizers.averaging import average_parameters
 from trellis.optimizers.configs import (
     AdafactorConfig,
@@ -81,7 +81,9 @@ def build_optimizer(
     return optimizer if config.ema is None else average_parameters(optimizer, config=config.ema)
 
 
-def _clipping(config: GradientClipConfig) -> optax.GradientTransformation:
+def _clipping(config: Config) -> optax.GradientTransformation:
+    if not isinstance(config, GradientClipConfig):
+        return optax.identity()
     # The published adamw clips on each replica, before gradients are summed; here it is the gradient of the whole
     # batch, so that the number of devices does not matter.
     own = config.gradient_clip_norm if isinstance(config, AdamWeightDecayConfig) else None

@@ -71,7 +71,8 @@ def _optimizer_problems(checked: _Checked) -> Iterator[Problem]:
         )
     else:
         rule = checked.config.optimizer.get()
-        yield from _clipping_problems(checked, f"optimizer.{name}", rule)
+        if isinstance(rule, GradientClipConfig):
+            yield from _clipping_problems(checked, f"optimizer.{name}", rule)
         yield from _pattern_problems(checked, f"optimizer.{name}", rule)
         yield from _range_problems(checked, f"optimizer.{name}", rule)
     if checked.config.ema is not None:

@@ -91,7 +91,8 @@ def _polynomial(config: PolynomialLrConfig, n_steps: int | None) -> Rate:
         # Not clamped from below, as published: before its offset a decay is above its start.
         x = _since(config.offset, step)
         length = period * jnp.maximum(jnp.ceil(x / period), 1) if config.cycle else period
-        return (start - end) * (1 - jnp.minimum(x, length) / length) ** config.power + end
+        # Not 1 - x / length, which compiled need not be zero at the end.
+        return (start - end) * ((length - jnp.minimum(x, length)) / length) ** config.power + end
 
     return rate
 
