@@ -1,5 +1,6 @@
 """Moving averages of parameters."""
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -8,6 +9,8 @@ import numpy as np
 import optax
 import pytest
 
+import trellis
+from tests.tiny import Classifier, assert_equal, train_loop, train_task
 from trellis.optimizers import (
     AverageState,
     EMAConfig,
@@ -119,3 +122,21 @@ def test_averages_are_part_of_a_donated_state() -> None:
     fused = run((jax.tree.map(jnp.copy, params), optimizer.init(params)))
     assert isinstance(fused[1], AverageState)
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-6), plain, fused)
+
+
+def test_averages_are_saved_and_restored_with_a_loop(tmp_path: Path) -> None:
+    adamw = {"optimizer": {"type": "adamw"}, "learning_rate": {"type": "constant"}, "ema": {"average_decay": 0.9}}
+    task = train_task(optimizer=build_optimizer(OptimizationConfig(adamw), n_steps=6))
+
+    def averages_after(n_steps: int, **options: Any) -> Any:
+        writer, steps = trellis.CheckpointFileWriter(output_dir=tmp_path), []
+        for checkpoint in train_loop(task, n_steps=n_steps, n_steps_per_checkpoint=3, **options):
+            writer(checkpoint)
+            steps.append(checkpoint.step)
+            found = average_weights(checkpoint.model_params, optimizer_state=checkpoint.optimizer_state)
+        return steps, jax.tree.map(np.array, found)
+
+    averages_after(3)
+    steps, resumed = averages_after(6, init=trellis.CheckpointFileReader(dir=tmp_path, target=Classifier().init))
+    assert steps == [6]
+    assert_equal(resumed, averages_after(6)[1])

@@ -56,7 +56,7 @@ def trained(optimizer: optax.GradientTransformation, params: Any, grads: list[An
     def run(carry: Any, grads: Any) -> Any:
         return jax.lax.scan(step, carry, grads)
 
-    start = jax.jit(lambda params: (params, optimizer.init(params)))(single(params))
+    start = single(params), optimizer.init(single(params))
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves).astype(np.float32), *grads)
     _, seen = run(start, stacked)
     return [jax.tree.map(lambda leaf, index=index: np.array(leaf[index]), seen) for index in range(len(grads))]
@@ -177,7 +177,7 @@ def test_adamw_gives_the_published_numbers() -> None:
 def decayed_names(name: str, params: Any, **settings: Any) -> set[str]:
     """The names of the parameters that change although their gradients are zero."""
     optimizer = build(name, UNSCALED, **settings)
-    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    updates, _ = jax.jit(optimizer.update)(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
     flat = jax.tree_util.tree_leaves_with_path(updates)
     return {jax.tree_util.keystr(path, simple=True, separator="/") for path, leaf in flat if np.any(leaf)}
 
@@ -249,7 +249,7 @@ def described(leaf: Any) -> tuple[Any, Any]:
     return leaf.shape, leaf.dtype
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw", "adafactor_keras"])
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_a_fused_run_is_a_stepwise_one(name: str) -> None:
     optimizer = build(name)
     params, grads = arrays(0), [arrays(seed) for seed in (1, 2, 3)]
