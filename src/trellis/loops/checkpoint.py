@@ -9,24 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 
-from trellis.aliases import JSON, Array, Metrics, PyTree
+from trellis.aliases import JSON, Metrics, PyTree
 from trellis.errors import StaleCheckpointError
 from trellis.model import Init
+from trellis.model import TrainState as TrainState
 from trellis.runtime import Session
-
-
-@struct.dataclass
-class TrainState:
-    """What a step changes."""
-
-    step: Array
-    """How many steps are completed."""
-    params: PyTree
-    model_state: PyTree
-    """The model's other collections, such as batch statistics."""
-    optimizer_state: PyTree
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -17,7 +17,7 @@ from trellis.errors import ArgumentError, Preempted, StreamEndedError
 from trellis.loops.checkpoint import Checkpoint, CheckpointSource, Lease, TrainState
 from trellis.loops.step import TrainTask, supervised_step
 from trellis.metrics import Metric, as_metric, compute, merge, zeros
-from trellis.model import Init, mutable_names
+from trellis.model import Init, mutable_names, state_maker
 from trellis.runtime import Attachable, FusedSteps, Placement, Session, StepKeys, StepPlan, describe_weights
 
 
@@ -77,8 +77,9 @@ class TrainLoop:
         self._placement.check_divisible(sample)
         rng_names = {"init": ["params"], "apply": [], **(collections or {})}
         inputs, _ = split_batch(sample if input_sample is None else (input_sample, ()))
-        make = _state_maker(init.target if isinstance(init, CheckpointSource) else init, task, rng_names["init"])
-        shapes = jax.eval_shape(make, self._root, *inputs)
+        rngs = StepKeys(self._root, 0).rngs(rng_names["init"], prefix="init/")
+        make = state_maker(init.target if isinstance(init, CheckpointSource) else init, optimizer=task.optimizer)
+        shapes = jax.eval_shape(make, rngs, *inputs)
         mutable = mutable_names(shapes.model_state, mutable_collections)
         self._train_step = task.train_step or supervised_step(task, rng_names["apply"], mutable)
         self._fused = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps)
@@ -88,7 +89,7 @@ class TrainLoop:
         found = init(wanted) if isinstance(init, CheckpointSource) else wanted
         self._start_anew(found.step)
         if found is wanted:
-            self._state = self._placement.put_state(jax.jit(make)(self._root, *inputs))
+            self._state = self._placement.put_state(jax.jit(make)(rngs, *inputs))
         else:
             self._resume(found)
         self._fused.choose_most_steps(self._state, self._no_totals, sample, self._root)
@@ -129,7 +130,7 @@ class TrainLoop:
         """Trains up to step `n_steps`; the same as `run`."""
         return self.run(n_steps)
 
-    def run(self, n_steps: int | None = None) -> Iterator[Checkpoint]:
+    def run(self, n_steps: int | None = None) -> Generator[Checkpoint, None, None]:
         """Trains up to step `n_steps` (by default the loop's own) and yields the checkpoints that are due."""
         target = self.n_steps if n_steps is None else self._check_target(n_steps)
         if target is None:
@@ -149,7 +150,7 @@ class TrainLoop:
         """Lets an extension take part from the first step on, instead of from the first checkpoint that it sees."""
         extension.attach(self.session)
 
-    def _run(self, target: int) -> Iterator[Checkpoint]:
+    def _run(self, target: int) -> Generator[Checkpoint, None, None]:
         if self.step >= target:
             said = f"Stop training, already reached the total training steps {target}."
             return self.session.emit("finished", step=self.step, text=said)
@@ -271,14 +272,3 @@ class TrainLoop:
                 f"n_steps={self._feed.n_batches}, or let the stream repeat."
             )
         return n_steps
-
-
-def _state_maker(init: Init, task: TrainTask, rng_names: Sequence[str]) -> Any:
-    def make(root: Key, *inputs: Any) -> TrainState:
-        keys = StepKeys(root, 0)
-        variables = dict(init({name: keys[f"init/{name}"] for name in rng_names}, *inputs))
-        params = variables.pop("params", {})
-        optimizer_state = () if task.optimizer is None else task.optimizer.init(params)
-        return TrainState(jnp.int32(0), params, variables, optimizer_state)
-
-    return make
