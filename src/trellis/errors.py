@@ -33,6 +33,14 @@ class ModelError(TrellisError, ValueError):
     """A model, a loss or a metric that does not fit the loop that runs it."""
 
 
+class DivergedError(TrellisError, RuntimeError):
+    """A training whose loss or weights have blown up; `step` is where it was noticed."""
+
+    def __init__(self, message: str, *, step: int) -> None:
+        super().__init__(message)
+        self.step = step
+
+
 class StaleCheckpointError(TrellisError, RuntimeError):
     """A checkpoint was touched after its loop had moved on and reused its arrays."""
 

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from trellis.data.replay import Replay as Replay
     from trellis.data.rows import read_rows as read_rows
     from trellis.data.stream import ExampleStream as ExampleStream
+    from trellis.data.stream import SizedStream as SizedStream
+    from trellis.data.stream import StackingStream as StackingStream
     from trellis.data.stream import Stream as Stream
+    from trellis.data.stream import is_stream as is_stream
 
 __getattr__, __dir__, __all__ = door(
     __name__,
@@ -34,7 +37,10 @@ __getattr__, __dir__, __all__ = door(
         "RecordFile": "records",
         "RecordWriter": "records",
         "Replay": "replay",
+        "SizedStream": "stream",
+        "StackingStream": "stream",
         "Stream": "stream",
+        "is_stream": "stream",
         "build_feed": "feed",
         "decode_example": "examples",
         "encode_example": "examples",

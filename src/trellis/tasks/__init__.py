@@ -5,13 +5,31 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
+    from trellis.tasks.bound_model import BoundModel as BoundModel
+    from trellis.tasks.bound_model import Model as Model
+    from trellis.tasks.bound_model import bind as bind
+    from trellis.tasks.bound_model import lasting_init as lasting_init
     from trellis.tasks.configs import DifferentialPrivacyConfig as DifferentialPrivacyConfig
+    from trellis.tasks.configs import DigitsConfig as DigitsConfig
     from trellis.tasks.configs import TaskConfig as TaskConfig
+    from trellis.tasks.task import InputContext as InputContext
+    from trellis.tasks.task import Task as Task
+    from trellis.tasks.task import get_task as get_task
+    from trellis.tasks.task import register_task_cls as register_task_cls
 
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
+        "Task": "task",
         "TaskConfig": "configs",
+        "register_task_cls": "task",
+        "get_task": "task",
+        "InputContext": "task",
+        "Model": "bound_model",
+        "BoundModel": "bound_model",
+        "bind": "bound_model",
+        "lasting_init": "bound_model",
         "DifferentialPrivacyConfig": "configs",
+        "DigitsConfig": "configs",
     },
 )

@@ -1,6 +1,7 @@
 """Settings of a problem: its model and its data."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from trellis.config import Config
 from trellis.data import DataConfig
@@ -27,3 +28,18 @@ class TaskConfig(Config):
     name: str | None = None
     differential_privacy_config: DifferentialPrivacyConfig | None = None
     allow_image_summary: bool = False
+
+    task_module: ClassVar[str] = ""
+    """The module that registers the task of these configs, to be imported when a run starts."""
+
+
+@dataclass
+class DigitsConfig(TaskConfig):
+    """Which of ten digits a small picture shows; the data comes with scikit-learn."""
+
+    hidden_size: int = 64
+    dropout_rate: float = 0.1
+    train_data: DataConfig = DataConfig(global_batch_size=32, is_training=True)
+    validation_data: DataConfig = DataConfig(global_batch_size=64, is_training=False, drop_remainder=False)
+
+    task_module: ClassVar[str] = "trellis.tasks.digits"
