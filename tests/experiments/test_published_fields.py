@@ -40,6 +40,7 @@ TRAINER: dict[str, Any] = {
     "validation_summary_subdir": "validation",
     "preemption_on_demand_checkpoint": True,
 }
+OUR_TRAINER: dict[str, Any] = {"n_microbatches": 1, "early_stopping_steps": 0}
 RUNTIME: dict[str, Any] = {
     "distribution_strategy": "mirrored",
     "enable_xla": False,
@@ -61,7 +62,8 @@ RUNTIME: dict[str, Any] = {
     "default_shard_dim": -1,
     "use_tpu_mp_strategy": False,
 }
-OUR_RUNTIME: dict[str, Any] = {"mesh": {"data": -1, "fsdp": 1, "model": 1}, "seed": 0}
+OUR_OUR_TRAINER: dict[str, Any] = {"n_microbatches": 1, "early_stopping_steps": 0}
+RUNTIME: dict[str, Any] = {"mesh": {"data": -1, "fsdp": 1, "model": 1}, "seed": 0}
 DATA: dict[str, Any] = {
     "input_path": "",
     "tfds_name": "",
@@ -94,7 +96,7 @@ DATA: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("config", "fields"),
     [
-        (TrainerConfig(), TRAINER),
+        (TrainerConfig(), TRAINER | OUR_TRAINER),
         (RuntimeConfig(), RUNTIME | OUR_RUNTIME),
         (DataConfig(), DATA),
         (
@@ -124,6 +126,7 @@ DATA: dict[str, Any] = {
         (
             ProgressiveTrainerConfig(),
             TRAINER
+            | OUR_TRAINER
             | {
                 "progressive": None,
                 "export_checkpoint": True,

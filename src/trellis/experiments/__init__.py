@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trellis.experiments.reports import diff_configs as diff_configs
     from trellis.experiments.reports import list_experiments as list_experiments
     from trellis.experiments.reports import show_config as show_config
+    from trellis.experiments.modes import run_experiment as run_experiment
 
 __getattr__, __dir__, __all__ = door(
     __name__,
@@ -31,5 +32,6 @@ __getattr__, __dir__, __all__ = door(
         "show_config": "reports",
         "diff_configs": "reports",
         "list_experiments": "reports",
+        "run_experiment": "modes",
     },
 )

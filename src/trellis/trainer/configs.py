@@ -47,6 +47,10 @@ class TrainerConfig(Config):
     validation_summary_subdir: str = "validation"
     preemption_on_demand_checkpoint: bool = True
     """Whether to save when the run is told to stop."""
+    n_microbatches: int = 1
+    """Into how many parts a batch is cut, to the same effect with less memory: gradient accumulation."""
+    early_stopping_steps: int = 0
+    """For how many steps `best_checkpoint_eval_metric` may fail to improve before training ends; 0 is for ever."""
 
     no_effect: ClassVar[Mapping[str, str]] = {
         "train_tf_while_loop": _COMPILED,
