@@ -62,8 +62,7 @@ RUNTIME: dict[str, Any] = {
     "default_shard_dim": -1,
     "use_tpu_mp_strategy": False,
 }
-OUR_OUR_TRAINER: dict[str, Any] = {"n_microbatches": 1, "early_stopping_steps": 0}
-RUNTIME: dict[str, Any] = {"mesh": {"data": -1, "fsdp": 1, "model": 1}, "seed": 0}
+OUR_RUNTIME: dict[str, Any] = {"mesh": {"data": -1, "fsdp": 1, "model": 1}, "seed": 0}
 DATA: dict[str, Any] = {
     "input_path": "",
     "tfds_name": "",
