@@ -38,7 +38,7 @@ from trellis.loops import (
 from trellis.metrics import Metric
 from trellis.model import state_maker
 from trellis.optimizers import build_schedule
-from trellis.runtime import RuntimeConfig, StepKeys, print_line
+from trellis.runtime import RuntimeConfig, StepKeys, finish_saves, print_line
 from trellis.tasks import BoundModel, InputContext, Task, bind, lasting_init
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
@@ -111,8 +111,9 @@ class Trainer:
         if checkpoint is None:
             checkpoint = self.read_checkpoint()
         summary = self.evaluation(checkpoint)
-        assert isinstance(summary, Summary)
-        return summary
+        # No loop moves on after it, which would commit what was written.
+        finish_saves()
+        return Summary.from_checkpoint(summary)
 
     def read_checkpoint(self, path: Path | None = None) -> Checkpoint:
         """The checkpoint of a file, by default of the newest in `model_dir`."""
