@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trellis.tasks.task import Task as Task
     from trellis.tasks.task import get_task as get_task
     from trellis.tasks.task import register_task_cls as register_task_cls
+    from trellis.tasks.warm_start import read_warm_start as read_warm_start
 
 __getattr__, __dir__, __all__ = door(
     __name__,
@@ -29,6 +30,7 @@ __getattr__, __dir__, __all__ = door(
         "BoundModel": "bound_model",
         "bind": "bound_model",
         "lasting_init": "bound_model",
+        "read_warm_start": "warm_start",
         "DifferentialPrivacyConfig": "configs",
         "DigitsConfig": "configs",
     },
