@@ -234,7 +234,7 @@ def test_a_warm_start_without_a_file_says_what_to_give(tmp_path: Path) -> None:
 
 
 def test_the_digits_are_learned_from_the_config_alone(tmp_path: Path) -> None:
-    import trellis.experiments.digits  # noqa: F401
+    import trellis.experiments.digits
 
     params = resolve("digits/classifier", params_override="trainer.train_steps=200,task.hidden_size=32")
     _, logs = trellis.run_experiment(params, mode="train_and_post_eval", model_dir=tmp_path)

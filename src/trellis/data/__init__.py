@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
-    from trellis.data.configs import DataConfig as DataConfig
     from trellis.data.column_files import read_columns as read_columns
     from trellis.data.columns import Columns as Columns
     from trellis.data.columns_writer import ColumnsWriter as ColumnsWriter
+    from trellis.data.configs import DataConfig as DataConfig
     from trellis.data.examples import decode_example as decode_example
     from trellis.data.examples import encode_example as encode_example
     from trellis.data.feed import Feed as Feed

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from trellis.experiments.experiment import experiment_summaries as experiment_summaries
     from trellis.experiments.experiment import get_exp_config as get_exp_config
     from trellis.experiments.experiment import register_config_factory as register_config_factory
+    from trellis.experiments.modes import run_experiment as run_experiment
     from trellis.experiments.overrides import parse_params_override as parse_params_override
     from trellis.experiments.overrides import parse_setting as parse_setting
     from trellis.experiments.overrides import resolve as resolve
     from trellis.experiments.reports import diff_configs as diff_configs
     from trellis.experiments.reports import list_experiments as list_experiments
     from trellis.experiments.reports import show_config as show_config
-    from trellis.experiments.modes import run_experiment as run_experiment
 
 __getattr__, __dir__, __all__ = door(
     __name__,

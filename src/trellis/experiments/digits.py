@@ -1,7 +1,14 @@
 """The experiment on handwritten digits."""
 
 from trellis.experiments.experiment import ExperimentConfig, register_config_factory
-from trellis.optimizers import OptimizationConfig
+from trellis.optimizers import (
+    CosineLrConfig,
+    LinearWarmupConfig,
+    LrConfig,
+    OptimizationConfig,
+    OptimizerConfig,
+    WarmupConfig,
+)
 from trellis.tasks import DigitsConfig
 from trellis.trainer import TrainerConfig
 
@@ -13,9 +20,9 @@ def digits_classifier() -> ExperimentConfig:
         task=DigitsConfig(),
         trainer=TrainerConfig(
             optimizer_config=OptimizationConfig(
-                optimizer={"type": "adam"},
-                learning_rate={"type": "cosine", "cosine": {"initial_learning_rate": 3e-3}},
-                warmup={"type": "linear", "linear": {"warmup_steps": 50}},
+                optimizer=OptimizerConfig(type="adam"),
+                learning_rate=LrConfig(type="cosine", cosine=CosineLrConfig(initial_learning_rate=3e-3)),
+                warmup=WarmupConfig(type="linear", linear=LinearWarmupConfig(warmup_steps=50)),
             ),
             train_steps=500,
             steps_per_loop=100,

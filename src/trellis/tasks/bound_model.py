@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 
 from trellis.aliases import Key, PyTree, Variables
-from trellis.model import Apply, Init, TrainState
+from trellis.model import Init, TrainState
 
 _LOSSES = "losses"
 _SOWN = (_LOSSES, "intermediates")
@@ -19,12 +19,12 @@ class Model(Protocol):
     """What `Task.build_model` returns: a linen module, or anything else with its `init` and `apply`."""
 
     @property
-    def init(self) -> Init:
-        """Makes the variables."""
+    def init(self) -> Any:
+        """Makes the variables: an `Init`."""
 
     @property
-    def apply(self) -> Apply:
-        """Runs the model."""
+    def apply(self) -> Any:
+        """Runs the model: an `Apply`."""
 
 
 @runtime_checkable
@@ -32,8 +32,8 @@ class ModelOfTwoModes(Model, Protocol):
     """A model that has a function of its own for evaluation, such as an `NNXModel`."""
 
     @property
-    def eval_apply(self) -> Apply:
-        """Runs the model in evaluation mode."""
+    def eval_apply(self) -> Any:
+        """Runs the model in evaluation mode: an `Apply`."""
 
 
 @runtime_checkable

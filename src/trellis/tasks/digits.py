@@ -62,7 +62,7 @@ class DigitsTask(Task):
 
 def _read_digits() -> tuple[np.ndarray, np.ndarray]:
     try:
-        from sklearn.datasets import load_digits
+        from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # no stubs
     except ImportError:
         raise MissingPackageError("scikit-learn", "dev") from None
     images, labels = load_digits(return_X_y=True)

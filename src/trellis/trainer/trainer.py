@@ -24,19 +24,9 @@ from trellis.extensions import (
     restore_file,
     serial,
 )
-from trellis.loops import (
-    Checkpoint,
-    CheckpointSource,
-    EvalLoop,
-    EvalTask,
-    StepOutput,
-    Summary,
-    TrainLoop,
-    TrainState,
-    TrainTask,
-)
+from trellis.loops import Checkpoint, CheckpointSource, EvalLoop, EvalTask, Summary, TrainLoop, TrainTask
 from trellis.metrics import Metric
-from trellis.model import state_maker
+from trellis.model import StepOutput, TrainState, state_maker
 from trellis.optimizers import build_schedule
 from trellis.runtime import RuntimeConfig, StepKeys, finish_saves, print_line
 from trellis.tasks import BoundModel, InputContext, Task, bind, lasting_init
@@ -92,6 +82,13 @@ class Trainer:
         self._save_summary = save_summary
         self._root = jax.random.key(self.runtime.seed)
         self._skipped = SkippedData(self.model_dir)
+        self._reader = CheckpointFileReader(dir=self.model_dir, target=lasting_init(self.model))
+        takes_parts = "n_microbatches" in inspect.signature(task.train_step).parameters
+        if config.n_microbatches != 1 and not takes_parts:
+            raise ArgumentError(
+                f"trainer.n_microbatches is {config.n_microbatches}, but {type(task).__name__}.train_step takes no "
+                f"n_microbatches. Let it cut the batch into so many parts, or leave trainer.n_microbatches at 1."
+            )
 
     def train(self) -> Summary | None:
         """Trains up to `train_steps`, from the newest checkpoint file if there is one; returns the last summary.
@@ -116,15 +113,15 @@ class Trainer:
         return Summary.from_checkpoint(summary)
 
     def read_checkpoint(self, path: Path | None = None) -> Checkpoint:
-        """The checkpoint of a file, by default of the newest in `model_dir`."""
-        if path is None:
-            path = newest_file(self.model_dir)
-        if path is None:
+        """The checkpoint of a file, by default of the newest in `model_dir` that is whole."""
+        if path is not None:
+            return restore_file(path, template=self._template)
+        if newest_file(self.model_dir) is None:
             raise ArgumentError(
                 f"There is no checkpoint file in model_dir `{self.model_dir}`, so there is nothing to evaluate. "
                 f"Train first (--mode=train), or give the model_dir of a run."
             )
-        return restore_file(path, template=self._template)
+        return self._reader(self._template)
 
     def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
@@ -133,7 +130,7 @@ class Trainer:
 
     def initialize(self) -> Checkpoint:
         """Step 0: the model's own variables after `Task.initialize`."""
-        make = state_maker(lasting_init(self.model), optimizer=self.optimizer)
+        make = state_maker(self._reader.target, optimizer=self.optimizer)
         state = jax.jit(make)(self._init_rngs, *self._sample_inputs)
         variables = dict(self.task.initialize(bind(self.model, state)))
         params = variables.pop("params", {})
@@ -165,7 +162,7 @@ class Trainer:
         with closing(loop.run()) as checkpoints:
             for checkpoint in checkpoints:
                 last = Summary.from_checkpoint(process(checkpoint))
-                if last.is_last:
+                if last.is_last and not checkpoint.is_last:
                     break
         return last
 
@@ -174,7 +171,7 @@ class Trainer:
         periods = [config.steps_per_loop, config.summary_interval, config.checkpoint_interval]
         periods += [config.validation_interval] if self._evaluates else []
         return TrainLoop(
-            init=_Start(self),
+            init=_Start(self._reader, self.initialize),
             input_sample=self._sample_inputs,
             task=TrainTask(
                 data=self._skipped.applied_to(self._train_data),
@@ -188,15 +185,14 @@ class Trainer:
         )
 
     def _build_extensions(self, stopping: EarlyStopping | None) -> list[Callable[[Any], Any]]:
-        has_rate = self.config.optimizer_config.learning_rate.type is not None
+        rate, n_steps = self.config.optimizer_config, self.config.train_steps
+        has_rate = rate.learning_rate.type is not None
         return default_extensions(
             self.config,
             model_dir=self.model_dir,
             evaluation=self.evaluation if self._evaluates else None,
             stopping=stopping,
-            schedule=build_schedule(self.config.optimizer_config, n_steps=self.config.train_steps)
-            if has_rate
-            else None,
+            schedule=build_schedule(rate, n_steps=n_steps) if has_rate else None,
             extensions=self._extensions,
             save_summary=self._save_summary,
         )
@@ -209,7 +205,7 @@ class Trainer:
                 way = "recovery needs training data that is a stream (`batch(step)`)"
             error.add_note(f"{way}. Lower the learning rate, clip gradients, or look at the data of those steps.")
             raise error
-        found = CheckpointFileReader(dir=self.model_dir, target=lasting_init(self.model)).read()
+        found = self._reader.read()
         step = 0 if found is None else found.step
         self._skipped.add(step=step, n_batches=error.step - step)
         left_out = f"past the {error.step - step} batches since"
@@ -257,7 +253,7 @@ class Trainer:
 
     @cached_property
     def _template(self) -> Checkpoint:
-        make = state_maker(lasting_init(self.model), optimizer=self.optimizer)
+        make = state_maker(self._reader.target, optimizer=self.optimizer)
         return Checkpoint.of(jax.eval_shape(make, self._init_rngs, *self._sample_inputs), step=0)
 
     @property
@@ -276,14 +272,14 @@ class Trainer:
 class _Start(CheckpointSource):
     """The newest checkpoint file of the run; if there is none, what the task starts from."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self.target = lasting_init(trainer.model)
-        self._trainer = trainer
-        self._reader = CheckpointFileReader(dir=trainer.model_dir, target=self.target)
+    def __init__(self, reader: CheckpointFileReader, initialize: Callable[[], Checkpoint]) -> None:
+        self.target = reader.target
+        self._reader = reader
+        self._initialize = initialize
 
     def __call__(self, initializer: Checkpoint) -> Checkpoint:
         found = self._reader(initializer)
-        return self._trainer.initialize() if found is initializer else found
+        return self._initialize() if found is initializer else found
 
 
 def _peeked(data: Any) -> tuple[Batch, Any]:
