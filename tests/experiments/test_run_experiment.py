@@ -141,6 +141,11 @@ def test_a_run_that_does_not_get_better_ends_early_and_stays_so(
         assert small.files(tmp_path) == ["regular_15"]
         assert [point["step"] for point in summaries(tmp_path)] == [5, 10, 15]
     assert "nothing better since step 5; the run ends here" in capsys.readouterr().out
+    params.override({"trainer": {"continuous_eval_timeout": 20}})
+    trellis.run_experiment(params, mode="continuous_eval", model_dir=tmp_path)
+    said = capsys.readouterr().out
+    assert "Step     15: eval accuracy" in said
+    assert "seconds: the evaluation ends" not in said
 
 
 def test_averages_are_evaluated_and_exported_but_training_goes_on_from_the_weights(tmp_path: Path) -> None:

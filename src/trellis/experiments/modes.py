@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trellis.config import Problem, origin_of, raise_if_any
-from trellis.errors import ArgumentError, CheckpointFileError
+from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.reports import show_config
 from trellis.extensions import regular_files, replace_file
@@ -25,6 +26,7 @@ MODES = ("train", "eval", "train_and_eval", "continuous_eval", "continuous_train
 
 _PACKAGES = ("trellis", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorboardX")
 _SECONDS_BETWEEN_LOOKS = 0.2
+_TAIL = 8192
 
 
 def run_experiment(
@@ -102,11 +104,14 @@ def new_files(directory: Path, *, timeout: float | None, last_step: int | None) 
     seen = -1
     deadline = time.monotonic() + (timeout or 0)
     while last_step is None or seen < last_step:
+        is_over = _has_stopped_early(directory)
         fresh = [(step, path) for step, path in regular_files(directory) if step > seen]
         if fresh:
             seen, path = fresh[0]
             yield path
             deadline = time.monotonic() + (timeout or 0)
+        elif is_over:
+            return
         elif timeout is not None and time.monotonic() >= deadline:
             print_line(f"No new checkpoint file in `{directory}` for {timeout} seconds: the evaluation ends.")
             return
@@ -114,10 +119,18 @@ def new_files(directory: Path, *, timeout: float | None, last_step: int | None) 
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
+def _has_stopped_early(directory: Path) -> bool:
+    """Whether a run has left all its files before its last step, and said so."""
+    events = directory / "events.jsonl"
+    tail = events.read_bytes()[-_TAIL:] if events.is_file() else b""
+    kinds = re.findall(rb'^\{"kind": "(\w+)"', tail, re.MULTILINE)
+    return b"stopped_early" in kinds and kinds[-1] == b"stopped"
+
+
 def _evaluate_file(trainer: Trainer, path: Path) -> Summary | None:
     try:
         return _report(trainer.evaluate(trainer.read_checkpoint(path)))
-    except (CheckpointFileError, FileNotFoundError):
+    except (OSError, ValueError):
         # The training keeps its newest files only, and may have moved on meanwhile.
         if path.exists():
             raise
