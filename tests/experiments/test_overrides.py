@@ -174,7 +174,7 @@ def test_experiments_are_listed_with_their_first_line() -> None:
 
 def test_configs_are_resolved_and_shown_without_jax() -> None:
     program = (
-        "import sys; from trellis.experiments import *; "
+        "import sys; from trellis.experiments import ExperimentConfig, register_config_factory, resolve, show_config; "
         "register_config_factory('a')(ExperimentConfig); show_config(resolve('a')); "
         "print([name for name in ('jax', 'numpy', 'flax', 'gin') if name in sys.modules])"
     )
