@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,10 @@ def kill_after(directory: Path, n_points: int, number: int) -> int:
     """Starts the run and sends a signal when it has written so many points; returns the exit code."""
     process = start(directory)
     file = directory / "events.jsonl"
-    while process.poll() is None and not (file.exists() and file.read_text().count('"summary"') >= n_points):
-        pass
+    while not (file.exists() and file.read_text().count('"summary"') >= n_points):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.002)
+            break
     process.send_signal(number)
     process.communicate(timeout=300)
     return process.returncode
