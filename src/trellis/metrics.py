@@ -149,6 +149,21 @@ def _ratio(part: Array, whole: Array) -> Array:
     return part / jnp.where(whole == 0, 1, whole)
 
 
+@struct.dataclass
+class FirstStep:
+    """The first step at which something happened; 0 if it has not."""
+
+    step: Array
+
+    def merge(self, other: "FirstStep") -> "FirstStep":
+        """The earlier one: this one, if there is one."""
+        return FirstStep(jnp.where(self.step == 0, other.step, self.step))
+
+    def compute(self) -> Array:
+        """The step."""
+        return self.step
+
+
 def as_metric(value: Any, n_examples: int, name: str) -> Metric:
     """Turns what a loss or metric function returned into a metric state.
 

@@ -16,7 +16,7 @@ import pytest
 from trellis.extensions import checkpoint_storage
 
 REPOSITORY = Path(__file__).parents[2]
-N_STEPS = 400
+N_STEPS = 200
 TIMES = ("seconds_per_step", "compile_seconds")
 
 
@@ -127,7 +127,7 @@ def test_a_run_killed_several_times_ends_as_one_that_was_not(uninterrupted: Path
     print(f"random seed {seed}")
     choose = random.Random(seed)
     n_killed = 0
-    for at in sorted(choose.sample(range(1, 60), 3)):
+    for at in sorted(choose.sample(range(1, 30), 3)):
         in_save = choose.random() < 0.6
 
         def is_time(at: int = at, in_save: bool = in_save) -> bool:

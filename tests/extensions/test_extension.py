@@ -27,7 +27,7 @@ class Recorder(trellis.Extension):
 
 def test_each_extension_gets_what_the_one_before_it_returned() -> None:
     def add(group: str) -> Any:
-        return lambda summary: summary.with_metrics(group, {"n_groups": len(summary.metrics)})
+        return lambda summary: summary.with_metrics(**{group: {"n_groups": len(summary.metrics)}})
 
     summary = trellis.serial(add("a"), trellis.serial(add("b"), add("c")), add("d"))(tiny.checkpoint())
     assert summary.metrics == {name: {"n_groups": n} for n, name in enumerate("abcd")}
@@ -68,7 +68,7 @@ def test_every_acts_at_multiples_of_its_period_and_at_the_last_step() -> None:
 
 
 def test_every_returns_what_its_extensions_make_of_a_checkpoint_that_is_due() -> None:
-    process = trellis.every(2, lambda summary: summary.with_metrics("eval", {"seen": 1.0}))
+    process = trellis.every(2, lambda summary: summary.with_metrics(eval={"seen": 1.0}))
     assert process(tiny.checkpoint(1)).metrics == {}
     assert process(tiny.checkpoint(2)).metrics == {"eval": {"seen": 1.0}}
 

@@ -112,10 +112,10 @@ def list_of_params(loop: trellis.TrainLoop) -> list[Any]:
 
 def test_a_loop_equals_one_written_by_hand() -> None:
     model, stream, optimizer = tiny.Classifier(), tiny.stream(), optax.adam(1e-2)
-    loop = tiny.train_loop(n_steps=10, n_steps_per_checkpoint=10, n_fused_steps=1)
+    loop = tiny.train_loop(n_steps=4, n_steps_per_checkpoint=4, n_fused_steps=1)
     start = loop.next_step().copy()
     params, state = start.model_params, start.optimizer_state
-    for step in range(1, 10):
+    for step in range(1, 4):
         x, y = stream.batch(step)
         grads = jax.grad(lambda params, x=x, y=y: tiny.cross_entropy(model.apply({"params": params}, x), y))(params)
         updates, state = optimizer.update(grads, state, params)
@@ -338,7 +338,7 @@ def test_a_loss_that_is_not_a_number_is_told_at_its_step(capsys: pytest.CaptureF
     first, second = loop
     assert np.isfinite(first.loss)
     assert np.isnan(second.loss)
-    assert "Step      7: the loss is nan." in capsys.readouterr().out.splitlines()
+    assert "Step      7: the loss is not finite." in capsys.readouterr().out.splitlines()
 
 
 def test_the_first_checkpoint_tells_the_time_of_compiling() -> None:
@@ -400,6 +400,7 @@ def bad_shapes() -> Iterator[Any]:
             ModelError,
             r"asks for the rng collection 'dropout'.*'apply': \['dropout'\]",
         ),
+        (lambda: tiny.train_loop(n_fused_steps=0), ArgumentError, "n_fused_steps is 0"),
         (
             lambda: tiny.train_loop(tiny.train_task(data=tiny.stream(n_epochs=1)), n_steps=17),
             ArgumentError,

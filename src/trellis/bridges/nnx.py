@@ -72,7 +72,7 @@ class NNXModel:
         Example:
             classifier = model.bind({"params": checkpoint.model_params, **checkpoint.model_state})
         """
-        state = jax.tree.map(lambda leaf: leaf, self._shapes)
+        state = jax.tree.map(lambda leaf: leaf, self._shapes)  # a copy, as it is filled in place
         for collection in (*variables.values(), _fresh_streams(self._shapes, rngs)):
             nnx.replace_by_pure_dict(state, collection)
         module: nnx.Module = nnx.merge(self._structure, state)
@@ -99,7 +99,8 @@ class _Streams(nnx.Rngs):
                 setattr(self, name, nnx.RngStream(key, tag=name))
 
     def __getitem__(self, name: str) -> Any:
-        self.begin({name: jax.random.fold_in(self.params.key.get_value(), zlib.crc32(name.encode()))})
+        if name not in self and "params" in self:
+            self.begin({name: jax.random.fold_in(self.params.key.get_value(), zlib.crc32(name.encode()))})
         return super().__getitem__(name)
 
     def __getattr__(self, name: str) -> Any:

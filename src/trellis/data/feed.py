@@ -158,7 +158,10 @@ class _ShapeCheck:
 
     def __call__(self, batch: Batch, step: int) -> None:
         leaves, structure = jax.tree.flatten(batch)
-        found = [(np.shape(leaf), leaf.dtype if isinstance(leaf, np.ndarray | jax.Array) else None) for leaf in leaves]
+        try:
+            found = [(leaf.shape, leaf.dtype) for leaf in leaves]
+        except AttributeError:
+            found = [(np.shape(leaf), np.asarray(leaf).dtype) for leaf in leaves]
         if self._expected is None:
             self._expected, self._structure = found, structure
         elif found != self._expected or structure != self._structure:
@@ -169,7 +172,7 @@ class _ShapeCheck:
 
 
 def _describe(found: list[tuple[Any, Any]], structure: Any) -> str:
-    parts = [f"{dtype or 'scalar'}{list(shape)}" for shape, dtype in found]
+    parts = [f"{dtype}{list(shape)}" for shape, dtype in found]
     return str(jax.tree.unflatten(structure, parts)).replace("'", "")
 
 

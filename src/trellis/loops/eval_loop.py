@@ -14,8 +14,7 @@ from trellis.loops.step import EvalTask, measuring_step
 from trellis.metrics import compute, merge
 from trellis.runtime import Placement, StepKeys
 
-# Few enough to bound memory, and to keep collectives over virtual CPU devices from waiting for each other for ever.
-_CALLS_IN_FLIGHT = 4
+_CALLS_IN_FLIGHT = 4  # few enough to bound memory; many collectives at once can also lock up virtual CPU devices
 
 
 class EvalLoop:

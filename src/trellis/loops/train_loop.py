@@ -7,18 +7,20 @@ from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax.core import DenyList
 
-from trellis.aliases import Array, Batch, Key, PyTree
+from trellis.aliases import Batch, Key, PyTree
 from trellis.batch import batch_size, split_batch
 from trellis.data import build_feed
 from trellis.errors import ArgumentError, Preempted, StreamEndedError
 from trellis.loops.checkpoint import Checkpoint, CheckpointSource, Lease, TrainState
 from trellis.loops.step import TrainTask, supervised_step
-from trellis.metrics import Metric, as_metric, compute, merge, zeros
+from trellis.metrics import FirstStep, Metric, as_metric, compute, merge, zeros
 from trellis.model import Init, mutable_names, state_maker
 from trellis.runtime import Attachable, FusedSteps, Placement, Session, StepKeys, StepPlan, describe_weights
+
+_DIVERGED = "first step whose loss is not a number"
+_SECONDS_BETWEEN_LOOKS = 5.0
 
 
 class TrainLoop:
@@ -68,8 +70,9 @@ class TrainLoop:
         self.n_steps = self._feed.n_batches if n_steps is None else n_steps
         self._placement = Placement(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
-        self._keep_grads, self._lease = grads, Lease()
+        self._keep_grads = grads
         self._has_ended = self._is_diverged = False
+        self._lease, self._next_look = Lease(), 0.0
         self._totals: PyTree
 
         sample = self._feed.peek()
@@ -125,16 +128,14 @@ class TrainLoop:
     def __next__(self) -> Checkpoint:
         return next(self.run())
 
-    def __call__(self, n_steps: int | None = None) -> Iterator[Checkpoint]:
-        """Trains up to step `n_steps`; the same as `run`."""
-        return self.run(n_steps)
-
     def run(self, n_steps: int | None = None) -> Generator[Checkpoint, None, None]:
         """Trains up to step `n_steps` (by default the loop's own) and yields the checkpoints that are due."""
         target = self.n_steps if n_steps is None else self._check_target(n_steps)
         if target is None:
             raise ArgumentError("It was not said how long to train. Give TrainLoop(n_steps=…) or loop(n_steps=…).")
         return self._run(target)
+
+    __call__ = run
 
     def next_step(self) -> Checkpoint:
         """Trains one step."""
@@ -168,7 +169,7 @@ class TrainLoop:
                 self._leave(started)
             self._train(min(self._plan.n_steps_in_call(self.step, self._fused.most_steps), target - self.step))
             self.session.progress(self.step, n_steps)
-        self._watch(self._fused.finished(n_left=0))
+        self._fused.wait()
         if self._n_completed_steps == 0:
             wanted = n_steps or target
             raise StreamEndedError(
@@ -176,6 +177,7 @@ class TrainLoop:
                 f"The work so far is in the last checkpoint. Repeat the data, or train with n_steps={self.step}."
             )
         values = compute(self._totals)
+        self._look(int(values.pop(_DIVERGED)))
         checkpoint = Checkpoint.of(
             self._state,
             step=self.step,
@@ -198,26 +200,23 @@ class TrainLoop:
         n_taken, batch = self._feed.take(self.step, n)
         self._has_ended = n_taken < n
         if n_taken:
-            called = self._fused(n_taken, self._state, self._totals, batch, self._root)
-            self._state, self._totals, self._grads = called
+            given = (self._state, self._totals, batch, self._root)
+            self._state, self._totals, self._grads = self._fused(n_taken, *given)
             self._step += n_taken
             self._n_completed_steps += n_taken
-        self._watch(self._fused.finished())
+        if time.perf_counter() > self._next_look:
+            self._look(int(self._totals[_DIVERGED].step))
 
-    def _watch(self, finished: Iterator[Array]) -> None:
-        """Tells of a loss that is not a number as soon as its steps are finished."""
-        for losses in finished:
-            self._watched_step += len(losses)
-            is_finite = np.isfinite(losses)
-            if not is_finite.all() and not self._is_diverged:
-                index = int(np.argmin(is_finite))
-                step, loss = self._watched_step - len(losses) + index + 1, str(losses[index])
-                self.session.emit("diverged", step=step, text=f"Step {step:6d}: the loss is {loss}.", loss=loss)
-            self._is_diverged = not is_finite.all()
+    def _look(self, diverged_step: int) -> None:
+        """Tells, once for each checkpoint, of a loss that is not a number."""
+        self._next_look = time.perf_counter() + _SECONDS_BETWEEN_LOOKS
+        if diverged_step and not self._is_diverged:
+            self._is_diverged = True
+            self.session.emit("diverged", step=diverged_step, text=f"Step {diverged_step:6d}: the loss is not finite.")
 
     def _leave(self, started: float) -> NoReturn:
         """Saves and exits, as SIGTERM asks; what was summed up since the last checkpoint is saved too."""
-        self._watch(self._fused.finished(n_left=0))
+        self._fused.wait()
         checkpoint = Checkpoint.of(
             self._state,
             step=self.step,
@@ -235,7 +234,7 @@ class TrainLoop:
 
     def _start_anew(self, step: int) -> None:
         self._step, self._n_completed_steps, self._elapsed_time = step, 0, 0.0
-        self._watched_step = step
+        self._is_diverged = False
         self._totals = self._no_totals
 
     def _resume(self, found: Checkpoint) -> None:
@@ -254,13 +253,14 @@ class TrainLoop:
     def _seen_in_step(self, state: TrainState, batch: Batch, root: Key) -> tuple[TrainState, dict[str, Metric], PyTree]:
         state, output = self._train_step(state, batch, StepKeys(root, state.step))
         loss = as_metric(output.loss, batch_size(batch), "The loss")
-        seen: dict[str, Metric] = {"loss": loss, **output.metrics}
+        diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0, state.step + 1))
+        seen: dict[str, Metric] = {"loss": loss, **output.metrics, _DIVERGED: diverged}
         state = dataclasses.replace(state, step=state.step + 1)
         return state, seen, output.grads if self._keep_grads else None
 
-    def _fusable_step(self, state: TrainState, totals: PyTree, batch: Batch, root: Key) -> tuple[Any, Any, Any, Array]:
+    def _fusable_step(self, state: TrainState, totals: PyTree, batch: Batch, root: Key) -> tuple[Any, Any, Any]:
         state, seen, grads = self._seen_in_step(state, batch, root)
-        return state, merge(totals, seen), grads, seen["loss"].compute()
+        return state, merge(totals, seen), grads
 
     def _check_target(self, n_steps: int) -> int:
         if n_steps < 1:

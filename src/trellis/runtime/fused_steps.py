@@ -2,14 +2,14 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trellis.aliases import Array, Batch, PyTree
+from trellis.aliases import Batch, PyTree
 from trellis.errors import ArgumentError
 from trellis.runtime.mesh import Placement
 
@@ -28,14 +28,14 @@ _CALLS_IN_FLIGHT = 3
 class FusableStep(Protocol):
     """One step, to be traced."""
 
-    def __call__(self, state: Any, totals: PyTree, batch: Batch, constant: PyTree, /) -> tuple[Any, Any, Any, Any]:
-        """Returns the new state, the new totals, what is wanted of the last step only, and what is wanted of each."""
+    def __call__(self, state: Any, totals: PyTree, batch: Batch, constant: PyTree, /) -> tuple[Any, Any, Any]:
+        """Returns the new state, the new totals, and what is wanted of the last step only."""
 
 
 class FusedSteps:
     """Runs a step on one batch, or on several stacked ones by a scan, each number of steps compiled once.
 
-    The state is donated: the arrays given are gone after the call.
+    The state, and what was returned of the last step, are donated: the arrays given are gone after the call.
     """
 
     def __init__(self, step: FusableStep, placement: Placement, *, most_steps: int | None = None) -> None:
@@ -46,23 +46,23 @@ class FusedSteps:
         self._chosen = most_steps
         self._programs: dict[int, Callable[..., Any]] = {}
         self._in_flight: deque[Any] = deque()
+        self._last: Any = None
         self.compile_time = 0.0
         """Seconds spent on tracing and compiling so far."""
 
     def __call__(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> tuple[Any, Any, Any]:
         """Starts `n` steps; `batch` has a leading axis of steps if `n` is above one."""
         batch = self._placement.put_batch(batch, stacked=n > 1)
-        program = self._programs.get(n)
-        if program is None:
-            program = self._compile(n, state, totals, batch, constant)
-        state, totals, last, each = program(state, totals, batch, constant)
-        self._in_flight.append(each)
-        return state, totals, last
+        program = self._programs.get(n) or self._compile(n, state, totals, batch, constant)
+        state, self._last, totals = program(state, self._last, totals, batch, constant)
+        self._in_flight.append(jax.tree.leaves(totals)[0])
+        self.wait(n_left=_CALLS_IN_FLIGHT)
+        return state, totals, self._last
 
-    def finished(self, *, n_left: int = _CALLS_IN_FLIGHT) -> Iterator[Array]:
-        """Waits until at most `n_left` calls are under way; yields what was wanted of each step of those that ended."""
+    def wait(self, *, n_left: int = 0) -> None:
+        """Waits until at most `n_left` calls are under way; nothing is fetched."""
         while len(self._in_flight) > n_left:
-            yield np.asarray(self._in_flight.popleft()).reshape(-1)
+            self._in_flight.popleft().block_until_ready()
 
     @property
     def most_steps(self) -> int:
@@ -86,21 +86,30 @@ class FusedSteps:
 
     def _compile(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> Callable[..., Any]:
         started = time.perf_counter()
-        program = self._step if n == 1 else self._scan
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-        jitted = jax.jit(program, donate_argnums=0, out_shardings=(shardings, None, None, None))
-        compiled = jitted.lower(state, totals, batch, constant).compile()
-        self._programs[n] = compiled
-        self.compile_time += time.perf_counter() - started
-        return compiled
+        one = jax.tree.map(lambda leaf: leaf[0], batch) if n > 1 else batch
+        shapes = jax.eval_shape(self._step, state, totals, one, constant)[2]
+        if self._last is None:
+            place = self._placement.replicated
+            self._last = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=place), shapes)
+        kept = jax.tree.map(lambda leaf: leaf.sharding, (state, self._last))
+        # What the last step left is not read, but its memory is used again: nothing is allocated from call to call.
+        steps = self._one if n == 1 else self._scan
+        program = jax.jit(steps, donate_argnums=(0, 1), keep_unused=True, out_shardings=(*kept, None))
 
-    def _scan(self, state: PyTree, totals: PyTree, batches: Batch, constant: PyTree) -> tuple[Any, Any, Any, Any]:
-        def body(carry: tuple[Any, Any, Any], batch: Batch) -> tuple[tuple[Any, Any, Any], Array]:
-            state, totals, last, each = self._step(carry[0], carry[1], batch, constant)
-            return (state, totals, last), each
+        def first(*arguments: Any) -> Any:
+            results = program(*arguments)
+            self.compile_time += time.perf_counter() - started
+            self._programs[n] = program
+            return results
 
-        first = jax.tree.map(lambda leaf: leaf[0], batches)
-        shapes = jax.eval_shape(self._step, state, totals, first, constant)[2]
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        (state, totals, last), each = jax.lax.scan(body, (state, totals, nothing), batches)
-        return state, totals, last, each
+        return first
+
+    def _one(self, state: PyTree, last: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> tuple[Any, ...]:
+        state, totals, last = self._step(state, totals, batch, constant)
+        return state, last, totals
+
+    def _scan(self, state: PyTree, last: PyTree, totals: PyTree, batches: Batch, constant: PyTree) -> tuple[Any, ...]:
+        def body(carry: tuple[Any, Any, Any], batch: Batch) -> tuple[tuple[Any, ...], None]:
+            return self._one(*carry, batch, constant), None
+
+        return jax.lax.scan(body, (state, last, totals), batches)[0]

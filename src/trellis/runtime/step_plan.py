@@ -30,6 +30,8 @@ class StepPlan:
 
     def n_steps_in_call(self, step: int, most: int) -> int:
         """How many steps from `step` on go into one call of at most `most`."""
+        if most == 1:
+            return 1
         last = max(step // period * period for period in self.periods)
         due = self.due_after(step)
         n = _even_cut(due - last, most)

@@ -1,0 +1,47 @@
+"""The repository as a tree of parsed files, for the checks of this folder."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGE = REPOSITORY / "src" / "trellis"
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def python_files(root: Path) -> list[Path]:
+    return sorted(root.rglob("*.py"))
+
+
+def parsed_files(root: Path) -> Iterator[tuple[str, ast.Module]]:
+    """Yields each Python file's path below `root`, and its syntax tree."""
+    for file in python_files(root):
+        yield file.relative_to(root).as_posix(), ast.parse(file.read_text(), file)
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def is_public(name: str) -> bool:
+    return not name.startswith("_")
+
+
+def door_exports(file: Path) -> dict[str, str]:
+    """Returns the second argument of a package's `door(__name__, {...})`; empty if it has no door."""
+    for node in ast.walk(ast.parse(file.read_text(), file)) if file.is_file() else []:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "door":
+            return dict(ast.literal_eval(node.args[1]))
+    return {}
+
+
+def home(source: Path, *, module: str, name: str) -> str:
+    """Returns the module that a name comes from in the end, behind all doors; a submodule's home is its package."""
+    target = door_exports(source.joinpath(*module.split("."), "__init__.py")).get(name, name)
+    return module if target == name else home(source, module=f"{module}.{target}", name=name)
+
+
+def assert_none(faults: list[str]) -> None:
+    """Fails with all faults, one a line: pytest would cut a list short."""
+    assert not faults, "\n" + "\n".join(faults)

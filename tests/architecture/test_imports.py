@@ -1,0 +1,62 @@
+"""What may import what, and when. Each check is a function from a folder to its faults; each is shown to find one."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.architecture.source import REPOSITORY, assert_none
+
+
+def imports_against_the_arrows(repository: Path) -> list[str]:
+    """Runs import-linter with the contracts of `pyproject.toml` on `src`; returns what it says of broken ones."""
+    program = "from importlinter.cli import lint_imports as lint; exit(lint('../pyproject.toml', no_cache=True))"
+    done = _python(program, repository / "src")
+    report = done.stdout.partition("Broken contracts")[2] or done.stderr or done.stdout
+    return report.splitlines() if done.returncode else []
+
+
+def packages_loaded_by(statement: str, source: Path) -> set[str]:
+    """Returns the top-level packages, beyond the standard library, that a fresh Python loads for a statement."""
+    program = (
+        f"import sys; before = set(sys.modules)\n{statement}\n"
+        "loaded = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(*sorted(loaded - sys.stdlib_module_names))"
+    )
+    done = _python(program, source)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def _python(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    # The folder is put first on the path, before any installed Trellis.
+    environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONIOENCODING": "utf-8"}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_imports_point_one_way() -> None:
+    assert_none(imports_against_the_arrows(REPOSITORY))
+
+
+def test_importing_trellis_loads_nothing_but_trellis() -> None:
+    assert packages_loaded_by("import trellis", REPOSITORY / "src") == {"trellis"}
+
+
+def test_an_import_against_the_arrows_is_found(tmp_path: Path) -> None:
+    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
+    for name, text in {"loops": "import trellis.tasks", "tasks": "", "errors": "", "doors": "", ".": ""}.items():
+        package = tmp_path / "src" / "trellis" / name
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").write_text(text)
+    assert "- trellis.loops -> trellis.tasks (l.1)" in imports_against_the_arrows(tmp_path)
+    (tmp_path / "src" / "trellis" / "loops" / "__init__.py").write_text("import trellis.errors")
+    assert imports_against_the_arrows(tmp_path) == []
+    (tmp_path / "src" / "trellis" / "unplanned.py").touch()
+    assert "- trellis.unplanned" in imports_against_the_arrows(tmp_path)
+
+
+def test_a_package_that_is_loaded_at_once_is_found(tmp_path: Path) -> None:
+    (tmp_path / "trellis.py").write_text("import numpy\n")
+    assert packages_loaded_by("import trellis", tmp_path) == {"numpy", "trellis"}

@@ -1,0 +1,69 @@
+"""What holds for the repository. Each check is a function from a folder to its faults; each is shown to find one."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.architecture.source import PACKAGE, REPOSITORY, assert_none, python_files
+
+# In pieces, so that this file does not hold what it looks for.
+_HOSTS = [
+    "pypi" + ".org",
+    "python" + "hosted.org",
+    "anaconda" + ".org",
+    "npmjs" + ".com",
+    "docker" + ".io",
+    "ghcr" + ".io",
+]
+_REGISTRY = re.compile("|".join([*map(re.escape, _HOSTS), r"index[-_]url\s*[=:]", "://[^ /]+/[^ ]*" + "simple/?"]))
+_MADE_BY_TOOLS = re.compile(r"\.(?!ci$|github$).*|__pycache__|build|dist|runs|.*\.egg-info")
+
+
+def undescribed_folders(package: Path, description: Path) -> list[str]:
+    """Finds folders with code that the description of the tree does not name as `folder/`."""
+    text = description.read_text() if description.is_file() else ""
+    folders = {file.parent.relative_to(package).as_posix() for file in python_files(package)} - {"."}
+    return sorted(folder for folder in folders if not re.search(rf"(?<![\w/]){re.escape(folder)}/", text))
+
+
+def mentions_of_registries(repository: Path) -> list[str]:
+    """Finds addresses that packages are fetched from: those are a matter of each machine's settings."""
+    return [
+        f"{file.relative_to(repository).as_posix()}:{number}"
+        for file in _own_files(repository)
+        for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1)
+        if _REGISTRY.search(line)
+    ]
+
+
+def _own_files(repository: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(repository):
+        folders[:] = sorted(name for name in folders if not _MADE_BY_TOOLS.fullmatch(name))
+        yield from (Path(folder, name) for name in sorted(files))
+
+
+def test_every_folder_is_described() -> None:
+    assert_none(undescribed_folders(PACKAGE, REPOSITORY / "docs" / "architecture.md"))
+
+
+def test_no_file_mentions_a_registry() -> None:
+    assert_none(mentions_of_registries(REPOSITORY))
+
+
+def test_a_folder_that_is_not_described_is_found(tmp_path: Path) -> None:
+    for folder in ("loops", "nlp/data", "data"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "__init__.py").touch()
+    description = tmp_path / "architecture.md"
+    assert undescribed_folders(tmp_path, description) == ["data", "loops", "nlp/data"]
+    description.write_text("loops/  batches to checkpoints\nnlp/data/  tokens\n")
+    assert undescribed_folders(tmp_path, description) == ["data"]
+
+
+def test_a_registry_is_found_but_not_in_what_tools_have_made(tmp_path: Path) -> None:
+    for folder in (".ci", ".venv"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "notes").write_text("Fetched from files." + _HOSTS[1] + "\n")
+    (tmp_path / "options").write_text("--index-" + "url=somewhere\n\nhttps://mirror/api/" + "simple\nA simple line.\n")
+    assert mentions_of_registries(tmp_path) == ["options:1", "options:3", ".ci/notes:1"]

@@ -1,0 +1,42 @@
+"""Eight CPU devices, no silent broadcasting, and nothing left behind by any test."""
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Set here, before any test imports JAX, and inherited by the processes that tests start.
+os.environ["JAX_PLATFORMS"] = "cpu"
+# Tests compile more than they compute: optimising code would take half of their time.
+os.environ["XLA_FLAGS"] = (
+    f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+)
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
+os.environ["PYTHON_COLORS"] = "0"  # tracebacks read alike on every Python
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compiles the same small models once for all tests of this process: that is most of the time they take.
+
+    Not for other processes: JAX does not write its cache atomically, so one that is killed would spoil it.
+    """
+    if "jax" in sys.modules:
+        import jax
+
+        cache = tempfile.TemporaryDirectory(prefix="trellis-tests-")
+        session.config.add_cleanup(cache.cleanup)
+        jax.config.update("jax_compilation_cache_dir", cache.name)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets a test write where it likes, away from the repository, and refuses one that keeps a signal for itself."""
+    monkeypatch.chdir(tmp_path)
+    handlers = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    assert {name: signal.getsignal(name) for name in handlers} == handlers, "a signal handler was left behind"
