@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
-    from trellis.experiments.experiment import ConfigFactory as ConfigFactory
+    from trellis.experiments.experiment import BuildExperiment as BuildExperiment
     from trellis.experiments.experiment import ExperimentConfig as ExperimentConfig
     from trellis.experiments.experiment import experiment_summaries as experiment_summaries
     from trellis.experiments.experiment import get_exp_config as get_exp_config
@@ -22,7 +22,7 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     {
         "ExperimentConfig": "experiment",
-        "ConfigFactory": "experiment",
+        "BuildExperiment": "experiment",
         "register_config_factory": "experiment",
         "get_exp_config": "experiment",
         "experiment_summaries": "experiment",

@@ -21,16 +21,16 @@ class ExperimentConfig(Config):
     runtime: RuntimeConfig = RuntimeConfig()
 
 
-class ConfigFactory(Protocol):
+class BuildExperiment(Protocol):
     """Makes the config of an experiment: a new one each time, from nothing."""
 
     def __call__(self) -> ExperimentConfig:
         """Returns the config that an experiment starts from."""
 
 
-Factory = TypeVar("Factory", bound=ConfigFactory)
+Factory = TypeVar("Factory", bound=BuildExperiment)
 
-_experiments: Registry[ConfigFactory] = Registry(
+_experiments: Registry[BuildExperiment] = Registry(
     "experiment", advice="If it is your own, name the module that registers it with --module."
 )
 

@@ -70,8 +70,7 @@ class TrainLoop:
         self.n_steps = self._feed.n_batches if n_steps is None else n_steps
         self._placement = Placement(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
-        self._keep_grads = grads
-        self._has_ended = self._is_diverged = False
+        self._keep_grads, self._has_ended, self._is_diverged = grads, False, False
         self._lease, self._next_look = Lease(), 0.0
         self._totals: PyTree
 

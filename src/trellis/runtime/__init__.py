@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
+    from trellis.runtime import random as random
     from trellis.runtime.configs import MeshConfig as MeshConfig
     from trellis.runtime.configs import RuntimeConfig as RuntimeConfig
-    from trellis.runtime import random as random
     from trellis.runtime.console import describe_weights as describe_weights
     from trellis.runtime.console import print_line as print_line
     from trellis.runtime.fused_steps import FusedSteps as FusedSteps
