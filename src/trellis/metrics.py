@@ -1,12 +1,13 @@
 """Metrics as sums and weights until the very end, so that any split of the data gives the same number."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.flatten_util import ravel_pytree
 
 from trellis.aliases import Array, PyTree
 from trellis.errors import ModelError
@@ -154,6 +155,7 @@ class FirstStep:
     """The first step at which something happened; 0 if it has not."""
 
     step: Array
+    """As float32, which is exact up to sixteen million."""
 
     def merge(self, other: "FirstStep") -> "FirstStep":
         """The earlier one: this one, if there is one."""
@@ -193,6 +195,14 @@ def merge(totals: Mapping[str, Metric], seen: Mapping[str, Metric]) -> dict[str,
 def zeros(shapes: PyTree) -> PyTree:
     """The state in which nothing was seen yet."""
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def pack(totals: PyTree) -> tuple[PyTree, Callable[[Any], PyTree]]:
+    """The totals as one array, if all are float32, and the way back: one array passes a call quicker than several."""
+    if all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(totals)):
+        packed, unpack = ravel_pytree(totals)
+        return packed, jax.jit(unpack)
+    return totals, lambda packed: packed
 
 
 def compute(totals: Mapping[str, Metric]) -> dict[str, float]:

@@ -127,8 +127,4 @@ class CheckpointSource(ABC):
 
     @abstractmethod
     def __call__(self, initializer: Checkpoint) -> Checkpoint:
-        """The checkpoint to start from, or `initializer` itself if there is none.
-
-        Args:
-            initializer: The structure that is needed: shapes and dtypes in the place of arrays.
-        """
+        """The checkpoint to start from, or `initializer`, which has shapes in the place of arrays, if there is none."""

@@ -15,7 +15,7 @@ from trellis.data import build_feed
 from trellis.errors import ArgumentError, Preempted, StreamEndedError
 from trellis.loops.checkpoint import Checkpoint, CheckpointSource, Lease, TrainState
 from trellis.loops.step import TrainTask, supervised_step
-from trellis.metrics import FirstStep, Metric, as_metric, compute, merge, zeros
+from trellis.metrics import FirstStep, Metric, as_metric, compute, merge, pack, zeros
 from trellis.model import Init, mutable_names, state_maker
 from trellis.runtime import Attachable, FusedSteps, Placement, Session, StepKeys, StepPlan, describe_weights
 
@@ -47,6 +47,8 @@ class TrainLoop:
         grads: Whether checkpoints hold the gradients of their last step, for the memory of one more set of parameters.
     """
 
+    _totals: PyTree
+
     def __init__(
         self,
         *,
@@ -72,7 +74,6 @@ class TrainLoop:
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
         self._keep_grads, self._has_ended, self._is_diverged = grads, False, False
         self._lease, self._next_look = Lease(), 0.0
-        self._totals: PyTree
 
         sample = self._feed.peek()
         self._placement.check_divisible(sample)
@@ -85,7 +86,8 @@ class TrainLoop:
         self._train_step = task.train_step or supervised_step(task, rng_names["apply"], mutable)
         self._fused = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps)
         totals = jax.eval_shape(self._seen_in_step, shapes, sample, self._root)[1]
-        self._no_totals = self._placement.put_state(zeros(totals))
+        packed, self._unpack = pack(zeros(totals))
+        self._no_totals = self._placement.put_state(packed)
         wanted = Checkpoint.of(shapes, step=0, totals=totals, session=self.session)
         found = init(wanted) if isinstance(init, CheckpointSource) else wanted
         self._start_anew(found.step)
@@ -166,8 +168,10 @@ class TrainLoop:
             self.session.advance()
             if self.session.is_stopping:
                 self._leave(started)
-            self._train(min(self._plan.n_steps_in_call(self.step, self._fused.most_steps), target - self.step))
+            self._train(min(self._plan.n_steps_in_call(self.step, self._fused.most_steps), target - self.step), target)
             self.session.progress(self.step, n_steps)
+        if n_steps and self.step < n_steps:
+            self._feed.prefetch(self.step, self._plan.n_steps_in_call(self.step, self._fused.most_steps))
         self._fused.wait()
         if self._n_completed_steps == 0:
             wanted = n_steps or target
@@ -175,7 +179,7 @@ class TrainLoop:
                 f"TrainTask.data ended after {self.step} steps: {wanted - self.step} of {wanted} are missing. "
                 f"The work so far is in the last checkpoint. Repeat the data, or train with n_steps={self.step}."
             )
-        values = compute(self._totals)
+        values = compute(self._unpack(self._totals))
         self._look(int(values.pop(_DIVERGED)))
         checkpoint = Checkpoint.of(
             self._state,
@@ -194,17 +198,20 @@ class TrainLoop:
         self._start_anew(self.step)
         return checkpoint
 
-    def _train(self, n: int) -> None:
+    def _train(self, n: int, target: int) -> None:
         """Starts `n` steps as one call, or as many as the data still has."""
         n_taken, batch = self._feed.take(self.step, n)
         self._has_ended = n_taken < n
         if n_taken:
             given = (self._state, self._totals, batch, self._root)
-            self._state, self._totals, self._grads = self._fused(n_taken, *given)
             self._step += n_taken
+            if self._fused.is_single_by_wish and self.step < target:
+                (self._state, self._totals), self._grads = self._fused.run_bare(*given), None
+            else:
+                self._state, self._totals, self._grads = self._fused(n_taken, *given)
             self._n_completed_steps += n_taken
         if time.perf_counter() > self._next_look:
-            self._look(int(self._totals[_DIVERGED].step))
+            self._look(int(self._unpack(self._totals)[_DIVERGED].step))
 
     def _look(self, diverged_step: int) -> None:
         """Tells, once for each checkpoint, of a loss that is not a number."""
@@ -221,7 +228,7 @@ class TrainLoop:
             step=self.step,
             n_completed_steps=self._n_completed_steps,
             elapsed_time=self._elapsed_time + time.perf_counter() - started,
-            totals=self._totals if self._n_completed_steps else None,
+            totals=self._unpack(self._totals) if self._n_completed_steps else None,
             position=self._feed.position(),
             session=self.session,
         )
@@ -240,7 +247,7 @@ class TrainLoop:
         started = time.perf_counter()
         if found.totals is not None:
             self._n_completed_steps, self._elapsed_time = found.n_completed_steps, found.elapsed_time
-            self._totals = self._placement.put_state(found.totals)
+            self._totals = self._placement.put_state(pack(found.totals)[0])
         state = TrainState(jnp.int32(found.step), found.model_params, found.model_state, found.optimizer_state)
         self._state = self._placement.put_state(state)
         n_skipped = self._feed.seek(found.step, found.position)
@@ -252,14 +259,14 @@ class TrainLoop:
     def _seen_in_step(self, state: TrainState, batch: Batch, root: Key) -> tuple[TrainState, dict[str, Metric], PyTree]:
         state, output = self._train_step(state, batch, StepKeys(root, state.step))
         loss = as_metric(output.loss, batch_size(batch), "The loss")
-        diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0, state.step + 1))
+        diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0.0, state.step + 1.0))
         seen: dict[str, Metric] = {"loss": loss, **output.metrics, _DIVERGED: diverged}
         state = dataclasses.replace(state, step=state.step + 1)
         return state, seen, output.grads if self._keep_grads else None
 
     def _fusable_step(self, state: TrainState, totals: PyTree, batch: Batch, root: Key) -> tuple[Any, Any, Any]:
         state, seen, grads = self._seen_in_step(state, batch, root)
-        return state, merge(totals, seen), grads
+        return state, pack(merge(self._unpack(totals), seen))[0], grads
 
     def _check_target(self, n_steps: int) -> int:
         if n_steps < 1:
