@@ -1,6 +1,6 @@
 """Trellis: a training library for JAX.
 
-The loops, then what they yield, what they take, and what consumes their checkpoints.
+The loops, then what they yield, what they take, and what consumes their checkpoints; then tasks and experiments.
 """
 
 from typing import TYPE_CHECKING
@@ -8,19 +8,26 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
+    from trellis.data.configs import DataConfig as DataConfig
     from trellis.data.stream import ExampleStream as ExampleStream
     from trellis.data.stream import Stream as Stream
+    from trellis.experiments.experiment import ExperimentConfig as ExperimentConfig
+    from trellis.experiments.experiment import get_exp_config as get_exp_config
+    from trellis.experiments.experiment import register_config_factory as register_config_factory
+    from trellis.experiments.modes import run_experiment as run_experiment
     from trellis.extensions.best_checkpoint_files import HighestCheckpointFileReader as HighestCheckpointFileReader
     from trellis.extensions.best_checkpoint_files import HighestCheckpointFileWriter as HighestCheckpointFileWriter
     from trellis.extensions.best_checkpoint_files import LowestCheckpointFileReader as LowestCheckpointFileReader
     from trellis.extensions.best_checkpoint_files import LowestCheckpointFileWriter as LowestCheckpointFileWriter
     from trellis.extensions.checkpoint_files import CheckpointFileReader as CheckpointFileReader
     from trellis.extensions.checkpoint_files import CheckpointFileWriter as CheckpointFileWriter
+    from trellis.extensions.early_stopping import EarlyStopping as EarlyStopping
     from trellis.extensions.event_writer import EventWriter as EventWriter
     from trellis.extensions.extension import Extension as Extension
     from trellis.extensions.extension import every as every
     from trellis.extensions.extension import serial as serial
     from trellis.extensions.progress import ProgressBar as ProgressBar
+    from trellis.extensions.recovery import DivergenceCheck as DivergenceCheck
     from trellis.extensions.summary_logger import SummaryLogger as SummaryLogger
     from trellis.extensions.summary_writer import SummaryWriter as SummaryWriter
     from trellis.loops.checkpoint import Checkpoint as Checkpoint
@@ -31,7 +38,20 @@ if TYPE_CHECKING:
     from trellis.loops.step import StepOutput as StepOutput
     from trellis.loops.step import TrainTask as TrainTask
     from trellis.loops.train_loop import TrainLoop as TrainLoop
+    from trellis.metrics import F1 as F1
+    from trellis.metrics import Accuracy as Accuracy
+    from trellis.metrics import MatthewsCorrelation as MatthewsCorrelation
     from trellis.metrics import Mean as Mean
+    from trellis.optimizers.configs import OptimizationConfig as OptimizationConfig
+    from trellis.runtime.configs import RuntimeConfig as RuntimeConfig
+    from trellis.tasks.bound_model import BoundModel as BoundModel
+    from trellis.tasks.configs import TaskConfig as TaskConfig
+    from trellis.tasks.task import InputContext as InputContext
+    from trellis.tasks.task import Task as Task
+    from trellis.tasks.task import get_task as get_task
+    from trellis.tasks.task import register_task_cls as register_task_cls
+    from trellis.trainer.configs import TrainerConfig as TrainerConfig
+    from trellis.trainer.trainer import Trainer as Trainer
 
 __getattr__, __dir__, __all__ = door(
     __name__,
@@ -45,6 +65,9 @@ __getattr__, __dir__, __all__ = door(
         "TrainState": "loops",
         "StepOutput": "loops",
         "Mean": "metrics",
+        "Accuracy": "metrics",
+        "F1": "metrics",
+        "MatthewsCorrelation": "metrics",
         "ExampleStream": "data",
         "Stream": "data",
         "Extension": "extensions",
@@ -60,5 +83,22 @@ __getattr__, __dir__, __all__ = door(
         "LowestCheckpointFileReader": "extensions",
         "HighestCheckpointFileWriter": "extensions",
         "HighestCheckpointFileReader": "extensions",
+        "DivergenceCheck": "extensions",
+        "EarlyStopping": "extensions",
+        "Task": "tasks",
+        "BoundModel": "tasks",
+        "InputContext": "tasks",
+        "register_task_cls": "tasks",
+        "get_task": "tasks",
+        "Trainer": "trainer",
+        "run_experiment": "experiments",
+        "register_config_factory": "experiments",
+        "get_exp_config": "experiments",
+        "ExperimentConfig": "experiments",
+        "TaskConfig": "tasks",
+        "TrainerConfig": "trainer",
+        "RuntimeConfig": "runtime",
+        "DataConfig": "data",
+        "OptimizationConfig": "optimizers",
     },
 )

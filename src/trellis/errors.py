@@ -9,6 +9,18 @@ class ArgumentError(TrellisError, ValueError):
     """A value given by the caller that cannot work."""
 
 
+class ConfigError(ArgumentError):
+    """A configuration that cannot work; the message lists every problem in it, and so does `problems`."""
+
+    def __init__(self, message: str, *, problems: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.problems = problems or (message,)
+
+
+class RegistryError(TrellisError, LookupError):
+    """A name that is not registered, or that is registered already."""
+
+
 class DataError(TrellisError, ValueError):
     """Data that is not what was promised: its kind, shape, order or content."""
 
@@ -19,6 +31,14 @@ class StreamEndedError(DataError):
 
 class ModelError(TrellisError, ValueError):
     """A model, a loss or a metric that does not fit the loop that runs it."""
+
+
+class DivergedError(TrellisError, RuntimeError):
+    """A training whose loss or weights have blown up; `step` is where it was noticed."""
+
+    def __init__(self, message: str, *, step: int) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 class StaleCheckpointError(TrellisError, RuntimeError):

@@ -1,14 +1,17 @@
-"""Models: an `init` and an `apply`, as a linen module has them, run on batches and measured."""
+"""Models: an `init` and an `apply`, as a linen module has them, run on batches and measured; what training changes."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import flax.errors
+import jax.numpy as jnp
+import optax
+from flax import struct
 from flax.core.scope import in_filter
 
-from trellis.aliases import Batch, Key, PyTree, Variables
+from trellis.aliases import Array, Batch, Key, PyTree, Variables
 from trellis.batch import as_outputs, batch_size, split_batch
 from trellis.errors import ModelError
 from trellis.metrics import Metric, MetricFunction, as_metric
@@ -26,6 +29,38 @@ class Apply(Protocol):
 
     def __call__(self, variables: Variables, *inputs: Any, rngs: Mapping[str, Any], mutable: Any) -> Any:
         """The outputs; with `mutable` (a list of collections) a pair of them and the changed collections."""
+
+
+@struct.dataclass
+class TrainState:
+    """What a step changes."""
+
+    step: Array
+    """How many steps are completed."""
+    params: PyTree
+    model_state: PyTree
+    """The model's other collections, such as batch statistics."""
+    optimizer_state: PyTree
+
+
+@struct.dataclass
+class StepOutput:
+    """What a training step tells beside the new state."""
+
+    loss: Metric
+    metrics: Mapping[str, Metric] = struct.field(default_factory=dict)
+    grads: PyTree = None
+
+
+def state_maker(init: Init, *, optimizer: optax.GradientTransformation | None) -> Callable[..., TrainState]:
+    """A function from the keys of `init` by name, and inputs, to the state before the first step."""
+
+    def make(rngs: Mapping[str, Key], *inputs: Any) -> TrainState:
+        variables = dict(init(rngs, *inputs))
+        params = variables.pop("params", {})
+        return TrainState(jnp.int32(0), params, variables, () if optimizer is None else optimizer.init(params))
+
+    return make
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "examples"
-MOST_LINES = {"01_loop.py": 120, "02_nnx.py": 60}
+MOST_LINES = {"01_loop.py": 120, "02_nnx.py": 60, "03_task.py": 80}
 
 
 def run(name: str, *flags: str) -> str:
@@ -66,3 +66,11 @@ def test_02_nnx_learns_to_read_displays() -> None:
     assert len(accuracies) == 5
     assert accuracies[-1] > 90
     assert re.search(r"Displays that show \[(.*)\] are read as \[\1\]\.", out)
+
+
+def test_03_task_takes_overrides_and_learns(tmp_path: Path) -> None:
+    out = run("03_task.py", "--params_override=task.hidden_size=32,trainer.train_steps=500", "--model_dir=runs/spirals")
+    found = re.search(r"'accuracy': ([\d.]+)", out)
+    assert found, out
+    assert float(found[1]) > 0.9
+    assert "hidden_size: 32" in (tmp_path / "runs/spirals/params.yaml").read_text()

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from trellis.data.column_files import read_columns as read_columns
     from trellis.data.columns import Columns as Columns
     from trellis.data.columns_writer import ColumnsWriter as ColumnsWriter
+    from trellis.data.configs import DataConfig as DataConfig
     from trellis.data.examples import decode_example as decode_example
     from trellis.data.examples import encode_example as encode_example
     from trellis.data.feed import Feed as Feed
@@ -19,11 +20,15 @@ if TYPE_CHECKING:
     from trellis.data.replay import Replay as Replay
     from trellis.data.rows import read_rows as read_rows
     from trellis.data.stream import ExampleStream as ExampleStream
+    from trellis.data.stream import SizedStream as SizedStream
+    from trellis.data.stream import StackingStream as StackingStream
     from trellis.data.stream import Stream as Stream
+    from trellis.data.stream import is_stream as is_stream
 
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
+        "DataConfig": "configs",
         "Columns": "columns",
         "ColumnsWriter": "columns_writer",
         "ExampleStream": "stream",
@@ -32,7 +37,10 @@ __getattr__, __dir__, __all__ = door(
         "RecordFile": "records",
         "RecordWriter": "records",
         "Replay": "replay",
+        "SizedStream": "stream",
+        "StackingStream": "stream",
         "Stream": "stream",
+        "is_stream": "stream",
         "build_feed": "feed",
         "decode_example": "examples",
         "encode_example": "examples",

@@ -28,6 +28,9 @@ class Feed(ABC):
     def take(self, step: int, n: int) -> tuple[int, Batch]:
         """Takes the batches of `n` steps, stacked if `n` is above one; fewer (and how many) if the data ends."""
 
+    def prefetch(self, step: int, n: int) -> None:  # noqa: B027  (an iterator would be advanced by it)
+        """Makes the batches of `n` steps that will be taken next, if that can be undone."""
+
     @abstractmethod
     def position(self) -> JSON:
         """Where the next batch is."""
@@ -61,12 +64,23 @@ class _StreamFeed(Feed):
     def __init__(self, stream: Stream, place: str) -> None:
         self._stream = stream
         self._check = _ShapeCheck(place)
+        self._ahead: tuple[tuple[int, int], tuple[int, Batch]] | None = None
         self.n_batches = stream.n_batches if isinstance(stream, SizedStream) else None
 
     def peek(self) -> Batch:
         return self._stream.batch(0)
 
     def take(self, step: int, n: int) -> tuple[int, Batch]:
+        ahead, self._ahead = self._ahead, None
+        return ahead[1] if ahead is not None and ahead[0] == (step, n) else self._read(step, n)
+
+    def prefetch(self, step: int, n: int) -> None:
+        try:
+            self._ahead = ((step, n), self._read(step, n))
+        except Exception:  # noqa: BLE001  (it comes again, and is raised, when these steps are due)
+            self._ahead = None
+
+    def _read(self, step: int, n: int) -> tuple[int, Batch]:
         if self.n_batches is not None:
             n = min(n, self.n_batches - step)
         if n < 1:

@@ -32,7 +32,9 @@ class BestCheckpointFileWriter(FileWriter):
     ) -> None:
         super().__init__(output_dir, keep=keep, overwrite=overwrite)
         self._group, self._metric = group, metric
-        self._best = self._read_best()
+        self._best: float | None = None
+        self._best_step: int | None = None
+        self._read_best()
         if stdout:
             print_line(f"The {self.word} value for the metric {group}/{metric} is set to {self.best_metric:.8f}.")
 
@@ -46,12 +48,17 @@ class BestCheckpointFileWriter(FileWriter):
         """The best value so far; infinitely bad if there is none."""
         return self.sign * math.inf if self._best is None else self._best
 
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best value so far; None if there is none."""
+        return self._best_step
+
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         """Starts to write the checkpoint if it is the best."""
         value = self._value_in(checkpoint)
         if self.sign * value < self.sign * self.best_metric:
             self.write(checkpoint)
-            self._best = value
+            self._best, self._best_step = value, checkpoint.step
         return checkpoint
 
     def _value_in(self, checkpoint: Checkpoint) -> float:
@@ -72,8 +79,8 @@ class BestCheckpointFileWriter(FileWriter):
             )
         return values[name]
 
-    def _read_best(self) -> float | None:
-        for _, path in reversed(find_files(self._dir, self.prefix)):
+    def _read_best(self) -> None:
+        for step, path in reversed(find_files(self._dir, self.prefix)):
             try:
                 metrics = storage.read_manifest(path)["metrics"]
             except CheckpointFileError as error:
@@ -81,8 +88,8 @@ class BestCheckpointFileWriter(FileWriter):
                 continue
             if self._metric not in metrics.get(self._group, {}):
                 raise CheckpointFileError(f"`{path}` does not hold the metric {self._group}/{self._metric}.")
-            return float(metrics[self._group][self._metric])
-        return None
+            self._best, self._best_step = float(metrics[self._group][self._metric]), step
+            return
 
 
 class LowestCheckpointFileWriter(BestCheckpointFileWriter):

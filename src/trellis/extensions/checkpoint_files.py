@@ -20,7 +20,6 @@ from trellis.runtime import Session, finish_saves, print_line
 
 _REGULAR = "regular_"
 _PREEMPTED = "preempted_"
-_MOST_DIFFERENCES = 12
 _PROCESS = uuid.uuid4().hex
 
 
@@ -34,6 +33,17 @@ def find_files(directory: Path, *prefixes: str) -> list[tuple[int, Path]]:
         if match:
             found[int(match[2]), match[1]] = path
     return [(step, path) for (step, _), path in sorted(found.items())]
+
+
+def regular_files(directory: Path) -> list[tuple[int, Path]]:
+    """The files of a `CheckpointFileWriter` as (step, path), oldest first."""
+    return find_files(directory, _REGULAR)
+
+
+def newest_file(directory: Path) -> Path | None:
+    """The newest checkpoint file of a run; None if there is none."""
+    files = find_files(directory, _REGULAR, _PREEMPTED)
+    return files[-1][1] if files else None
 
 
 class FileWriter(Extension):
@@ -193,7 +203,7 @@ class FileReader(CheckpointSource):
         if found is None:
             return initializer
         path, manifest = found
-        checkpoint = _restore(path, manifest, initializer)
+        checkpoint = _restored(path, manifest, initializer)
         if initializer.session is not None:
             seconds = time.perf_counter() - started
             text = f"A checkpoint was loaded in {seconds:.2f} seconds: `{path}`."
@@ -245,18 +255,23 @@ class CheckpointFileReader(FileReader):
         return (_REGULAR, _PREEMPTED)
 
 
-def _restore(path: Path, manifest: dict[str, Any], template: Checkpoint) -> Checkpoint:
+def restore_file(path: Path, *, template: Checkpoint) -> Checkpoint:
+    """The checkpoint of a file.
+
+    Args:
+        template: The structure that is needed: shapes and dtypes in the place of arrays.
+    """
+    return _restored(path, storage.read_manifest(path), template)
+
+
+def _restored(path: Path, manifest: dict[str, Any], template: Checkpoint) -> Checkpoint:
     tree: dict[str, str] = manifest["tree"]
     wanted = {name: storage.describe(leaf) for name, leaf in storage.flatten(template)}
     sums = {name for name in {*tree, *wanted} if name.startswith("totals/")}
     differing = [name for name in sorted({*tree, *wanted} - sums) if tree.get(name) != wanted.get(name)]
     if differing:
-        lines = [f"  {name}: {tree.get(name, '—')} in the file, {wanted.get(name, '—')} here" for name in differing]
-        more = [f"  … and {len(lines) - _MOST_DIFFERENCES} more"] if len(lines) > _MOST_DIFFERENCES else []
-        raise CheckpointMismatchError(
-            "\n".join([f"`{path}` holds another structure than this run needs:", *lines[:_MOST_DIFFERENCES], *more])
-            + "\nUse the model and optimizer that wrote it, or another directory."
-        )
+        said = f"`{path}` holds another structure than this run needs:\n{storage.compare(tree, wanted, differing)}"
+        raise CheckpointMismatchError(f"{said}\nUse the model and optimizer that wrote it, or another directory.")
     arrays = storage.read_arrays(path, tree)
     names = ["model_params", "model_state", "optimizer_state"]
     # Sums for the next checkpoint are there if the run was preempted; with other metrics than now they are no use.

@@ -5,7 +5,7 @@ import os
 import shutil
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from trellis.loops import Checkpoint, Summary
 _MANIFEST = "manifest.json"
 _ARRAYS = "arrays"
 _VERSION = 1
+_MOST_COMPARED = 12
 _TREES = ("model_params", "model_state", "optimizer_state", "totals")
 _PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
 
@@ -93,6 +94,11 @@ def write(path: Path, checkpoint: Checkpoint, snapshot: Snapshot) -> None:
         os.fsync(file.fileno())
 
 
+def is_checkpoint_file(path: Path) -> bool:
+    """Whether a directory looks like a checkpoint file, whole or not."""
+    return (path / _MANIFEST).is_file()
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a checkpoint file; an error says what is damaged, of this and of every other file."""
     try:
@@ -135,6 +141,13 @@ def read_arrays(path: Path, tree: Mapping[str, str]) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = checkpointer.restore((path / _ARRAYS).absolute(), args=arguments)
     checkpointer.close()
     return arrays | empty
+
+
+def compare(found: Mapping[str, str], wanted: Mapping[str, str], names: Sequence[str]) -> str:
+    """What a file holds beside what is needed, a line for each of some leaves."""
+    lines = [f"  {name}: {found.get(name, '—')} in the file, {wanted.get(name, '—')} here" for name in names]
+    more = [f"  … and {len(lines) - _MOST_COMPARED} more"] if len(lines) > _MOST_COMPARED else []
+    return "\n".join([*lines[:_MOST_COMPARED], *more])
 
 
 def unflatten(template: PyTree, name: str, arrays: Mapping[str, Array]) -> PyTree:

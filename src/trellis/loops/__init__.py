@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trellis.loops.step import StepOutput as StepOutput
     from trellis.loops.step import TrainStep as TrainStep
     from trellis.loops.step import TrainTask as TrainTask
+    from trellis.loops.step import ValidationStep as ValidationStep
     from trellis.loops.train_loop import TrainLoop as TrainLoop
 
 __getattr__, __dir__, __all__ = door(
@@ -29,5 +30,6 @@ __getattr__, __dir__, __all__ = door(
         "TrainState": "checkpoint",
         "TrainStep": "step",
         "TrainTask": "step",
+        "ValidationStep": "step",
     },
 )

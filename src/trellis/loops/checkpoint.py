@@ -9,24 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 
-from trellis.aliases import JSON, Array, Metrics, PyTree
+from trellis.aliases import JSON, Metrics, PyTree
 from trellis.errors import StaleCheckpointError
 from trellis.model import Init
+from trellis.model import TrainState as TrainState
 from trellis.runtime import Session
-
-
-@struct.dataclass
-class TrainState:
-    """What a step changes."""
-
-    step: Array
-    """How many steps are completed."""
-    params: PyTree
-    model_state: PyTree
-    """The model's other collections, such as batch statistics."""
-    optimizer_state: PyTree
 
 
 @dataclass
@@ -139,8 +127,4 @@ class CheckpointSource(ABC):
 
     @abstractmethod
     def __call__(self, initializer: Checkpoint) -> Checkpoint:
-        """The checkpoint to start from, or `initializer` itself if there is none.
-
-        Args:
-            initializer: The structure that is needed: shapes and dtypes in the place of arrays.
-        """
+        """The checkpoint to start from, or `initializer`, which has shapes in the place of arrays, if there is none."""

@@ -1,6 +1,8 @@
 """The evaluation loop: a checkpoint in, a summary out."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import jax
@@ -8,9 +10,8 @@ import jax
 from trellis.aliases import Array, Batch, Key, PyTree
 from trellis.data import Replay
 from trellis.loops.checkpoint import Checkpoint, Summary
-from trellis.loops.step import EvalTask
-from trellis.metrics import Metric, compute, merge
-from trellis.model import Forward
+from trellis.loops.step import EvalTask, measuring_step
+from trellis.metrics import compute, merge
 from trellis.runtime import Placement, StepKeys
 
 _CALLS_IN_FLIGHT = 4  # few enough to bound memory; many collectives at once can also lock up virtual CPU devices
@@ -47,22 +48,32 @@ class EvalLoop:
         self._batches = Replay(task.data, n_batches=n_steps, place="EvalTask.data")
         self._placement = Placement(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
-        self._forward = Forward(task.apply, task.metrics)
-        self._rng_names = (collections or {}).get("apply", ())
-        self._first = jax.jit(self._measure)
-        self._next = jax.jit(lambda totals, *arguments: merge(totals, self._measure(*arguments)))
+        self._step = task.validation_step or measuring_step(task, (collections or {}).get("apply", ()))
+        self._host_metrics = task.host_metrics
+        self._measure = jax.jit(self._measured)
 
     def __call__(self, checkpoint: Checkpoint) -> Summary:
         """The checkpoint with the metrics of its model."""
         held = (checkpoint.model_params, checkpoint.model_state)
         params, model_state = jax.device_put(held, self._placement.replicated)
-        totals: Any = None
+        totals = state = None
+        in_flight: deque[Any] = deque()
         for index, batch in enumerate(self._batches):
-            arguments = (params, model_state, self._placement.put_any_batch(batch), self._root, index)
-            totals = self._first(*arguments) if totals is None else self._next(totals, *arguments)
-            if index % _CALLS_IN_FLIGHT == 0:
-                jax.block_until_ready(totals)
-        return Summary.from_checkpoint(checkpoint).with_metrics(**{self._group: compute(totals)})
+            placed = self._placement.put_any_batch(batch)
+            totals, outputs = self._measure(totals, params, model_state, placed, self._root, index)
+            in_flight.append((totals, outputs))
+            if len(in_flight) > _CALLS_IN_FLIGHT:
+                state = self._aggregate(state, in_flight.popleft())
+        state = reduce(self._aggregate, in_flight, state)
+        values = compute(totals or {})
+        if self._host_metrics is not None and state is not None:
+            values |= self._host_metrics.reduce_aggregated_logs(state, global_step=checkpoint.step)
+        return Summary.from_checkpoint(checkpoint).with_metrics(**{self._group: values})
 
-    def _measure(self, params: PyTree, model_state: PyTree, batch: Batch, root: Key, index: Array) -> dict[str, Metric]:
-        return self._forward(params, model_state, batch, StepKeys(root, index).rngs(self._rng_names))[1]
+    def _aggregate(self, state: Any, measured: tuple[PyTree, PyTree]) -> Any:
+        jax.block_until_ready(measured)
+        return self._host_metrics and self._host_metrics.aggregate_logs(state, jax.device_get(measured[1]))
+
+    def _measured(self, totals: Any, params: PyTree, model_state: PyTree, batch: Batch, root: Key, index: Array) -> Any:
+        seen, outputs = self._step(params, model_state, batch, StepKeys(root, index))
+        return (dict(seen) if totals is None else merge(totals, seen)), outputs

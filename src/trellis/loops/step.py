@@ -5,24 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import optax
-from flax import struct
 
 from trellis.aliases import Array, Batch, PyTree
 from trellis.errors import ArgumentError
-from trellis.loops.checkpoint import TrainState
-from trellis.metrics import Metric, MetricFunction
-from trellis.model import Apply, Forward
+from trellis.metrics import HostMetrics, Metric, MetricFunction
+from trellis.model import Apply, Forward, TrainState
+from trellis.model import StepOutput as StepOutput
 from trellis.optimizers import compute_gradients
 from trellis.runtime import StepKeys
-
-
-@struct.dataclass
-class StepOutput:
-    """What a training step tells beside the new state."""
-
-    loss: Metric
-    metrics: Mapping[str, Metric] = struct.field(default_factory=dict)
-    grads: PyTree = None
 
 
 class TrainStep(Protocol):
@@ -54,27 +44,41 @@ class TrainTask:
 
     def __post_init__(self) -> None:
         is_whole = self.train_step is not None
-        if (
-            is_whole == (self.apply is not None)
-            or is_whole == (self.loss is not None)
-            or not (is_whole or self.optimizer)
-        ):
+        is_in_parts = self.apply is not None and self.loss is not None and self.optimizer is not None
+        if is_whole == is_in_parts or (is_whole and (self.apply or self.loss)):
             raise ArgumentError("A TrainTask needs apply, optimizer and loss, or in their place a whole train_step.")
         if self.n_microbatches < 1:
             raise ArgumentError(f"n_microbatches is {self.n_microbatches}, but a batch has at least one part.")
 
 
+class ValidationStep(Protocol):
+    """A whole validation step, to be traced and compiled."""
+
+    def __call__(
+        self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys
+    ) -> tuple[Mapping[str, Metric], PyTree]:
+        """The metrics of a batch, and arrays for `EvalTask.host_metrics`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvalTask:
-    """What is measured on what.
+    """What is measured on what: a model and metrics, or a whole `validation_step`; and the data.
 
     Example:
         EvalTask(apply=model.apply, metrics={"accuracy": accuracy}, data=stream)
     """
 
     data: Any
-    apply: Apply
-    metrics: Mapping[str, MetricFunction]
+    apply: Apply | None = None
+    metrics: Mapping[str, MetricFunction] = field(default_factory=dict)
+    validation_step: ValidationStep | None = None
+    """Stands in for `apply` and `metrics`."""
+    host_metrics: HostMetrics | None = None
+    """Measures what the validation step returns beside its metrics."""
+
+    def __post_init__(self) -> None:
+        if (self.validation_step is None) == (self.apply is None):
+            raise ArgumentError("An EvalTask needs apply and metrics, or in their place a whole validation_step.")
 
 
 def supervised_step(task: TrainTask, rng_names: Sequence[str], mutable: Sequence[str]) -> TrainStep:
@@ -99,3 +103,10 @@ def supervised_step(task: TrainTask, rng_names: Sequence[str], mutable: Sequence
         return state, StepOutput(seen.pop("loss"), seen, grads)
 
     return step
+
+
+def measuring_step(task: EvalTask, rng_names: Sequence[str]) -> ValidationStep:
+    """The validation step of a task that is given by its model and metrics."""
+    assert task.apply is not None
+    forward = Forward(task.apply, task.metrics)
+    return lambda params, model_state, batch, keys: (forward(params, model_state, batch, keys.rngs(rng_names))[1], ())

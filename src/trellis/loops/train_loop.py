@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -15,8 +15,8 @@ from trellis.data import build_feed
 from trellis.errors import ArgumentError, Preempted, StreamEndedError
 from trellis.loops.checkpoint import Checkpoint, CheckpointSource, Lease, TrainState
 from trellis.loops.step import TrainTask, supervised_step
-from trellis.metrics import FirstStep, Metric, as_metric, compute, merge, zeros
-from trellis.model import Init, mutable_names
+from trellis.metrics import FirstStep, Metric, as_metric, compute, merge, pack, zeros
+from trellis.model import Init, mutable_names, state_maker
 from trellis.runtime import Attachable, FusedSteps, Placement, Session, StepKeys, StepPlan, describe_weights
 
 _DIVERGED = "first step whose loss is not a number"
@@ -47,6 +47,8 @@ class TrainLoop:
         grads: Whether checkpoints hold the gradients of their last step, for the memory of one more set of parameters.
     """
 
+    _totals: PyTree
+
     def __init__(
         self,
         *,
@@ -70,27 +72,27 @@ class TrainLoop:
         self.n_steps = self._feed.n_batches if n_steps is None else n_steps
         self._placement = Placement(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
-        self._keep_grads = grads
-        self._has_ended = self._is_diverged = False
+        self._keep_grads, self._has_ended, self._is_diverged = grads, False, False
         self._lease, self._next_look = Lease(), 0.0
-        self._totals: PyTree
 
         sample = self._feed.peek()
         self._placement.check_divisible(sample)
         rng_names = {"init": ["params"], "apply": [], **(collections or {})}
         inputs, _ = split_batch(sample if input_sample is None else (input_sample, ()))
-        make = _state_maker(init.target if isinstance(init, CheckpointSource) else init, task, rng_names["init"])
-        shapes = jax.eval_shape(make, self._root, *inputs)
+        rngs = StepKeys(self._root, 0).rngs(rng_names["init"], prefix="init/")
+        make = state_maker(init.target if isinstance(init, CheckpointSource) else init, optimizer=task.optimizer)
+        shapes = jax.eval_shape(make, rngs, *inputs)
         mutable = mutable_names(shapes.model_state, mutable_collections)
         self._train_step = task.train_step or supervised_step(task, rng_names["apply"], mutable)
         self._fused = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps)
         totals = jax.eval_shape(self._seen_in_step, shapes, sample, self._root)[1]
-        self._no_totals = self._placement.put_state(zeros(totals))
+        packed, self._unpack = pack(zeros(totals))
+        self._no_totals = self._placement.put_state(packed)
         wanted = Checkpoint.of(shapes, step=0, totals=totals, session=self.session)
         found = init(wanted) if isinstance(init, CheckpointSource) else wanted
         self._start_anew(found.step)
         if found is wanted:
-            self._state = self._placement.put_state(jax.jit(make)(self._root, *inputs))
+            self._state = self._placement.put_state(jax.jit(make)(rngs, *inputs))
         else:
             self._resume(found)
         self._fused.choose_most_steps(self._state, self._no_totals, sample, self._root)
@@ -127,7 +129,7 @@ class TrainLoop:
     def __next__(self) -> Checkpoint:
         return next(self.run())
 
-    def run(self, n_steps: int | None = None) -> Iterator[Checkpoint]:
+    def run(self, n_steps: int | None = None) -> Generator[Checkpoint, None, None]:
         """Trains up to step `n_steps` (by default the loop's own) and yields the checkpoints that are due."""
         target = self.n_steps if n_steps is None else self._check_target(n_steps)
         if target is None:
@@ -149,7 +151,7 @@ class TrainLoop:
         """Lets an extension take part from the first step on, instead of from the first checkpoint that it sees."""
         extension.attach(self.session)
 
-    def _run(self, target: int) -> Iterator[Checkpoint]:
+    def _run(self, target: int) -> Generator[Checkpoint, None, None]:
         if self.step >= target:
             said = f"Stop training, already reached the total training steps {target}."
             return self.session.emit("finished", step=self.step, text=said)
@@ -166,8 +168,10 @@ class TrainLoop:
             self.session.advance()
             if self.session.is_stopping:
                 self._leave(started)
-            self._train(min(self._plan.n_steps_in_call(self.step, self._fused.most_steps), target - self.step))
+            self._train(min(self._plan.n_steps_in_call(self.step, self._fused.most_steps), target - self.step), target)
             self.session.progress(self.step, n_steps)
+        if n_steps and self.step < n_steps:
+            self._feed.prefetch(self.step, self._plan.n_steps_in_call(self.step, self._fused.most_steps))
         self._fused.wait()
         if self._n_completed_steps == 0:
             wanted = n_steps or target
@@ -175,7 +179,7 @@ class TrainLoop:
                 f"TrainTask.data ended after {self.step} steps: {wanted - self.step} of {wanted} are missing. "
                 f"The work so far is in the last checkpoint. Repeat the data, or train with n_steps={self.step}."
             )
-        values = compute(self._totals)
+        values = compute(self._unpack(self._totals))
         self._look(int(values.pop(_DIVERGED)))
         checkpoint = Checkpoint.of(
             self._state,
@@ -194,17 +198,20 @@ class TrainLoop:
         self._start_anew(self.step)
         return checkpoint
 
-    def _train(self, n: int) -> None:
+    def _train(self, n: int, target: int) -> None:
         """Starts `n` steps as one call, or as many as the data still has."""
         n_taken, batch = self._feed.take(self.step, n)
         self._has_ended = n_taken < n
         if n_taken:
             given = (self._state, self._totals, batch, self._root)
-            self._state, self._totals, self._grads = self._fused(n_taken, *given)
             self._step += n_taken
+            if self._fused.is_single_by_wish and self.step < target:
+                (self._state, self._totals), self._grads = self._fused.run_bare(*given), None
+            else:
+                self._state, self._totals, self._grads = self._fused(n_taken, *given)
             self._n_completed_steps += n_taken
         if time.perf_counter() > self._next_look:
-            self._look(int(self._totals[_DIVERGED].step))
+            self._look(int(self._unpack(self._totals)[_DIVERGED].step))
 
     def _look(self, diverged_step: int) -> None:
         """Tells, once for each checkpoint, of a loss that is not a number."""
@@ -221,7 +228,7 @@ class TrainLoop:
             step=self.step,
             n_completed_steps=self._n_completed_steps,
             elapsed_time=self._elapsed_time + time.perf_counter() - started,
-            totals=self._totals if self._n_completed_steps else None,
+            totals=self._unpack(self._totals) if self._n_completed_steps else None,
             position=self._feed.position(),
             session=self.session,
         )
@@ -240,7 +247,7 @@ class TrainLoop:
         started = time.perf_counter()
         if found.totals is not None:
             self._n_completed_steps, self._elapsed_time = found.n_completed_steps, found.elapsed_time
-            self._totals = self._placement.put_state(found.totals)
+            self._totals = self._placement.put_state(pack(found.totals)[0])
         state = TrainState(jnp.int32(found.step), found.model_params, found.model_state, found.optimizer_state)
         self._state = self._placement.put_state(state)
         n_skipped = self._feed.seek(found.step, found.position)
@@ -252,14 +259,14 @@ class TrainLoop:
     def _seen_in_step(self, state: TrainState, batch: Batch, root: Key) -> tuple[TrainState, dict[str, Metric], PyTree]:
         state, output = self._train_step(state, batch, StepKeys(root, state.step))
         loss = as_metric(output.loss, batch_size(batch), "The loss")
-        diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0, state.step + 1))
+        diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0.0, state.step + 1.0))
         seen: dict[str, Metric] = {"loss": loss, **output.metrics, _DIVERGED: diverged}
         state = dataclasses.replace(state, step=state.step + 1)
         return state, seen, output.grads if self._keep_grads else None
 
     def _fusable_step(self, state: TrainState, totals: PyTree, batch: Batch, root: Key) -> tuple[Any, Any, Any]:
         state, seen, grads = self._seen_in_step(state, batch, root)
-        return state, merge(totals, seen), grads
+        return state, pack(merge(self._unpack(totals), seen))[0], grads
 
     def _check_target(self, n_steps: int) -> int:
         if n_steps < 1:
@@ -270,14 +277,3 @@ class TrainLoop:
                 f"n_steps={self._feed.n_batches}, or let the stream repeat."
             )
         return n_steps
-
-
-def _state_maker(init: Init, task: TrainTask, rng_names: Sequence[str]) -> Any:
-    def make(root: Key, *inputs: Any) -> TrainState:
-        keys = StepKeys(root, 0)
-        variables = dict(init({name: keys[f"init/{name}"] for name in rng_names}, *inputs))
-        params = variables.pop("params", {})
-        optimizer_state = () if task.optimizer is None else task.optimizer.init(params)
-        return TrainState(jnp.int32(0), params, variables, optimizer_state)
-
-    return make

@@ -6,6 +6,8 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.runtime import random as random
+    from trellis.runtime.configs import MeshConfig as MeshConfig
+    from trellis.runtime.configs import RuntimeConfig as RuntimeConfig
     from trellis.runtime.console import describe_weights as describe_weights
     from trellis.runtime.console import print_line as print_line
     from trellis.runtime.fused_steps import FusedSteps as FusedSteps
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
+        "RuntimeConfig": "configs",
+        "MeshConfig": "configs",
         "Attachable": "session",
         "Event": "session",
         "FusedSteps": "fused_steps",

@@ -43,7 +43,7 @@ class FusedSteps:
             raise ArgumentError(f"n_fused_steps is {most_steps}, but a call runs at least one step.")
         self._step = step
         self._placement = placement
-        self._chosen = most_steps
+        self._asked = self._chosen = most_steps
         self._programs: dict[int, Callable[..., Any]] = {}
         self._in_flight: deque[Any] = deque()
         self._last: Any = None
@@ -55,9 +55,20 @@ class FusedSteps:
         batch = self._placement.put_batch(batch, stacked=n > 1)
         program = self._programs.get(n) or self._compile(n, state, totals, batch, constant)
         state, self._last, totals = program(state, self._last, totals, batch, constant)
+        self._launched(totals)
+        return state, totals, self._last
+
+    def run_bare(self, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> tuple[Any, Any]:
+        """Starts one step of which nothing else is wanted: cheaper by what is not returned, and compiled apart."""
+        batch = self._placement.put_batch(batch)
+        program = self._programs.get(0) or self._compile(0, state, totals, batch, constant)
+        state, totals = program(state, totals, batch, constant)
+        self._launched(totals)
+        return state, totals
+
+    def _launched(self, totals: PyTree) -> None:
         self._in_flight.append(jax.tree.leaves(totals)[0])
         self.wait(n_left=_CALLS_IN_FLIGHT)
-        return state, totals, self._last
 
     def wait(self, *, n_left: int = 0) -> None:
         """Waits until at most `n_left` calls are under way; nothing is fetched."""
@@ -68,6 +79,11 @@ class FusedSteps:
     def most_steps(self) -> int:
         """How many steps at most go into one call."""
         return self._chosen or 1
+
+    @property
+    def is_single_by_wish(self) -> bool:
+        """Whether steps run one by one because that was asked for, and not because they are large."""
+        return self._asked == 1
 
     def choose_most_steps(self, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> None:
         """Chooses, unless it was given, how many steps go into one call: a function of the step and its shapes."""
@@ -86,15 +102,16 @@ class FusedSteps:
 
     def _compile(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> Callable[..., Any]:
         started = time.perf_counter()
-        one = jax.tree.map(lambda leaf: leaf[0], batch) if n > 1 else batch
-        shapes = jax.eval_shape(self._step, state, totals, one, constant)[2]
-        if self._last is None:
-            place = self._placement.replicated
-            self._last = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=place), shapes)
-        kept = jax.tree.map(lambda leaf: leaf.sharding, (state, self._last))
-        # What the last step left is not read, but its memory is used again: nothing is allocated from call to call.
-        steps = self._one if n == 1 else self._scan
-        program = jax.jit(steps, donate_argnums=(0, 1), keep_unused=True, out_shardings=(*kept, None))
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+        if n == 0:
+            program = jax.jit(self._bare, donate_argnums=0, out_shardings=(shardings, None))
+        else:
+            if self._last is None:
+                self._last = self._nothing(n, state, totals, batch, constant)
+            kept = (shardings, jax.tree.map(lambda leaf: leaf.sharding, self._last))
+            steps = self._one if n == 1 else self._scan
+            # What the last step left is not read, but its memory is used again: nothing is allocated from call to call.
+            program = jax.jit(steps, donate_argnums=(0, 1), keep_unused=True, out_shardings=(*kept, None))
 
         def first(*arguments: Any) -> Any:
             results = program(*arguments)
@@ -103,6 +120,14 @@ class FusedSteps:
             return results
 
         return first
+
+    def _nothing(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> PyTree:
+        one = jax.tree.map(lambda leaf: leaf[0], batch) if n > 1 else batch
+        shapes, place = jax.eval_shape(self._step, state, totals, one, constant)[2], self._placement.replicated
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=place), shapes)
+
+    def _bare(self, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> tuple[Any, Any]:
+        return self._step(state, totals, batch, constant)[:2]
 
     def _one(self, state: PyTree, last: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> tuple[Any, ...]:
         state, totals, last = self._step(state, totals, batch, constant)

@@ -44,6 +44,10 @@ class StepKeys:
     def __getitem__(self, name: str) -> Key:
         return jax.random.fold_in(jax.random.fold_in(self.root, self.step), zlib.crc32(name.encode()))
 
-    def rngs(self, names: Sequence[str]) -> dict[str, Key]:
-        """The keys by name, as a Flax module takes them."""
-        return {name: self[name] for name in names}
+    def rngs(self, names: Sequence[str], *, prefix: str = "") -> dict[str, Key]:
+        """The keys by name, as a Flax module takes them.
+
+        Args:
+            prefix: What parts these keys from those of the same names that serve another purpose.
+        """
+        return {name: self[f"{prefix}{name}"] for name in names}

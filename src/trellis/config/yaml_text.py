@@ -1,0 +1,167 @@
+"""YAML and JSON text, read with the place of every value and written without surprises."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trellis.config.given import Given, Origin, Text, as_given
+from trellis.config.problems import Problem
+from trellis.spelling import nearest
+
+_WIDE = 1_000_000
+_MERGE = "tag:yaml.org,2002:merge"
+_PLAIN_TAGS = ("tag:yaml.org,2002:", "tag:yaml.org,2002:python/tuple")
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes only; what a scalar means is for the field to say."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes lists on one line, tuples as lists, and everything in full."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Writes a value each time that it occurs."""
+        return True
+
+
+def _flow_list(dumper: _Dumper, items: Any) -> yaml.Node:
+    nested = any(isinstance(item, dict) for item in items)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=not nested)
+
+
+_Dumper.add_representer(list, _flow_list)
+_Dumper.add_representer(tuple, _flow_list)
+
+
+def dump(values: dict[str, Any]) -> str:
+    """Returns plain nested data as YAML that every YAML reader reads alike."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=_WIDE)
+
+
+def read_file(config_file: str | Path) -> tuple[Given, list[Problem]]:
+    """Returns what a YAML or JSON file gives, and what is wrong with it as a file; an empty one gives nothing."""
+    source = Origin(str(config_file), form="file")
+    path = Path(config_file)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        return Given({}, source), [_unreadable(path, error, source)]
+    given, problems = read_text(text, source=str(config_file))
+    if problems and path.suffix == ".json":  # YAML lacks a few of JSON's liberties, such as tabs.
+        try:
+            return as_given(json.loads(text), source), []
+        except ValueError:
+            pass
+    return given, problems
+
+
+def read_text(text: str, *, source: str) -> tuple[Given, list[Problem]]:
+    """Returns what a YAML document gives, each value with its line and column, and what is wrong with it."""
+    reader = _Reader(text, source)
+    return reader.document(), reader.problems
+
+
+class _Reader:
+    def __init__(self, text: str, source: str) -> None:
+        self.problems: list[Problem] = []
+        self._source = source
+        self._text = text
+        self._lines = text.splitlines()
+        self._open: list[yaml.Node] = []
+
+    def document(self) -> Given:
+        empty = Given({}, Origin(self._source, form="file"))
+        try:
+            self._loader = _Loader(self._text)
+            node = self._loader.get_single_node()
+            return empty if node is None else self._root(node)
+        except yaml.YAMLError as error:
+            self.problems.append(self._syntax(error))
+        except RecursionError:
+            self.problems.append(Problem("The file is nested too deeply to be read.", empty.origin))
+        return empty
+
+    def _root(self, node: yaml.Node) -> Given:
+        if isinstance(node, yaml.MappingNode):
+            return self._value(node)
+        advice = "Write it as field: value, one to a line."
+        self.problems.append(Problem("The file is not a mapping from fields to values.", self._at(node), "", advice))
+        return Given({}, self._at(node))
+
+    def _value(self, node: yaml.Node) -> Given:
+        at = self._at(node)
+        if node in self._open:
+            self.problems.append(Problem("This value contains itself.", at))
+            return Given(None, at)
+        if not node.tag.startswith(_PLAIN_TAGS[0]) or ("python/" in node.tag and node.tag != _PLAIN_TAGS[1]):
+            advice = "Leave it out: the field decides what a value is."
+            self.problems.append(Problem(f"The tag {node.tag} is not read.", at, "", advice))
+        if isinstance(node, yaml.ScalarNode):
+            return Given(Text(node.value, quoted=node.style is not None), at)
+        self._open.append(node)
+        if isinstance(node, yaml.MappingNode):
+            given = Given(self._mapping(node), at)
+        else:
+            given = Given([self._value(item) for item in node.value], at)
+        self._open.pop()
+        return given
+
+    def _mapping(self, node: yaml.MappingNode) -> dict[str, Given]:
+        own = [(key, value) for key, value in node.value if key.tag != _MERGE]
+        first: dict[str, yaml.Node] = {}
+        for key, _ in own:
+            name = str(key.value)
+            if name in first:
+                message = f"{name} is given twice here, first in line {first[name].start_mark.line + 1}."
+                self.problems.append(Problem(message, self._at(key), name, "Keep one of the two."))
+            first.setdefault(name, key)
+        if len(own) != len(node.value):
+            self._loader.flatten_mapping(node)
+        found = {}
+        for key, value in node.value:
+            given = self._value(value)
+            found[str(key.value)] = Given(given.value, given.origin, self._at(key))
+        return found
+
+    def _at(self, node: yaml.Node) -> Origin:
+        start, end = node.start_mark, node.end_mark
+        line = self._lines[start.line] if start.line < len(self._lines) else ""
+        last = end.column if end.line == start.line else len(line.rstrip())
+        width = max(1, last - start.column)
+        return Origin(self._source, "file", start.line + 1, start.column + 1, line, width)
+
+    def _syntax(self, error: yaml.YAMLError) -> Problem:
+        mark = getattr(error, "problem_mark", None)
+        if mark is None:
+            return Problem(f"This is not YAML: {error}.", Origin(self._source, form="file"))
+        line = self._lines[mark.line] if mark.line < len(self._lines) else ""
+        at = Origin(self._source, "file", mark.line + 1, mark.column + 1, line.replace("\t", "→"))
+        if "\t" in line:
+            return Problem("YAML does not take tabs.", at, "", "Write spaces instead:", line.expandtabs(2))
+        said = getattr(error, "problem", None) or "it cannot be parsed"
+        return Problem(
+            f"This is not YAML: {said}.", at, "", "Look for a missing colon, quote or bracket here or just above."
+        )
+
+
+def _unreadable(path: Path, error: Exception, source: Origin) -> Problem:
+    if isinstance(error, UnicodeDecodeError):
+        return Problem("The file is not UTF-8 text.", source, "", "Give a YAML or JSON file.")
+    if path.is_dir():
+        inside = sorted(item.name for item in path.glob("*.yaml"))
+        return Problem(
+            "This is a directory.", source, "", f"Give one of its files: {', '.join(inside) or 'it has no .yaml'}."
+        )
+    if path.exists():
+        return Problem(f"The file cannot be read: {getattr(error, 'strerror', error)}.", source)
+    folder = path.parent
+    close = nearest(path.name, [item.name for item in folder.iterdir()]) if folder.is_dir() else None
+    missing = (
+        "There is no such file."
+        if folder.is_dir()
+        else f"There is no such file; there is no directory {folder} either."
+    )
+    return Problem(missing, source, "", f"Did you mean {folder / close}?" if close else "")

@@ -1,0 +1,37 @@
+"""Named configurations, and how files and flags change them."""
+
+from typing import TYPE_CHECKING
+
+from trellis.doors import door
+
+if TYPE_CHECKING:
+    from trellis.experiments.experiment import BuildExperiment as BuildExperiment
+    from trellis.experiments.experiment import ExperimentConfig as ExperimentConfig
+    from trellis.experiments.experiment import experiment_summaries as experiment_summaries
+    from trellis.experiments.experiment import get_exp_config as get_exp_config
+    from trellis.experiments.experiment import register_config_factory as register_config_factory
+    from trellis.experiments.modes import run_experiment as run_experiment
+    from trellis.experiments.overrides import parse_params_override as parse_params_override
+    from trellis.experiments.overrides import parse_setting as parse_setting
+    from trellis.experiments.overrides import resolve as resolve
+    from trellis.experiments.reports import diff_configs as diff_configs
+    from trellis.experiments.reports import list_experiments as list_experiments
+    from trellis.experiments.reports import show_config as show_config
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "ExperimentConfig": "experiment",
+        "BuildExperiment": "experiment",
+        "register_config_factory": "experiment",
+        "get_exp_config": "experiment",
+        "experiment_summaries": "experiment",
+        "resolve": "overrides",
+        "parse_params_override": "overrides",
+        "parse_setting": "overrides",
+        "show_config": "reports",
+        "diff_configs": "reports",
+        "list_experiments": "reports",
+        "run_experiment": "modes",
+    },
+)

@@ -1,0 +1,203 @@
+"""A whole run of an experiment, in one of its modes."""
+
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from trellis.config import Problem, origin_of, raise_if_any
+from trellis.errors import ArgumentError
+from trellis.experiments.experiment import ExperimentConfig
+from trellis.experiments.reports import show_config
+from trellis.extensions import regular_files, replace_file
+from trellis.loops import Summary
+from trellis.runtime import print_line
+from trellis.spelling import nearest
+from trellis.tasks import BoundModel, Task, get_task
+from trellis.trainer import Trainer
+
+MODES = ("train", "eval", "train_and_eval", "continuous_eval", "continuous_train_and_eval", "train_and_post_eval")
+"""What a run can do."""
+
+_PACKAGES = ("trellis", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorboardX")
+_SECONDS_BETWEEN_LOOKS = 0.2
+_TAIL = 8192
+
+
+def run_experiment(
+    params: ExperimentConfig,
+    *,
+    mode: str,
+    model_dir: str | os.PathLike[str],
+    task: Task | None = None,
+    run_post_eval: bool = False,
+    save_summary: bool = True,
+    extensions: Sequence[Callable[[Any], Any]] = (),
+) -> tuple[BoundModel, dict[str, float]]:
+    """Runs an experiment; returns the model as it is in the end, and the metrics of a final evaluation.
+
+    | mode | does |
+    |---|---|
+    | `train` | trains up to `trainer.train_steps` |
+    | `train_and_eval` | the same, evaluating every `trainer.validation_interval` steps and at the last |
+    | `train_and_post_eval` | trains, then evaluates once |
+    | `eval` | evaluates the newest checkpoint file |
+    | `continuous_eval` | evaluates each checkpoint file that another process writes, until its training is done |
+    | `continuous_train_and_eval` | fine-tunes from each checkpoint file that appears in `task.init_checkpoint` |
+
+    The metrics are empty unless the mode is `train_and_post_eval` or `run_post_eval` is set. Started again after it was
+    interrupted, a run goes on where it was.
+
+    Args:
+        task: The default is the one that is registered for `params.task`.
+        extensions: What else to do with every checkpoint of the training.
+    """
+    directory = _checked(params, mode, model_dir)
+    if mode == "continuous_train_and_eval":
+        from trellis.experiments.continuous_finetuning import run_continuous_finetune
+
+        return run_continuous_finetune(params, model_dir=directory)
+    trains = mode in ("train", "train_and_eval", "train_and_post_eval")
+    runs_post_eval = run_post_eval or mode == "train_and_post_eval"
+    if trains:
+        _write_params(params, directory)
+    trainer = Trainer(
+        task or get_task(params.task, logging_dir=str(directory)),
+        config=params.trainer,
+        runtime=params.runtime,
+        model_dir=directory,
+        evaluate=mode == "train_and_eval",
+        extensions=extensions,
+        save_summary=save_summary,
+    )
+    last = _run(trainer, mode)
+    if runs_post_eval:
+        last = trainer.evaluate(last)
+    return trainer.bound_model(last or trainer.read_checkpoint()), _logs(trainer, last) if runs_post_eval else {}
+
+
+def _run(trainer: Trainer, mode: str) -> Any:
+    if mode == "eval":
+        return _report(trainer.evaluate())
+    if mode == "continuous_eval":
+        last = None
+        for path in new_files(
+            trainer.model_dir, timeout=trainer.config.continuous_eval_timeout, last_step=trainer.config.train_steps
+        ):
+            last = _evaluate_file(trainer, path) or last
+        return last
+    return trainer.train()
+
+
+def new_files(directory: Path, *, timeout: float | None, last_step: int | None) -> Iterator[Path]:
+    """Yields each checkpoint file of a run that is there or appears, oldest first, once.
+
+    Args:
+        timeout: Seconds to wait for another one; None is for ever.
+        last_step: The step after which no other is awaited.
+    """
+    seen = -1
+    deadline = time.monotonic() + (timeout or 0)
+    while last_step is None or seen < last_step:
+        is_over = _has_stopped_early(directory)
+        fresh = [(step, path) for step, path in regular_files(directory) if step > seen]
+        if fresh:
+            seen, path = fresh[0]
+            yield path
+            deadline = time.monotonic() + (timeout or 0)
+        elif is_over:
+            return
+        elif timeout is not None and time.monotonic() >= deadline:
+            print_line(f"No new checkpoint file in `{directory}` for {timeout} seconds: the evaluation ends.")
+            return
+        else:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _has_stopped_early(directory: Path) -> bool:
+    """Whether a run has left all its files before its last step, and said so."""
+    events = directory / "events.jsonl"
+    tail = events.read_bytes()[-_TAIL:] if events.is_file() else b""
+    kinds = re.findall(rb'^\{"kind": "(\w+)"', tail, re.MULTILINE)
+    return b"stopped_early" in kinds and kinds[-1] == b"stopped"
+
+
+def _evaluate_file(trainer: Trainer, path: Path) -> Summary | None:
+    try:
+        return _report(trainer.evaluate(trainer.read_checkpoint(path)))
+    except (OSError, ValueError):
+        # The training keeps its newest files only, and may have moved on meanwhile.
+        if path.exists():
+            raise
+        print_line(f"`{path}` was removed before it could be evaluated.")
+        return None
+
+
+def _report(summary: Summary) -> Summary:
+    values = ", ".join(f"{name} {value:.6g}" for name, value in summary.metrics["eval"].items())
+    print_line(f"Step {summary.step:6d}: eval {values}")
+    return summary
+
+
+def _logs(trainer: Trainer, last: Summary) -> dict[str, float]:
+    """The metrics of an evaluation under their published names."""
+    logs = {"validation_loss" if name == "loss" else name: value for name, value in last.metrics["eval"].items()}
+    if trainer.best is not None:
+        logs[f"best_{trainer.config.best_checkpoint_eval_metric}"] = trainer.best.best_metric
+    return logs
+
+
+def _checked(params: ExperimentConfig, mode: str, model_dir: str | os.PathLike[str]) -> Path:
+    if mode not in MODES:
+        close = nearest(mode, MODES)
+        meant = f" Did you mean {close}?" if close else ""
+        raise ArgumentError(f"There is no mode {mode!r}.{meant} Modes are: {', '.join(MODES)}.")
+    if not model_dir:
+        raise ArgumentError(
+            "model_dir is not given: a run needs a directory of its own, as in model_dir='runs/digits'."
+        )
+    raise_if_any(list(_problems(params, trains="train" in mode)))
+    params.validate()
+    return Path(model_dir)
+
+
+def _problems(params: ExperimentConfig, *, trains: bool) -> Iterator[Problem]:
+    config = params.trainer
+    least = {"max_to_keep": 1, "n_microbatches": 1, "early_stopping_steps": 0, "validation_steps": -1}
+    least |= dict.fromkeys(("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval"), 1)
+    least |= {"train_steps": 1} if trains else {}
+    for name, value in least.items():
+        if getattr(config, name) < value:
+            yield _problem(config, name, f"is {getattr(config, name)}", f"It has to be {value} or more.")
+    if config.validation_steps == 0:
+        yield _problem(config, "validation_steps", "is 0", "Give the number of batches, or -1 for all of them.")
+    if config.early_stopping_steps and not (
+        config.best_checkpoint_export_subdir and config.best_checkpoint_eval_metric
+    ):
+        needed = "Set best_checkpoint_export_subdir and best_checkpoint_eval_metric, which say what better means."
+        yield _problem(config, "early_stopping_steps", "is set, but nothing says what is best", needed)
+
+
+def _problem(config: Any, name: str, message: str, advice: str) -> Problem:
+    return Problem(f"trainer.{name} {message}.", origin_of(config, name), f"trainer.{name}", advice)
+
+
+def _write_params(params: ExperimentConfig, directory: Path) -> None:
+    """Writes what is about to run: its config, where each value came from, and the versions of what runs it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    replace_file(directory / "params.yaml", params.as_yaml().encode())
+    replace_file(directory / "provenance.yaml", show_config(params).encode())
+    versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
+    replace_file(directory / "versions.json", f"{json.dumps(versions, indent=2)}\n".encode())
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

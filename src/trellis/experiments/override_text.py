@@ -1,0 +1,206 @@
+"""The text of override flags: `a.b=1,c=[x, y]` and `a.b=1`."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from trellis.config import Edit, Given, Origin, Problem, Text, for_shell, read_file, read_text
+
+_QUOTES = "'\""
+_NAME = re.compile(r"([A-Za-z][\w.]*)(\[(\d+)\])?\s*=\s*")
+_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|\{[^,}]*\}|[^,\[]*")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_SEPARATOR = re.compile(r"\s*,\s*")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One `name=value` of a flag."""
+
+    path: str
+    index: int | None
+    given: Given
+
+
+class OverrideText:
+    """Reads one flag into a nested Given, and collects what is wrong with it."""
+
+    def __init__(self, text: str, *, flag: str) -> None:
+        self.problems: list[Problem] = []
+        self._text = text
+        self._flag = flag
+
+    def read_list(self) -> Given:
+        """Returns what `--params_override` gives: entries with commas between, or YAML, or the name of a file."""
+        if not self._text or not _NAME.match(self._text):
+            elsewhere = self._other_form()
+            if elsewhere is not None:
+                return elsewhere
+        entries: list[Entry] = []
+        start = 0
+        while start < len(self._text):
+            start = self._entry(start, entries)
+        return self._nested(entries)
+
+    def read_one(self) -> Given:
+        """Returns what `--set` gives: one path, and all that follows the first `=` as its value."""
+        match = _NAME.match(self._text)
+        if match is None:
+            self._refuse_name(0, len(self._text))
+            return self._nested([])
+        return self._nested([self._made(match, self._text[match.end() :].rstrip())])
+
+    def _other_form(self) -> Given | None:
+        """Reads text that is YAML or names a file; anything else is told to be a malformed list."""
+        text = self._text.strip()
+        given: Given | None = None
+        problems: list[Problem] = []
+        if not text:
+            given = self._nested([])
+        elif text.startswith("{") or "\n" in text or re.match(r"['\"\w.]+\s*:\s", text):
+            given, problems = read_text(self._text, source=self._flag)
+        elif Path(text).is_file():
+            given, problems = read_file(text)
+        self.problems += problems
+        return given
+
+    def _entry(self, start: int, entries: list[Entry]) -> int:
+        """Reads the entry at `start` and returns where the next one starts."""
+        match = _NAME.match(self._text, start)
+        if match is None:
+            stop = self._text.find(",", start)
+            stop = len(self._text) if stop < 0 else stop
+            self._refuse_name(start, stop, previous=entries[-1] if entries else None)
+            return stop + 1
+        value = _VALUE.match(self._text, match.end())
+        stop = value.end() if value else match.end()
+        separator = _SEPARATOR.match(self._text, stop)
+        text = self._text[match.end() : stop].rstrip()
+        if (separator is None and stop < len(self._text)) or _is_open(text):
+            return self._refuse_value(match)
+        entries.append(self._made(match, text))
+        return separator.end() if separator else stop
+
+    def _made(self, match: re.Match[str], text: str) -> Entry:
+        key = self._at(match.start(), len(match[0].rstrip().rstrip("=").rstrip()))
+        at = self._at(match.end(), len(text))
+        if text.startswith(("[", "{")):
+            given = self._structure(text, at, key)
+        else:
+            quoted = _QUOTED.fullmatch(text) is not None
+            given = Given(Text(text[1:-1] if quoted else text, quoted=quoted), at, key)
+        return Entry(match[1], int(match[3]) if match[3] else None, given)
+
+    def _structure(self, text: str, at: Origin, key: Origin) -> Given:
+        """Reads a list or a mapping in YAML's short form."""
+        inner, problems = read_text(f"value: {text}", source=self._flag)
+        if problems:
+            advice = "Put quotes around each item that has signs in it: ['a*', 'b: c']"
+            self.problems.append(Problem(f"{text} cannot be read as a list or a mapping.", at, "", advice))
+            return Given(None, at, key)
+        assert isinstance(inner.value, dict)
+        return _moved(inner.value["value"], at, key)
+
+    def _nested(self, entries: list[Entry]) -> Given:
+        """Puts entries into nested mappings; of two for the same field the later one counts."""
+        root = Given({}, Origin(self._flag, form="flag"))
+        for entry in self._with_lists(entries):
+            *groups, name = entry.path.split(".")
+            level = root
+            for group in groups:
+                assert isinstance(level.value, dict)
+                inner = level.value.setdefault(group, Given({}, entry.given.origin, entry.given.key))
+                level = inner if isinstance(inner.value, dict) else self._clash(entry, inner)
+            assert isinstance(level.value, dict)
+            old = level.value.get(name)
+            if old is not None and isinstance(old.value, dict) and isinstance(entry.given.value, Text):
+                self._clash(entry, old)
+                continue
+            level.value[name] = entry.given
+        return root
+
+    def _with_lists(self, entries: list[Entry]) -> list[Entry]:
+        """Joins `a[0]=x,a[1]=y` into one list."""
+        indexed: dict[str, dict[int, Given]] = {}
+        for entry in entries:
+            if entry.index is not None:
+                indexed.setdefault(entry.path, {})[entry.index] = entry.given
+        joined = [entry for entry in entries if entry.index is None]
+        for path, items in indexed.items():
+            first = next(iter(items.values()))
+            missing = sorted(set(range(max(items) + 1)) - set(items))
+            if missing:
+                message = f"{path} is given item by item, but {path}[{missing[0]}] is missing."
+                advice = f"Give every item from 0 to {max(items)}, or the list at once: {path}=[…]"
+                self.problems.append(Problem(message, first.key_origin, path, advice))
+                continue
+            joined.append(Entry(path, None, Given([items[i] for i in sorted(items)], first.origin, first.key)))
+        return joined
+
+    def _clash(self, entry: Entry, old: Given) -> Given:
+        message = f"{entry.path} contradicts what stands before it: a field has either a value or fields of its own."
+        self.problems.append(Problem(message, entry.given.key_origin, entry.path, "Keep one of the two."))
+        return Given({}, old.origin)
+
+    def _refuse_name(self, start: int, stop: int, *, previous: Entry | None = None) -> None:
+        text = self._text[start:stop]
+        at = self._at(start, len(text))
+        if not text:
+            self._refuse("There is nothing between two commas.", at, "Take one of them out.")
+        elif "=" not in text and previous is not None and isinstance(previous.given.value, Text):
+            advice = "A comma inside a value needs quotes. Write:"
+            edit = Edit(
+                previous.given.key_origin.column - 1, stop, f"{previous.path}='{previous.given.value.text},{text}'"
+            )
+            self._refuse(f"{text} has no '='.", at, advice, edit)
+        elif text != text.lstrip():
+            self._refuse("A name cannot start with a blank.", at, "Write:", Edit(start, stop, text.strip()))
+        elif "=" not in text:
+            file = ", or the name of a file that exists" if self._flag == "--params_override" else ""
+            self._refuse(f"{text} has no '='.", at, f"Write {self._flag}=field.name=value{file}.")
+        else:
+            name, _, value = text.partition("=")
+            advice = "A name starts with a letter; letters, digits, '_' and '.' follow."
+            edit = Edit(start, stop, f"{name.strip().replace('-', '_')}={value}")
+            fits = _NAME.match(edit.text) is not None
+            self._refuse(
+                f"{name} is not a field's name.", at, f"{advice} Write:" if fits else advice, edit if fits else None
+            )
+
+    def _refuse_value(self, match: re.Match[str]) -> int:
+        """Tells why a value cannot be read, and returns where the next entry may start."""
+        following = re.compile(r",\s*(?=[A-Za-z][\w.]*(\[\d+\])?\s*=)").search(self._text, match.end())
+        stop = following.start() if following else len(self._text)
+        text = self._text[match.end() : stop]
+        at = self._at(match.end(), len(text))
+        message = f"{match[1]} has a value that cannot be read."
+        if text.startswith(("[", "{")):
+            advice = "Lists have one level here, and mappings one entry. Write:"
+            self.problems.append(Problem(message, at, match[1], advice, f"--set={for_shell(f'{match[1]}={text}')}"))
+        else:
+            edit = Edit(match.start(), stop, f"{match[1]}='{text.strip(_QUOTES)}'")
+            self._refuse(message, at, "Text with such signs needs quotes. Write:", edit)
+        return following.end() if following else stop
+
+    def _refuse(self, message: str, at: Origin, advice: str, edit: Edit | None = None) -> None:
+        edits = (edit,) if edit else ()
+        self.problems.append(Problem(message, at, "", advice, edit.text if edit else "", edits))
+
+    def _at(self, start: int, width: int) -> Origin:
+        return Origin(self._flag, "flag", None, start + 1, self._text, max(1, width))
+
+
+def _is_open(text: str) -> bool:
+    """Tells whether a value starts with a quote, brace or bracket that does not end it."""
+    if text.startswith("["):
+        return "[" in text[1:]
+    return text[:1] in ("'", '"', "{") and not _QUOTED.fullmatch(text) and not text.endswith("}")
+
+
+def _moved(given: Given, at: Origin, key: Origin | None = None) -> Given:
+    value = given.value
+    if isinstance(value, list):
+        value = [_moved(item, at) for item in value]
+    if isinstance(value, dict):
+        value = {name: _moved(item, at, at) for name, item in value.items()}
+    return Given(value, at, key)

@@ -1,0 +1,57 @@
+"""From an experiment's name, files and flags to the config that runs."""
+
+from collections.abc import Sequence
+
+from trellis.config import Given, Problem, merge, raise_if_any, read_file, violations
+from trellis.experiments.experiment import ExperimentConfig, get_exp_config
+from trellis.experiments.override_text import OverrideText
+
+
+def resolve(
+    experiment: str,
+    *,
+    config_file: Sequence[str] = (),
+    params_override: str = "",
+    settings: Sequence[str] = (),
+) -> ExperimentConfig:
+    """Returns the config that an experiment has after its files and flags, validated and locked.
+
+    Later ones win: the factory, each `config_file`, `params_override`, each of `settings`. Everything that is wrong
+    with any of them is raised as one error.
+
+    Args:
+        params_override: The text of `--params_override`, such as `task.hidden_size=32,trainer.train_steps=2000`.
+        settings: The texts of `--set`, such as `task.hidden_size=32`.
+    """
+    config = get_exp_config(experiment)
+    problems: list[Problem] = []
+    for given, found in _layers(config_file, params_override, settings):
+        problems += [*found, *merge(config, given)]
+    wrong = {problem.path for problem in problems}
+    problems += [problem for problem in violations(config) if problem.path not in wrong]
+    raise_if_any(problems)
+    config.lock()
+    return config
+
+
+def parse_params_override(text: str) -> tuple[Given, list[Problem]]:
+    """Returns what the text of `--params_override` gives, and what is wrong with the text."""
+    reader = OverrideText(text, flag="--params_override")
+    return reader.read_list(), reader.problems
+
+
+def parse_setting(text: str) -> tuple[Given, list[Problem]]:
+    """Returns what the text of one `--set` gives, and what is wrong with the text."""
+    reader = OverrideText(text, flag="--set")
+    return reader.read_one(), reader.problems
+
+
+def _layers(
+    config_file: Sequence[str], params_override: str, settings: Sequence[str]
+) -> list[tuple[Given, list[Problem]]]:
+    files = [config_file] if isinstance(config_file, str) else config_file
+    return [
+        *(read_file(path) for path in files),
+        parse_params_override(params_override),
+        *(parse_setting(text) for text in settings),
+    ]

@@ -1,0 +1,104 @@
+"""Back to the last good checkpoint file when the loss has blown up, and past the data that did it."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from trellis.aliases import Batch
+from trellis.data import SizedStream, StackingStream, Stream, is_stream
+from trellis.errors import DivergedError
+from trellis.extensions.disk import replace_file
+from trellis.extensions.extension import Extension
+from trellis.loops import Checkpoint, Summary
+
+
+class DivergenceCheck(Extension):
+    """Raises a `DivergedError` at a checkpoint that no run should go on from; put it before all that writes.
+
+    Such is one whose loss is not a number or above the bound, or whose weights are not finite.
+
+    Example:
+        process = serial(DivergenceCheck(loss_upper_bound=100.0), CheckpointFileWriter(output_dir="runs/digits"))
+
+    Args:
+        begin_steps: The bound counts from this step on; numbers that are none always do.
+    """
+
+    def __init__(self, *, loss_upper_bound: float = math.inf, begin_steps: int = 0) -> None:
+        self._bound = loss_upper_bound
+        self._begin_steps = begin_steps
+
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Returns a good checkpoint, with its metrics."""
+        summary = Summary.from_checkpoint(checkpoint)
+        reason = self._reason(summary)
+        if reason:
+            start = summary.step - summary.n_completed_steps
+            raise DivergedError(f"Between the steps {start} and {summary.step} {reason}.", step=summary.step)
+        return summary
+
+    def _reason(self, summary: Summary) -> str:
+        if math.isnan(summary.loss):
+            return "the loss became NaN"
+        if summary.step >= self._begin_steps and summary.loss > self._bound:
+            return f"the mean loss was {summary.loss:g}, more than loss_upper_bound={self._bound:g}"
+        norm = summary.metrics["train"].get("weights_l2norm", 0.0)
+        return "" if math.isfinite(norm) else f"the norm of the weights became {norm}"
+
+
+class SkippedData:
+    """Which batches a run leaves out, in a file beside its checkpoint files, so that a resumed run does the same."""
+
+    def __init__(self, model_dir: Path) -> None:
+        self._path = model_dir / "skipped_data.json"
+        self._windows: list[tuple[int, int]] = []
+        if self._path.is_file():
+            self._windows = [(item["step"], item["n_batches"]) for item in json.loads(self._path.read_text())]
+
+    @property
+    def n_windows(self) -> int:
+        """How often something was left out."""
+        return len(self._windows)
+
+    def add(self, *, step: int, n_batches: int) -> None:
+        """Leaves out the batches that would be those of `n_batches` steps from `step` on."""
+        self._windows.append((step, n_batches))
+        items = [{"step": step, "n_batches": n_batches} for step, n_batches in self._windows]
+        replace_file(self._path, json.dumps(items, indent=1).encode())
+
+    def applied_to(self, data: Any) -> Any:
+        """A stream without what is left out; other data as it is."""
+        return SkippingStream(data, windows=tuple(self._windows)) if self._windows and is_stream(data) else data
+
+
+class SkippingStream:
+    """A stream that leaves out some batches of another: those of `n` steps from step `start` on, for each window."""
+
+    def __init__(self, stream: Stream, *, windows: tuple[tuple[int, int], ...]) -> None:
+        self._stream = stream
+        self._windows = windows
+
+    @property
+    def n_batches(self) -> int | None:
+        """How many batches are left; None if the stream is endless."""
+        held = self._stream.n_batches if isinstance(self._stream, SizedStream) else None
+        return None if held is None else max(0, held - sum(n for _, n in self._windows))
+
+    def batch(self, step: int) -> Batch:
+        """The batch of one step."""
+        return self._stream.batch(step + self._n_skipped(step))
+
+    def stacked_batches(self, step: int, n: int) -> Batch:
+        """The batches of several steps, gathered at once if nothing is left out between them."""
+        n_skipped = self._n_skipped(step)
+        if isinstance(self._stream, StackingStream) and self._n_skipped(step + n - 1) == n_skipped:
+            return self._stream.stacked_batches(step + n_skipped, n)
+        batches: list[Any] = [self.batch(step + index) for index in range(n)]
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
+
+    def _n_skipped(self, step: int) -> int:
+        return sum(n for start, n in self._windows if start <= step)

@@ -1,0 +1,97 @@
+"""Names and config classes, and what they stand for."""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from trellis.errors import RegistryError
+from trellis.spelling import nearest
+
+Entry = TypeVar("Entry")
+Registered = TypeVar("Registered")
+
+
+class Registry(Generic[Entry]):
+    """What is registered under a name such as `bert/squad`, or under a class.
+
+    Names are paths: `bert/squad` makes `bert` a group, and a name is either a group or an entry, never both.
+    A class that is not registered itself stands for its nearest registered parent.
+
+    Example:
+        >>> experiments: Registry[Callable[[], ExperimentConfig]] = Registry("experiment")
+        >>> @experiments.register("digits/classifier")
+        ... def digits_classifier() -> ExperimentConfig: ...
+        >>> experiments.get("digits/classifier")
+    """
+
+    def __init__(self, noun: str, *, advice: str = "Import the module that registers it.") -> None:
+        """Makes an empty registry.
+
+        Args:
+            noun: What one entry is called in messages.
+            advice: What to do about a missing one, beyond its spelling.
+        """
+        self._noun = noun
+        self._advice = advice
+        self._entries: dict[str | type, Entry] = {}
+
+    def register(self, key: str | type) -> Callable[[Registered], Registered]:
+        """Returns a decorator that puts what it decorates under `key`, unchanged."""
+        self._check_free(key)
+
+        def put(entry: Registered) -> Registered:
+            self._check_free(key)
+            self._entries[key] = entry  # type: ignore[assignment]
+            return entry
+
+        return put
+
+    def get(self, key: str | type) -> Entry:
+        """Returns what is registered under a name, or under a class or its nearest parent."""
+        for candidate in key.__mro__ if isinstance(key, type) else (key,):
+            if candidate in self._entries:
+                return self._entries[candidate]
+        raise RegistryError(self._missing(key))
+
+    def names(self) -> list[str]:
+        """Returns the registered names, sorted."""
+        return sorted(key for key in self._entries if isinstance(key, str))
+
+    def _check_free(self, key: str | type) -> None:
+        if key in self._entries:
+            raise RegistryError(
+                f"{self._noun} {_spoken(key)} is registered already, by {_described(self._entries[key])}. "
+                "Give the second one a name of its own."
+            )
+        if isinstance(key, type):
+            return
+        if not all(key.split("/")):
+            raise RegistryError(f"{self._noun} name {key!r} has an empty part. Write it like 'group/name'.")
+        for taken in self.names():
+            if taken.startswith(f"{key}/") or key.startswith(f"{taken}/"):
+                raise RegistryError(
+                    f"{self._noun} {key!r} cannot stand beside {taken!r}: a name is either a group or an entry."
+                )
+
+    def _missing(self, key: str | type) -> str:
+        what = f"There is no {self._noun} {_spoken(key)}."
+        if isinstance(key, type):
+            close = nearest(key.__name__, [entry.__name__ for entry in self._entries if isinstance(entry, type)])
+            return f"{what}{_meant(close)} {self._advice}"
+        inside = [name for name in self.names() if name.startswith(f"{key.rstrip('/')}/")]
+        if inside:
+            return f"{what} It is a group, which has: {', '.join(inside)}."
+        listed = f" Registered are: {', '.join(self.names())}." if self._entries else " None is registered."
+        return f"{what}{_meant(nearest(key, self.names()))}{listed} {self._advice}"
+
+
+def _meant(name: str | None) -> str:
+    return f" Did you mean {name}?" if name else ""
+
+
+def _spoken(key: str | type) -> str:
+    return f"for {key.__module__}.{key.__qualname__}" if isinstance(key, type) else repr(key)
+
+
+def _described(entry: object) -> str:
+    name = getattr(entry, "__qualname__", None)
+    return f"{getattr(entry, '__module__', '?')}.{name}" if name else repr(entry)

@@ -1,0 +1,37 @@
+"""What is learned."""
+
+from typing import TYPE_CHECKING
+
+from trellis.doors import door
+
+if TYPE_CHECKING:
+    from trellis.tasks.bound_model import BoundModel as BoundModel
+    from trellis.tasks.bound_model import Model as Model
+    from trellis.tasks.bound_model import bind as bind
+    from trellis.tasks.bound_model import lasting_init as lasting_init
+    from trellis.tasks.configs import DifferentialPrivacyConfig as DifferentialPrivacyConfig
+    from trellis.tasks.configs import DigitsConfig as DigitsConfig
+    from trellis.tasks.configs import TaskConfig as TaskConfig
+    from trellis.tasks.task import InputContext as InputContext
+    from trellis.tasks.task import Task as Task
+    from trellis.tasks.task import get_task as get_task
+    from trellis.tasks.task import register_task_cls as register_task_cls
+    from trellis.tasks.warm_start import read_warm_start as read_warm_start
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "Task": "task",
+        "TaskConfig": "configs",
+        "register_task_cls": "task",
+        "get_task": "task",
+        "InputContext": "task",
+        "Model": "bound_model",
+        "BoundModel": "bound_model",
+        "bind": "bound_model",
+        "lasting_init": "bound_model",
+        "read_warm_start": "warm_start",
+        "DifferentialPrivacyConfig": "configs",
+        "DigitsConfig": "configs",
+    },
+)

@@ -1,0 +1,45 @@
+"""Settings of a problem: its model and its data."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from trellis.config import Config
+from trellis.data import DataConfig
+
+
+@dataclass
+class DifferentialPrivacyConfig(Config):
+    """How gradients are clipped and blurred so that no example can be told from them."""
+
+    clipping_norm: float = 100000000.0
+    noise_multiplier: float = 0.0
+    """The noise's standard deviation, as a multiple of the norm."""
+
+
+@dataclass
+class TaskConfig(Config):
+    """What every task has; a task's own config inherits it and adds its fields."""
+
+    init_checkpoint: str = ""
+    """A checkpoint file, or a directory with some, to take parameters from at step 0."""
+    model: Config | None = None
+    train_data: DataConfig = DataConfig()
+    validation_data: DataConfig = DataConfig()
+    name: str | None = None
+    differential_privacy_config: DifferentialPrivacyConfig | None = None
+    allow_image_summary: bool = False
+
+    task_module: ClassVar[str] = ""
+    """The module that registers the task of these configs, to be imported when a run starts."""
+
+
+@dataclass
+class DigitsConfig(TaskConfig):
+    """Which of ten digits a small picture shows; the data comes with scikit-learn."""
+
+    hidden_size: int = 64
+    dropout_rate: float = 0.1
+    train_data: DataConfig = DataConfig(global_batch_size=32, is_training=True)
+    validation_data: DataConfig = DataConfig(global_batch_size=64, is_training=False, drop_remainder=False)
+
+    task_module: ClassVar[str] = "trellis.tasks.digits"

@@ -1,0 +1,69 @@
+"""The task of telling handwritten digits apart: small, real, and on every machine that has scikit-learn."""
+
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+import optax
+
+from trellis.data import DataConfig, ExampleStream
+from trellis.errors import MissingPackageError
+from trellis.metrics import Accuracy, Mean, MetricFunction, weighted_mean
+from trellis.tasks.configs import DigitsConfig
+from trellis.tasks.task import InputContext, Task, register_task_cls
+
+_N_TRAINING_EXAMPLES = 1500
+
+
+class DigitsClassifier(nn.Module):
+    """Logits of ten digits, from pictures of 64 pixels."""
+
+    hidden_size: int
+    dropout_rate: float
+
+    @nn.compact
+    def __call__(self, images: Any, training: bool = False) -> Any:
+        """The logits."""
+        hidden = nn.relu(nn.Dense(self.hidden_size, name="encoder")(images))
+        hidden = nn.Dropout(self.dropout_rate, deterministic=not training)(hidden)
+        return nn.Dense(10, name="classifier")(hidden)
+
+
+@register_task_cls(DigitsConfig)
+class DigitsTask(Task):
+    """Tells digits apart: 1,500 pictures to learn from, 297 to be tested on."""
+
+    def build_model(self) -> DigitsClassifier:
+        """A network with one hidden layer."""
+        return DigitsClassifier(self.task_config.hidden_size, self.task_config.dropout_rate)
+
+    def build_inputs(self, params: DataConfig, input_context: InputContext | None = None) -> ExampleStream:
+        """Pairs (pictures, digits): shuffled and without end for training, else all of them once, in order."""
+        images, labels = _read_digits()
+        side = slice(None, _N_TRAINING_EXAMPLES) if params.is_training else slice(_N_TRAINING_EXAMPLES, None)
+        context = input_context or InputContext()
+        return ExampleStream(
+            (images[side], labels[side]),
+            batch_size=params.global_batch_size,
+            seed=context.seed if params.seed is None else params.seed,
+            shuffle=bool(params.is_training),
+            n_epochs=None if params.is_training else 1,
+            drop_remainder=params.drop_remainder,
+        )
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Mean:
+        """The cross-entropy."""
+        return weighted_mean(optax.softmax_cross_entropy_with_integer_labels(model_outputs, labels))
+
+    def build_metrics(self, training: bool = True) -> dict[str, MetricFunction]:
+        """The accuracy."""
+        return {"accuracy": Accuracy()}
+
+
+def _read_digits() -> tuple[np.ndarray, np.ndarray]:
+    try:
+        from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # no stubs
+    except ImportError:
+        raise MissingPackageError("scikit-learn", "dev") from None
+    images, labels = load_digits(return_X_y=True)
+    return (images / 16).astype(np.float32), labels.astype(np.int32)

@@ -1,0 +1,231 @@
+"""What is learned: a model, data, a loss and metrics, and the steps made of them."""
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from trellis.aliases import Array, Batch, PyTree, Variables
+from trellis.batch import batch_size
+from trellis.errors import ArgumentError, ModelError
+from trellis.loops import StepOutput, TrainState
+from trellis.metrics import Metric, MetricFunction, as_metric
+from trellis.optimizers import OptimizationConfig, build_optimizer, compute_gradients
+from trellis.registry import Registry
+from trellis.runtime import RuntimeConfig, StepKeys
+from trellis.tasks.bound_model import BoundModel, Model
+from trellis.tasks.configs import DifferentialPrivacyConfig, TaskConfig
+from trellis.tasks.warm_start import read_warm_start
+
+
+@dataclass(frozen=True)
+class InputContext:
+    """What a stream may depend on beside its own config."""
+
+    seed: int = 0
+    """The seed of the run, for data configs that have none of their own."""
+
+
+class Task(ABC):
+    """A problem: its model, its data, its loss and its metrics. Override what your problem has of its own.
+
+    A batch is a pair (inputs, labels), or a mapping that plays both roles. Steps are traced and compiled: they return
+    what changes, as sums and weights (`trellis.Mean`) where it is to be averaged.
+
+    Example:
+        @trellis.register_task_cls(DigitsConfig)
+        class DigitsTask(trellis.Task):
+            def build_model(self):
+                return Classifier(self.task_config.hidden_size)
+
+            def build_inputs(self, params, input_context=None):
+                return trellis.ExampleStream(read_digits(params), batch_size=params.global_batch_size)
+
+            def build_losses(self, labels, model_outputs, aux_losses=None):
+                return cross_entropy(model_outputs, labels)
+
+            def build_metrics(self, training=True):
+                return {"accuracy": trellis.Accuracy()}
+
+    Args:
+        params: The task's config.
+        logging_dir: Where a run writes, for tasks that write something of their own.
+        name: The default is the config's, or else the name of the class.
+    """
+
+    loss: ClassVar[str] = "loss"
+    """The name of the loss among what a validation step returns."""
+    rng_collections: ClassVar[tuple[str, ...]] = ("dropout",)
+    """Of the keys that the model is given in training."""
+
+    def __init__(self, params: Any, *, logging_dir: str | None = None, name: str | None = None) -> None:
+        self._task_config = params
+        self.logging_dir = logging_dir or ""
+        self.name = name or getattr(params, "name", None) or type(self).__name__
+
+    @property
+    def task_config(self) -> Any:
+        """The config that the task was made from."""
+        return self._task_config
+
+    @abstractmethod
+    def build_inputs(self, params: Any, input_context: InputContext | None = None) -> Any:
+        """The stream for a data config, which is `task_config.train_data` or `task_config.validation_data`.
+
+        Its batches are global: the same on any number of processes and devices.
+        """
+
+    def build_model(self) -> Model:
+        """The model: a linen module, or anything else with `init` and `apply`."""
+        raise ModelError(f"{type(self).__name__} builds no model. Override build_model().")
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Array | Metric:
+        """The loss of a batch: a mean over its examples, or a `trellis.Mean(total, weight)`.
+
+        Args:
+            aux_losses: What the model's layers have sown as losses; None if there is nothing.
+        """
+        return sum(aux_losses, jnp.float32(0)) if aux_losses else jnp.float32(0)
+
+    def build_metrics(self, training: bool = True) -> Mapping[str, MetricFunction]:
+        """Functions of (model outputs, labels) by name."""
+        return {}
+
+    def process_metrics(
+        self, metrics: Mapping[str, MetricFunction], labels: Any, model_outputs: Any, **kwargs: Any
+    ) -> Mapping[str, Array | Metric]:
+        """The metrics of a batch. Override it where a metric does not take outputs and labels as they are."""
+        return {name: metric(model_outputs, labels) for name, metric in metrics.items()}
+
+    def train_step(
+        self,
+        inputs: Batch,
+        *,
+        state: TrainState,
+        model: Model,
+        optimizer: optax.GradientTransformation,
+        metrics: Mapping[str, MetricFunction] | None = None,
+        keys: StepKeys,
+        n_microbatches: int = 1,
+    ) -> tuple[TrainState, StepOutput]:
+        """The state after one update, and its loss, metrics and gradients.
+
+        Args:
+            inputs: The batch.
+            keys: Of this step, by name.
+            n_microbatches: Into how many parts to cut the batch, to the same effect.
+        """
+
+        def forward(params: PyTree, model_state: PyTree, part: Batch, index: Array | None) -> Any:
+            part_keys = keys if index is None else StepKeys(keys["part"], index)
+            bound = BoundModel(model, params=params, model_state=model_state, rngs=part_keys.rngs(self.rng_collections))
+            features, labels = _sides(part)
+            outputs = bound(features, training=True)
+            return bound.model_state, self._measure(labels, outputs, bound, metrics, batch_size(part))
+
+        grads, model_state, seen = compute_gradients(
+            forward, params=state.params, model_state=state.model_state, batch=inputs, n_parts=n_microbatches
+        )
+        updates, optimizer_state = optimizer.update(grads, state.optimizer_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        state = TrainState(state.step, params, model_state, optimizer_state)
+        return state, StepOutput(seen.pop(self.loss), seen, grads)
+
+    def validation_step(
+        self, inputs: Batch, model: BoundModel, metrics: Mapping[str, MetricFunction] | None = None
+    ) -> Mapping[str, Any]:
+        """What is measured on a batch, by name: the loss and metrics are summed up, arrays go to `aggregate_logs`."""
+        features, labels = _sides(inputs)
+        outputs = self.inference_step(features, model)
+        return self._measure(labels, outputs, model, metrics, batch_size(inputs))
+
+    def inference_step(self, inputs: Any, model: BoundModel) -> Any:
+        """The model's outputs."""
+        return model(inputs, training=False)
+
+    def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
+        """On the host: the state after one more batch of what `validation_step` returned beside metrics.
+
+        Args:
+            state: None before the first batch; returning None turns this off.
+            step_outputs: Whole NumPy arrays, without padding.
+        """
+        return None
+
+    def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: int | None = None) -> dict[str, float]:
+        """On the host: metrics, from the state after all batches."""
+        return {}
+
+    def initialize(self, model: BoundModel) -> Variables:
+        """The variables to start from at step 0: the model's own, with those of `init_checkpoint` in their place."""
+        return read_warm_start(getattr(self.task_config, "init_checkpoint", ""), model=model)
+
+    @classmethod
+    def create_optimizer(
+        cls,
+        optimizer_config: OptimizationConfig,
+        *,
+        runtime_config: RuntimeConfig | None = None,
+        dp_config: DifferentialPrivacyConfig | None = None,
+        n_steps: int | None = None,
+    ) -> optax.GradientTransformation:
+        """The optimizer after its config.
+
+        Args:
+            dp_config: Has gradients clipped and blurred first.
+            n_steps: The length of the run, for schedules whose own length is null.
+        """
+        optimizer = build_optimizer(optimizer_config, n_steps=n_steps)
+        if dp_config is None:
+            return optimizer
+        seed = 0 if runtime_config is None else runtime_config.seed
+        stddev = dp_config.clipping_norm * dp_config.noise_multiplier
+        noise = optax.add_noise(stddev**2, gamma=0.0, key=jax.random.key(seed)) if stddev else optax.identity()
+        return optax.chain(optax.clip_by_global_norm(dp_config.clipping_norm), noise, optimizer)
+
+    def _measure(
+        self,
+        labels: Any,
+        outputs: Any,
+        model: BoundModel,
+        metrics: Mapping[str, MetricFunction] | None,
+        n_examples: int,
+    ) -> dict[str, Metric]:
+        loss = self.build_losses(labels, outputs, model.losses or None)
+        seen = {self.loss: loss, **self.process_metrics(metrics or {}, labels, outputs)}
+        return {name: as_metric(value, n_examples, f"{self.name}'s {name!r}") for name, value in seen.items()}
+
+
+def _sides(batch: Batch) -> tuple[Any, Any]:
+    return batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, batch)
+
+
+TaskClass = TypeVar("TaskClass", bound=type[Task])
+
+_tasks: Registry[Callable[..., Task]] = Registry(
+    "task", advice="Import the module that has its task, which register_task_cls makes known."
+)
+
+
+def register_task_cls(task_config_cls: type[TaskConfig]) -> Callable[[TaskClass], TaskClass]:
+    """Returns a decorator that makes a class the task of configs of a class and its subclasses.
+
+    Example:
+        @register_task_cls(DigitsConfig)
+        class DigitsTask(Task): ...
+    """
+    return _tasks.register(task_config_cls)
+
+
+def get_task(task_config: TaskConfig, *, logging_dir: str | None = None, name: str | None = None) -> Task:
+    """Returns the task that is registered for a config's class, or for its nearest parent."""
+    if not isinstance(task_config, TaskConfig):
+        raise ArgumentError(f"get_task was given {task_config!r}, but it takes a TaskConfig, such as params.task.")
+    if task_config.task_module:
+        importlib.import_module(task_config.task_module)
+    return _tasks.get(type(task_config))(task_config, logging_dir=logging_dir, name=name)

@@ -1,0 +1,21 @@
+"""A task, run."""
+
+from typing import TYPE_CHECKING
+
+from trellis.doors import door
+
+if TYPE_CHECKING:
+    from trellis.trainer.configs import ProgressiveConfig as ProgressiveConfig
+    from trellis.trainer.configs import ProgressiveTrainerConfig as ProgressiveTrainerConfig
+    from trellis.trainer.configs import TrainerConfig as TrainerConfig
+    from trellis.trainer.trainer import Trainer as Trainer
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "Trainer": "trainer",
+        "TrainerConfig": "configs",
+        "ProgressiveConfig": "configs",
+        "ProgressiveTrainerConfig": "configs",
+    },
+)

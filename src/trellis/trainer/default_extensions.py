@@ -1,0 +1,156 @@
+"""What a run does with its checkpoints, after its config: each part with its interval."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import optax
+
+from trellis.extensions import (
+    BestCheckpointFileWriter,
+    CheckpointFileWriter,
+    DivergenceCheck,
+    EarlyStopping,
+    EventWriter,
+    Extension,
+    HighestCheckpointFileWriter,
+    LowestCheckpointFileWriter,
+    ProgressBar,
+    SummaryLogger,
+    SummaryWriter,
+    every,
+)
+from trellis.loops import Checkpoint, EvalLoop, Summary
+from trellis.optimizers import average_weights
+from trellis.runtime import Session
+from trellis.trainer.configs import TrainerConfig
+
+
+class Evaluation(Extension):
+    """Evaluates a checkpoint, on the averages of its parameters if it has some, and keeps the best.
+
+    The checkpoint itself goes on with its own parameters; a best file holds those that were evaluated.
+
+    Args:
+        then: What is done with the metrics of the evaluation alone.
+    """
+
+    def __init__(
+        self,
+        evaluate: EvalLoop,
+        *,
+        best: BestCheckpointFileWriter | None = None,
+        then: Sequence[Callable[[Any], Any]] = (),
+    ) -> None:
+        self._evaluate = evaluate
+        self._best = best
+        self._then = then
+
+    def join(self, session: Session) -> None:
+        """Has the writers take part."""
+        for extension in (self._best, *self._then):
+            if isinstance(extension, Extension):
+                extension.attach(session)
+
+    def handle(self, checkpoint: Checkpoint) -> Summary:
+        """Returns the checkpoint with the metrics."""
+        summary = self._evaluate(on_averages(checkpoint))
+        if self._best is not None:
+            self._best(summary)
+        evaluated = {"eval": summary.metrics["eval"]}
+        for extension in self._then:
+            extension(dataclasses.replace(summary, metrics=evaluated))
+        return Summary.from_checkpoint(checkpoint).with_metrics(**evaluated)
+
+
+def on_averages(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint with the averages of its parameters in their place, if its optimizer keeps some."""
+    params = average_weights(checkpoint.model_params, optimizer_state=checkpoint.optimizer_state)
+    if params is checkpoint.model_params:
+        return checkpoint
+    # These arrays are its own: writers must not take them for those of the loop.
+    return dataclasses.replace(checkpoint, model_params=params, lease=None)
+
+
+def best_writer(config: TrainerConfig, *, model_dir: Path) -> BestCheckpointFileWriter | None:
+    """The writer of the best checkpoint file; None if the config does not ask for it."""
+    subdir, metric = config.best_checkpoint_export_subdir, config.best_checkpoint_eval_metric
+    if not subdir or not metric:
+        return None
+    kind = HighestCheckpointFileWriter if config.best_checkpoint_metric_comp == "higher" else LowestCheckpointFileWriter
+    name = "loss" if metric == "validation_loss" else metric.replace("|", "/")
+    return kind(model_dir / subdir, metric=name, stdout=False)
+
+
+def early_stopping(config: TrainerConfig, best: BestCheckpointFileWriter | None) -> EarlyStopping | None:
+    """What ends a run that does not get better; None if the config does not ask for it."""
+    if not config.early_stopping_steps or best is None:
+        return None
+    return EarlyStopping(best, n_steps=config.early_stopping_steps)
+
+
+def validation_writers(config: TrainerConfig, *, model_dir: Path, save_summary: bool) -> list[Extension]:
+    """What writes evaluations alone."""
+    return [SummaryWriter(model_dir / config.validation_summary_subdir)] if save_summary else []
+
+
+def default_extensions(
+    config: TrainerConfig,
+    *,
+    model_dir: Path,
+    evaluation: Extension | None,
+    stopping: Extension | None,
+    schedule: optax.Schedule | None,
+    extensions: Sequence[Callable[[Any], Any]] = (),
+    save_summary: bool = True,
+    stdout: bool = True,
+) -> list[Callable[[Any], Any]]:
+    """What is done with every checkpoint of a training, in order.
+
+    Training metrics are means since the last checkpoint, so every checkpoint is reported; the rest is done when its own
+    interval divides the step.
+
+    Args:
+        schedule: The learning rate, to be reported.
+        extensions: The user's own; they see all metrics, and come before anything is written.
+    """
+    writer = CheckpointFileWriter(model_dir, keep=config.max_to_keep)
+    # A method in its place: the writer then takes no part in the session, and does not save when the run is stopped.
+    save = writer if config.preemption_on_demand_checkpoint else writer.handle
+    check = DivergenceCheck(loss_upper_bound=config.loss_upper_bound, begin_steps=config.recovery_begin_steps)
+    due = [extension for extension in (evaluation, stopping) if extension is not None]
+    return [
+        *([check] if config.recovery_max_trials >= 0 else []),
+        *([ProgressBar()] if stdout else []),
+        *([_learning_rate(schedule)] if schedule else []),
+        *([every(config.validation_interval, *due)] if due else []),
+        *extensions,
+        *([SummaryLogger()] if stdout else []),
+        *([EventWriter(model_dir), _TrainGroup(SummaryWriter(model_dir / "train"))] if save_summary else []),
+        every(config.checkpoint_interval, save),
+    ]
+
+
+class _TrainGroup(Extension):
+    """Gives an extension the training metrics alone."""
+
+    def __init__(self, extension: Extension) -> None:
+        self._extension = extension
+
+    def join(self, session: Session) -> None:
+        self._extension.attach(session)
+
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        summary = Summary.from_checkpoint(checkpoint)
+        self._extension(dataclasses.replace(summary, metrics={"train": summary.metrics["train"]}))
+        return checkpoint
+
+
+def _learning_rate(schedule: optax.Schedule) -> Callable[[Checkpoint], Summary]:
+    def report(checkpoint: Checkpoint) -> Summary:
+        summary = Summary.from_checkpoint(checkpoint)
+        # That of the next step, as published.
+        return summary.with_metrics(train={**summary.metrics["train"], "learning_rate": float(schedule(summary.step))})
+
+    return report

@@ -1,0 +1,139 @@
+"""What an optimization config is refused for: the field by its whole path, and the way out."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from trellis.errors import ConfigError
+from trellis.optimizers import OptimizationConfig, build_optimizer, optimization_problems
+
+AT = "trainer.optimizer_config."
+WHOLE = {"optimizer": {"type": "adamw"}, "learning_rate": {"type": "constant"}}
+
+
+def rate(name: str, **fields: Any) -> dict[str, Any]:
+    return {"learning_rate": {"type": name, name: fields}}
+
+
+def rule(name: str, **fields: Any) -> dict[str, Any]:
+    return {"optimizer": {"type": name, name: fields}}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no optimizer": ({"optimizer": {}}, "optimizer.type is not set", "optimizer.type=adamw"),
+    "no learning rate": ({"learning_rate": {}}, "learning_rate.type is not set", "learning_rate.type=constant"),
+    "slide": (rule("slide"), "optimizer.type is slide", "lamb"),
+    "two norms": (
+        rule("sgd", clipnorm=1.0, global_clipnorm=2.0),
+        "sgd.clipnorm is 1.0 while trainer.optimizer_config.optimizer.sgd.global_clipnorm is 2.0",
+        "Set one of them to null",
+    ),
+    "two norms, one by default": (rule("adamw_experimental", clipnorm=1.0), "global_clipnorm is 1.0", "to null"),
+    "a negative limit": (rule("adam", clipvalue=-1.0), "adam.clipvalue is -1.0", "null is for no limit"),
+    "a negative norm": (rule("adamw", gradient_clip_norm=-1.0), "gradient_clip_norm is -1.0", "0 is for no limit"),
+    "a bad pattern": (
+        rule("lamb", exclude_from_weight_decay=["bias", "(norm"]),
+        "lamb.exclude_from_weight_decay has '(norm'",
+        "backslash",
+    ),
+    "a share above one": (rule("adam", beta_2=1.0), "adam.beta_2 is 1.0", "from 0 to below 1"),
+    "a step offset": (rule("adafactor", step_offset=9), "adafactor.step_offset is 9", "Leave it at 0"),
+    "an average of state": (
+        {"ema": {"trainable_weights_only": False}},
+        "ema.trainable_weights_only is false",
+        "Leave it at true",
+    ),
+    "clipping of an average": (
+        {"ema": {"clipnorm": 1.0}},
+        "ema.clipnorm is set",
+        "Set trainer.optimizer_config.optimizer.adamw.clipnorm instead",
+    ),
+    "an average that grows": ({"ema": {"average_decay": 1.5}}, "ema.average_decay is 1.5", "from 0 to 1"),
+    "no start": (rate("power"), "power.initial_learning_rate is not set", "power.initial_learning_rate=…"),
+    "no length": (
+        rate("cosine", initial_learning_rate=0.1),
+        "cosine.decay_steps is not set",
+        "Or give the run a length",
+    ),
+    "no length of a period": (
+        rate("exponential", initial_learning_rate=0.1, decay_rate=0.5),
+        "exponential.decay_steps is not set",
+        "exponential.decay_steps=…",
+    ),
+    "a length of zero": (
+        rate("polynomial", initial_learning_rate=0.1, decay_steps=0),
+        "polynomial.decay_steps is 0",
+        "at least one step",
+    ),
+    "a factor of zero": (
+        rate("exponential", initial_learning_rate=0.1, decay_steps=1, decay_rate=0.0),
+        "exponential.decay_rate is 0.0",
+        "above 0",
+    ),
+    "periods that shrink": (
+        rate("cosine_restarts", initial_learning_rate=0.1, first_decay_steps=1, t_mul=0.5),
+        "cosine_restarts.t_mul is 0.5",
+        "take 1 or more",
+    ),
+    "a value too few": (
+        rate("stepwise", boundaries=[1, 2], values=[0.1, 0.2]),
+        "stepwise.values has 2 entries for 2 boundaries",
+        "one more than there are boundaries",
+    ),
+    "a level too many": (
+        rate("step_cosine_with_offset", boundaries=[1, 2], values=[0.1, 0.2, 0.3]),
+        "step_cosine_with_offset.values has 3 entries for 2 boundaries",
+        "as many as there are boundaries",
+    ),
+    "no level": (rate("step_cosine_with_offset", boundaries=[], values=[]), "has 0 entries", "at least one"),
+    "boundaries out of order": (
+        rate("stepwise", boundaries=[2, 1], values=[0.1, 0.2, 0.3]),
+        "stepwise.boundaries is [2, 1]",
+        "greater than the one before",
+    ),
+    "a warm-up without a length": (
+        {"warmup": {"type": "polynomial"}},
+        "warmup.polynomial.warmup_steps is not set",
+        "set trainer.optimizer_config.warmup.type to null",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_config_is_refused_with_the_place_and_the_way_out(name: str) -> None:
+    changes, place, way_out = REFUSED[name]
+    with pytest.raises(ConfigError) as caught:
+        build_optimizer(OptimizationConfig(WHOLE | changes), n_steps=None)
+    told = " ".join(str(caught.value).split())
+    assert told.startswith(AT)
+    assert place in told
+    assert way_out in told
+    assert len(caught.value.problems) == 1
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    config = OptimizationConfig(
+        {"learning_rate": {"type": "polynomial"}, "warmup": {"type": "linear"}, "ema": {"clipvalue": 1.0}}
+    )
+    assert [problem.path.removeprefix(AT) for problem in optimization_problems(config, n_steps=0)] == [
+        "optimizer.type",
+        "ema.clipvalue",
+        "learning_rate.polynomial.initial_learning_rate",
+        "learning_rate.polynomial.decay_steps",
+        "warmup.linear.warmup_steps",
+    ]
+
+
+def test_the_place_is_the_callers_where_it_is_not_the_trainers() -> None:
+    (problem,) = optimization_problems(OptimizationConfig(rule("adam")), n_steps=9, path="stages[1].optimizer_config")
+    assert problem.path == "stages[1].optimizer_config.learning_rate.type"
+
+
+def test_configs_are_checked_without_jax() -> None:
+    program = (
+        "import sys; from trellis.optimizers import OptimizationConfig, optimization_problems; "
+        "assert optimization_problems(OptimizationConfig(), n_steps=0); assert 'jax' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

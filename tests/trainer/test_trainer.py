@@ -1,0 +1,113 @@
+"""The Trainer: the same numbers on any devices, for any kind of model, and after damage."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+import trellis
+from tests import tiny
+from tests.trainer import small
+from trellis.bridges import NNXModel
+from trellis.errors import ArgumentError
+
+
+def train(params: trellis.ExperimentConfig, model_dir: Path, task: trellis.Task | None = None) -> Any:
+    trainer = trellis.Trainer(
+        task or trellis.get_task(params.task), config=params.trainer, runtime=params.runtime, model_dir=model_dir
+    )
+    return trainer.train()
+
+
+def test_one_device_and_eight_learn_the_same(tmp_path: Path) -> None:
+    one = train(small.params(10), tmp_path / "one")
+    params = small.params(10)
+    params.override({"runtime": {"distribution_strategy": "mirrored"}})
+    eight = train(params, tmp_path / "eight")
+    assert jax.tree.leaves(eight.model_params)[0].sharding.num_devices == 8
+    np.testing.assert_allclose(one.loss, eight.loss, rtol=1e-5)
+    np.testing.assert_allclose(one.metrics["eval"]["loss"], eight.metrics["eval"]["loss"], rtol=1e-5)
+
+
+def test_parts_of_a_batch_are_learned_from_as_the_whole(tmp_path: Path) -> None:
+    class Plain(small.SmallTask):
+        rng_collections = ()
+
+        def build_model(self) -> Any:
+            return tiny.Classifier()
+
+    whole = train(small.params(10), tmp_path / "whole", Plain(small.SmallConfig()))
+    parts = train(small.params(10, n_microbatches=4), tmp_path / "parts", Plain(small.SmallConfig()))
+    np.testing.assert_allclose(whole.loss, parts.loss, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), whole.model_params, parts.model_params)
+
+
+def test_a_step_of_ones_own_that_knows_no_parts_is_refused_with_some(tmp_path: Path) -> None:
+    class Own(small.SmallTask):
+        def train_step(self, inputs: Any, *, state: Any, model: Any, optimizer: Any, metrics: Any, keys: Any) -> Any:  # type: ignore[override]
+            return super().train_step(inputs, state=state, model=model, optimizer=optimizer, metrics=metrics, keys=keys)
+
+    task = Own(small.SmallConfig())
+    with pytest.raises(ArgumentError, match="n_microbatches is 2, but Own.train_step takes no n_microbatches"):
+        train(small.params(5, n_microbatches=2), tmp_path, task)
+    assert train(small.params(5), tmp_path, task).step == 5
+
+
+def test_an_nnx_model_is_trained_with_dropout_and_evaluated_without(tmp_path: Path) -> None:
+    class Network(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.first, self.last = nnx.Linear(8, 16, rngs=rngs), nnx.Linear(16, 4, rngs=rngs)
+            self.norm, self.dropout = nnx.BatchNorm(16, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return self.last(self.dropout(nnx.relu(self.norm(self.first(x)))))
+
+    class NNXTask(small.SmallTask):
+        def build_model(self) -> Any:
+            return NNXModel(Network)
+
+    task = NNXTask(small.SmallConfig())
+    params = small.params(10)
+    trainer = trellis.Trainer(task, config=params.trainer, runtime=params.runtime, model_dir=tmp_path)
+    summary = trainer.train()
+    assert summary is not None
+    model = trainer.bound_model(summary)
+    x, y = tiny.examples()
+    np.testing.assert_array_equal(model(x), model(x))
+    np.testing.assert_allclose(summary.metrics["eval"]["accuracy"], tiny.accuracy(model(x), y), rtol=1e-6)
+    assert not np.allclose(summary.model_state["batch_stats"]["norm"]["mean"], 0)
+
+
+def test_an_evaluation_skips_a_damaged_newest_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    params = small.params(10)
+    train(params, tmp_path)
+    (tmp_path / "regular_10" / "manifest.json").write_text("{")
+    trainer = trellis.Trainer(trellis.get_task(params.task), config=params.trainer, model_dir=tmp_path)
+    assert trainer.evaluate().metrics["eval"]["at"] == 5
+
+
+def test_a_run_that_is_through_is_finished_and_not_stopped(tmp_path: Path) -> None:
+    train(small.params(5), tmp_path)
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert kinds == ["initialized", "summary", "finished"]
+
+
+def test_a_run_told_not_to_save_when_stopped_does_not(tmp_path: Path) -> None:
+    import os
+    import signal
+
+    def stop(checkpoint: trellis.Checkpoint) -> trellis.Checkpoint:
+        if checkpoint.step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return checkpoint
+
+    for saves, expected in ((True, ["preempted_7", "regular_5"]), (False, ["regular_5"])):
+        params = small.params(20, steps_per_loop=7, summary_interval=7, preemption_on_demand_checkpoint=saves)
+        directory = tmp_path / str(saves)
+        with pytest.raises(SystemExit):
+            trellis.run_experiment(params, mode="train", model_dir=directory, extensions=[stop])
+        assert small.files(directory) == expected
