@@ -33,13 +33,22 @@ class MLP(nn.Module):
 
 
 class LSTM(nn.Module):
-    """Embedded tokens, one layer, a classifier on the last output."""
+    """Embedded tokens, one layer, a classifier on the last output; inputs are projected at once, as Keras does it."""
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        embedded = nn.Embed(N_TOKENS, LSTM_WIDTH)(tokens)
-        outputs = nn.RNN(nn.OptimizedLSTMCell(LSTM_WIDTH))(embedded)
-        return nn.Dense(N_CLASSES)(outputs[:, -1])
+        projected = nn.Dense(4 * LSTM_WIDTH)(nn.Embed(N_TOKENS, LSTM_WIDTH)(tokens))
+        recurrent = self.param("recurrent", nn.initializers.orthogonal(), (LSTM_WIDTH, 4 * LSTM_WIDTH))
+
+        def advance(carry: tuple[jax.Array, jax.Array], inputs: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
+            cell, hidden = carry
+            into, forget, new, out = jnp.split(inputs + hidden @ recurrent, 4, axis=-1)
+            cell = nn.sigmoid(forget) * cell + nn.sigmoid(into) * jnp.tanh(new)
+            return (cell, nn.sigmoid(out) * jnp.tanh(cell)), None
+
+        start = jnp.zeros((tokens.shape[0], LSTM_WIDTH))
+        (_, hidden), _ = jax.lax.scan(advance, (start, start), projected.swapaxes(0, 1))
+        return nn.Dense(N_CLASSES)(hidden)
 
 
 def build_model(name: str) -> nn.Module:
