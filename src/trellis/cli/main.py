@@ -59,8 +59,9 @@ def _word(given: list[str]) -> tuple[Word, list[str]]:
     if group and not given[1:]:
         raise ArgumentError(f"`trellis {given[0]}` needs another word: {' or '.join(f'trellis {w}' for w in group)}.")
     # What follows a first word that exists only in pairs is part of the name.
-    name = " ".join(given[:2] if group else given[:1])
-    close = nearest(name, group or {part for word in WORDS for part in (word, word.split()[0])})
+    pair = " ".join(given[:2])
+    name = pair if group else given[0]
+    close = nearest(pair, group or WORDS) or nearest(given[0], {word.split()[0] for word in WORDS})
     meant = f" Did you mean `trellis {close}`?" if close else ""
     raise ArgumentError(f"There is no `trellis {name}`.{meant} There are: {', '.join(group or WORDS)}.")
 
