@@ -55,7 +55,7 @@ def test_every_word_has_help_that_needs_no_jax(word: str) -> None:
         ("trian", "There is no `trellis trian`. Did you mean `trellis train`? There are: experiments, config show,"),
         ("confg show", "There is no `trellis confg`. Did you mean `trellis config show`? There are: experiments, "),
         ("config shwo", "There is no `trellis config shwo`. Did you mean `trellis config show`? There are: config "),
-        ("confg", "There is no `trellis confg`. Did you mean `trellis config`?"),
+        ("confg", "There is no `trellis confg`. Did you mean `trellis config show`?"),
         ("config", "`trellis config` needs another word: trellis config show or trellis config diff."),
         ("xyz", "There is no `trellis xyz`. There are: experiments, "),
     ],

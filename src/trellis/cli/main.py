@@ -1,7 +1,7 @@
 """The command's words, and how it ends."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from trellis.cli import inspect, train
 from trellis.cli.experiment_flags import add_experiment_flags, add_module_flag
@@ -78,7 +78,7 @@ def _causes(error: BaseException) -> list[str]:
     return lines if cause is None else [*lines, f"Caused by {type(cause).__name__}: {cause}", *_causes(cause)]
 
 
-def _help(names: Iterable[str]) -> str:
+def _help(names: Collection[str]) -> str:
     width = max(map(len, names))
     listed = "\n".join(f"  trellis {name:<{width}}  {WORDS[name].summary}" for name in names)
     return (

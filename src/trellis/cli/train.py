@@ -35,9 +35,8 @@ def train(flags: argparse.Namespace) -> None:
     """Runs an experiment in one of its modes; tells where it writes, what was achieved and where that lies."""
     check_mode(flags.mode)
     params = resolved(flags, mode=flags.mode)
-    directory = Path(flags.model_dir)
     is_evaluation = flags.mode in ("eval", "continuous_eval")
-    _check_directory(directory, makes=not is_evaluation)
+    directory = _directory(flags)
     if is_evaluation:
         print(f"{flags.experiment}, {flags.mode}: evaluates the checkpoint files in {directory}.", flush=True)
     else:
@@ -50,17 +49,21 @@ def train(flags: argparse.Namespace) -> None:
     print("\n".join(_ending(params, directory, logs=logs, has_trained=not is_evaluation)))
 
 
-def _check_directory(directory: Path, *, makes: bool) -> None:
-    if not directory.name and directory != Path("/"):
+def _directory(flags: argparse.Namespace) -> Path:
+    """Returns the directory of the run, made if the run will write to it."""
+    directory = Path(flags.model_dir)
+    if not flags.model_dir:
         raise ArgumentError("--model_dir is empty: a run needs a directory of its own, as in --model_dir=runs/digits.")
-    if not makes and not directory.is_dir():
+    if flags.mode == "eval" and not directory.is_dir():
         raise ArgumentError(f"--model_dir: there is no directory `{directory}` to evaluate. Give that of a run.")
     try:
+        # Before JAX is loaded, so that one that cannot be is told at once; a continuous evaluation may come first.
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArgumentError(
             f"--model_dir: `{directory}` cannot be made: {error.strerror}. Give a directory that can be written to."
         ) from None
+    return directory
 
 
 def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float], has_trained: bool) -> Iterator[str]:
