@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from trellis.experiments.reports import diff_configs as diff_configs
     from trellis.experiments.reports import list_experiments as list_experiments
     from trellis.experiments.reports import show_config as show_config
+    from trellis.experiments.requirements import MODES as MODES
+    from trellis.experiments.requirements import check_mode as check_mode
 
 __getattr__, __dir__, __all__ = door(
     __name__,
@@ -32,6 +34,8 @@ __getattr__, __dir__, __all__ = door(
         "show_config": "reports",
         "diff_configs": "reports",
         "list_experiments": "reports",
+        "MODES": "requirements",
+        "check_mode": "requirements",
         "run_experiment": "modes",
     },
 )

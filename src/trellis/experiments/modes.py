@@ -10,19 +10,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from trellis.config import Problem, origin_of, raise_if_any
+from trellis.config import raise_if_any
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.reports import show_config
+from trellis.experiments.requirements import check_mode, mode_problems
 from trellis.extensions import regular_files, replace_file
 from trellis.loops import Summary
 from trellis.runtime import print_line
-from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task, get_task
 from trellis.trainer import Trainer
-
-MODES = ("train", "eval", "train_and_eval", "continuous_eval", "continuous_train_and_eval", "train_and_post_eval")
-"""What a run can do."""
 
 _PACKAGES = ("trellis", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorboardX")
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -153,38 +150,14 @@ def _logs(trainer: Trainer, last: Summary) -> dict[str, float]:
 
 
 def _checked(params: ExperimentConfig, mode: str, model_dir: str | os.PathLike[str]) -> Path:
-    if mode not in MODES:
-        close = nearest(mode, MODES)
-        meant = f" Did you mean {close}?" if close else ""
-        raise ArgumentError(f"There is no mode {mode!r}.{meant} Modes are: {', '.join(MODES)}.")
+    check_mode(mode)
     if not model_dir:
         raise ArgumentError(
             "model_dir is not given: a run needs a directory of its own, as in model_dir='runs/digits'."
         )
-    raise_if_any(list(_problems(params, trains="train" in mode)))
+    raise_if_any(list(mode_problems(params, mode=mode)))
     params.validate()
     return Path(model_dir)
-
-
-def _problems(params: ExperimentConfig, *, trains: bool) -> Iterator[Problem]:
-    config = params.trainer
-    least = {"max_to_keep": 1, "n_microbatches": 1, "early_stopping_steps": 0, "validation_steps": -1}
-    least |= dict.fromkeys(("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval"), 1)
-    least |= {"train_steps": 1} if trains else {}
-    for name, value in least.items():
-        if getattr(config, name) < value:
-            yield _problem(config, name, f"is {getattr(config, name)}", f"It has to be {value} or more.")
-    if config.validation_steps == 0:
-        yield _problem(config, "validation_steps", "is 0", "Give the number of batches, or -1 for all of them.")
-    if config.early_stopping_steps and not (
-        config.best_checkpoint_export_subdir and config.best_checkpoint_eval_metric
-    ):
-        needed = "Set best_checkpoint_export_subdir and best_checkpoint_eval_metric, which say what better means."
-        yield _problem(config, "early_stopping_steps", "is set, but nothing says what is best", needed)
-
-
-def _problem(config: Any, name: str, message: str, advice: str) -> Problem:
-    return Problem(f"trainer.{name} {message}.", origin_of(config, name), f"trainer.{name}", advice)
 
 
 def _write_params(params: ExperimentConfig, directory: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from trellis.config import Given, Problem, merge, raise_if_any, read_file, violations
 from trellis.experiments.experiment import ExperimentConfig, get_exp_config
 from trellis.experiments.override_text import OverrideText
+from trellis.experiments.requirements import mode_problems
 
 
 def resolve(
@@ -13,6 +14,7 @@ def resolve(
     config_file: Sequence[str] = (),
     params_override: str = "",
     settings: Sequence[str] = (),
+    mode: str | None = None,
 ) -> ExperimentConfig:
     """Returns the config that an experiment has after its files and flags, validated and locked.
 
@@ -22,13 +24,15 @@ def resolve(
     Args:
         params_override: The text of `--params_override`, such as `task.hidden_size=32,trainer.train_steps=2000`.
         settings: The texts of `--set`, such as `task.hidden_size=32`.
+        mode: What the config is to be run in, if it is: what that needs is checked with the rest.
     """
     config = get_exp_config(experiment)
     problems: list[Problem] = []
     for given, found in _layers(config_file, params_override, settings):
         problems += [*found, *merge(config, given)]
     wrong = {problem.path for problem in problems}
-    problems += [problem for problem in violations(config) if problem.path not in wrong]
+    needed = () if mode is None else mode_problems(config, mode=mode)
+    problems += [problem for problem in (*violations(config), *needed) if problem.path not in wrong]
     raise_if_any(problems)
     config.lock()
     return config

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trellis.config import DEFAULT, Config, Given, Origin, Text, dump, origin_of, plain_value, raise_if_any, read_file
+from trellis.errors import ArgumentError
 from trellis.experiments.experiment import experiment_summaries, get_exp_config
 
 Leaves = dict[str, tuple[object, Origin]]
@@ -54,6 +55,8 @@ def leaves_of(config: Config) -> Leaves:
 
 def _leaves_of(name: str) -> Leaves:
     if not Path(name).is_file():
+        if name.endswith((".yaml", ".yml", ".json")):
+            raise ArgumentError(f"There is no file `{name}`. Give a file, or the name of an experiment.")
         return leaves_of(get_exp_config(name))
     given, problems = read_file(name)
     raise_if_any(problems)

@@ -1,0 +1,1 @@
+"""The `trellis` command: flags to calls."""

@@ -1,0 +1,95 @@
+"""`trellis train`: an experiment, run."""
+
+import argparse
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trellis.cli.experiment_flags import add_experiment_flags, resolved
+from trellis.cli.words import Once, Parser
+from trellis.errors import ArgumentError
+from trellis.experiments import MODES, ExperimentConfig, check_mode
+
+_EPILOG = """\
+Started again after any kind of end, the same command goes on where it was.
+Exit codes: 0 done, 2 bad input, 143 stopped by SIGTERM with everything saved.
+
+  trellis train --experiment=digits/classifier --mode=train_and_eval --model_dir=runs/digits \\
+    --config_file=small.yaml --params_override=task.hidden_size=32,trainer.train_steps=2000
+"""
+
+
+def add_flags(parser: Parser) -> None:
+    """Adds the published flags."""
+    parser.epilog = _EPILOG
+    modes = f"one of {', '.join(MODES)}; the default is train_and_eval"
+    parser.add_argument("--mode", action=Once, default="train_and_eval", metavar="MODE", help=modes)
+    where = "where the run writes all that it leaves, and resumes from"
+    parser.add_argument("--model_dir", action=Once, required=True, metavar="DIR", help=where)
+    add_experiment_flags(parser)
+
+
+def train(flags: argparse.Namespace) -> None:
+    """Runs an experiment in one of its modes; tells where it writes, what was achieved and where that lies."""
+    check_mode(flags.mode)
+    params = resolved(flags, mode=flags.mode)
+    is_evaluation = flags.mode in ("eval", "continuous_eval")
+    directory = _directory(flags)
+    if is_evaluation:
+        print(f"{flags.experiment}, {flags.mode}: evaluates the checkpoint files in {directory}.", flush=True)
+    else:
+        print(f"{flags.experiment}, {flags.mode}, up to step {params.trainer.train_steps}.")
+        print(f"It writes to {directory}, and resumes from there if it is interrupted.", flush=True)
+    # JAX is loaded here, when all that can be known without it is known to be right.
+    from trellis.experiments import run_experiment
+
+    _, logs = run_experiment(params, mode=flags.mode, model_dir=directory)
+    print("\n".join(_ending(params, directory, logs=logs, has_trained=not is_evaluation)))
+
+
+def _directory(flags: argparse.Namespace) -> Path:
+    """Returns the directory of the run, made if the run will write to it."""
+    directory = Path(flags.model_dir)
+    if not flags.model_dir:
+        raise ArgumentError("--model_dir is empty: a run needs a directory of its own, as in --model_dir=runs/digits.")
+    if flags.mode == "eval" and not directory.is_dir():
+        raise ArgumentError(f"--model_dir: there is no directory `{directory}` to evaluate. Give that of a run.")
+    try:
+        # Before JAX is loaded, so that one that cannot be is told at once; a continuous evaluation may come first.
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(
+            f"--model_dir: `{directory}` cannot be made: {error.strerror}. Give a directory that can be written to."
+        ) from None
+    return directory
+
+
+def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float], has_trained: bool) -> Iterator[str]:
+    """What was achieved, and where it lies."""
+    last = _last_summary(directory / "events.jsonl") if has_trained else None
+    yield f"Done: step {last['step']} of {params.trainer.train_steps}." if last else "Done."
+    yield from (f"  {name} {value:.6g}" for name, value in (logs or _values(last)).items())
+    subdir = params.trainer.best_checkpoint_export_subdir
+    if subdir and (directory / subdir).is_dir():
+        yield from (f"The best:   {path}" for path in sorted((directory / subdir).glob("*est_*_[0-9]*")))
+    yield f"All of it:  {directory}"
+    yield f"To look at: tensorboard --logdir {shlex.quote(str(directory))}"
+
+
+def _values(summary: dict[str, Any] | None) -> dict[str, float]:
+    """The metrics of the last evaluation; of a run that does not evaluate, its loss."""
+    metrics: dict[str, dict[str, float]] = summary["metrics"] if summary else {}
+    if "eval" in metrics:
+        return {f"eval/{name}": value for name, value in metrics["eval"].items()}
+    return {f"train/{name}": value for name, value in metrics.get("train", {}).items() if name == "loss"}
+
+
+def _last_summary(events: Path) -> dict[str, Any] | None:
+    """The last summary that a run has told of; None if there is none."""
+    for line in reversed(events.read_text().splitlines()) if events.is_file() else ():
+        event: dict[str, Any] = json.loads(line)
+        if event["kind"] == "summary":
+            return event
+    return None

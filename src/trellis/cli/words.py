@@ -1,0 +1,91 @@
+"""A word of the command, and its flags read without guessing."""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from trellis.errors import ArgumentError
+from trellis.spelling import nearest
+
+
+@dataclass(frozen=True)
+class Word:
+    """One thing that the command does."""
+
+    name: str
+    summary: str
+    add_flags: Callable[["Parser"], None]
+    run: Callable[[argparse.Namespace], None]
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads flags as they are spelt, and raises what is wrong with them."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises what argparse would print before it leaves."""
+        raise ArgumentError(f"{message[0].upper()}{message[1:]}.\n{self.way_out}")
+
+    @property
+    def way_out(self) -> str:
+        """Where to read on."""
+        return f"All flags: {self.prog} --help"
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags that there are."""
+        return [text for action in self._actions for text in action.option_strings if text.startswith("--")]
+
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Returns the values of the flags; an error tells of every one that there is not, or that is missing."""
+        # What is needed is asked for below: a misspelt flag is better told than the one that is missing for it.
+        needed = [action for action in self._actions if action.option_strings and action.required]
+        for action in needed:
+            action.required = False
+        flags, extra = self.parse_known_args(arguments)
+        found = list(_unknown(extra, self.flags))
+        meant = {flag for _, flag in found}
+        names = {action.option_strings[0]: action.dest for action in needed}
+        missing = [name for name, field in names.items() if getattr(flags, field) is None and name not in meant]
+        problems = [*(text for text, _ in found), *(f"{name} is missing." for name in missing)]
+        if problems:
+            raise ArgumentError("\n".join([*problems, self.way_out]))
+        return flags
+
+
+class Once(argparse.Action):
+    """A flag that is given at most once: of two, one would be lost in silence."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        """Keeps the value."""
+        given = vars(namespace).setdefault("given_once", set())
+        if self.dest in given:
+            parser.error(f"{option_string} is given twice, the second time as {values!r}: give it once")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
+def parse(word: Word, arguments: Sequence[str]) -> argparse.Namespace:
+    """Returns the values of a word's flags."""
+    parser = Parser(
+        prog=f"trellis {word.name}",
+        description=f"{word.summary[0].upper()}{word.summary[1:]}.",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    word.add_flags(parser)
+    return parser.read(arguments)
+
+
+def _unknown(extra: Sequence[str], flags: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Yields what to say of each argument that means nothing, and the flag that was probably meant."""
+    after_a_flag = False
+    for text in extra:
+        name, equals, _ = text.partition("=")
+        is_flag = text.startswith("-")
+        close = nearest(name, flags) if is_flag else None
+        if is_flag:
+            yield f"There is no flag {name}.{f' Did you mean {close}?' if close else ''}", close
+        elif not after_a_flag:
+            yield f"{text!r} is one too many: a value is written as --flag={text}.", None
+        after_a_flag = is_flag and not equals

@@ -1,0 +1,125 @@
+"""The words of the command, and what it says of one that there is not."""
+
+import tomllib
+
+import pytest
+
+from tests.cli.command import REPOSITORY, trellis, trellis_without_jax
+from trellis.cli.main import WORDS, main
+from trellis.errors import DivergedError
+
+
+def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Runs the command; returns what it says of input that is bad."""
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+    return err
+
+
+def test_the_installed_command_is_main() -> None:
+    scripts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"trellis": "trellis.cli.main:main"}
+
+
+def test_help_lists_every_word_and_needs_no_jax() -> None:
+    done = trellis_without_jax("--help")
+    assert done.returncode == 0, done.stderr
+    listed = [line.strip() for line in done.stdout.splitlines() if line.startswith("  trellis ")]
+    assert [name for name, line in zip(WORDS, listed, strict=True) if not line.startswith(f"trellis {name}  ")] == []
+
+
+def test_no_word_at_all_is_bad_input_and_gets_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "trellis train" in failed(capsys)
+
+
+def test_help_on_half_a_word_lists_what_can_follow(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "trellis config show" in out
+    assert "trellis experiments" not in out
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_every_word_has_help_that_needs_no_jax(word: str) -> None:
+    done = trellis_without_jax(*word.split(), "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: trellis {word} ")
+    assert "--module NAME" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("trian", "There is no `trellis trian`. Did you mean `trellis train`? There are: experiments, config show,"),
+        ("confg show", "There is no `trellis confg`. Did you mean `trellis config show`? There are: experiments, "),
+        ("config shwo", "There is no `trellis config shwo`. Did you mean `trellis config show`? There are: config "),
+        ("confg", "There is no `trellis confg`. Did you mean `trellis config show`?"),
+        ("config", "`trellis config` needs another word: trellis config show or trellis config diff."),
+        ("xyz", "There is no `trellis xyz`. There are: experiments, "),
+    ],
+)
+def test_a_mistyped_word_gets_the_nearest_one(capsys: pytest.CaptureFixture[str], given: str, said: str) -> None:
+    assert failed(capsys, *given.split()).startswith(said)
+
+
+def test_all_that_is_wrong_with_flags_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert failed(capsys, "train", "--experimnt", "a/b", "--config-file=c", "-mode=train", "--gin_file=d", "e") == (
+        "There is no flag --experimnt. Did you mean --experiment?\n"
+        "There is no flag --config-file. Did you mean --config_file?\n"
+        "There is no flag -mode. Did you mean --mode?\n"
+        "There is no flag --gin_file.\n"
+        "'e' is one too many: a value is written as --flag=e.\n"
+        "--model_dir is missing.\n"
+        "All flags: trellis train --help\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("train --exp=a --model_dir=b", "There is no flag --exp."),
+        ("config show", "--experiment is missing."),
+        ("config show --experiment", "Argument --experiment: expected one argument."),
+        ("config show --experiment=a --experiment=b", "--experiment is given twice, the second time as 'b'"),
+        ("config diff digits/classifier", "The following arguments are required: B."),
+        ("config diff a b c", "'c' is one too many"),
+        ("experiments --modul=x", "There is no flag --modul. Did you mean --module?"),
+    ],
+)
+def test_flags_are_not_guessed(capsys: pytest.CaptureFixture[str], given: str, said: str) -> None:
+    err = failed(capsys, *given.split())
+    assert err.startswith(said)
+    assert "All flags: trellis " in err
+
+
+def test_bad_input_exits_with_2_and_without_a_traceback() -> None:
+    done = trellis("config", "show", "--experiment=digits/classifer")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("There is no experiment 'digits/classifer'. Did you mean digits/classifier?")
+
+
+def test_an_error_of_trellis_is_told_with_its_notes_and_causes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(modules: object) -> None:
+        error = DivergedError("The loss is nan at step 3.", step=3)
+        error.add_note("Lower the learning rate.")
+        raise error from ZeroDivisionError("by zero")
+
+    monkeypatch.setattr("trellis.cli.inspect.register_experiments", fail)
+    assert failed(capsys, "experiments") == (
+        "The loss is nan at step 3.\nLower the learning rate.\nCaused by ZeroDivisionError: by zero\n"
+    )
+
+
+def test_an_interrupt_exits_with_130_and_without_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(modules: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trellis.cli.inspect.register_experiments", interrupt)
+    assert main(["experiments"]) == 130
+    assert capsys.readouterr().err == "Interrupted.\n"
