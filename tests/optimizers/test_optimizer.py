@@ -219,7 +219,6 @@ def test_patterns_are_searched_for_anywhere_in_a_name() -> None:
         ({"exclude_from_weight_decay": ["var1"], "exclude_from_layer_adaptation": ["var0"]}, {"var1", "var1_weight"}),
         ({}, {"var0", "var1", "var1_weight"}),
     ],
-    ids=str,
 )
 @pytest.mark.parametrize("name", ["lamb", "lars"])
 def test_layers_are_adapted_but_those_that_are_excluded_by_name(name: str, lists: Changes, adapted: set[str]) -> None:
