@@ -46,7 +46,8 @@ def test_a_text_starts_from_id_zero(variables: Any) -> None:
     first = model().apply(variables, TOKENS)[:, 0]
     np.testing.assert_array_equal(first[0], first[1])
     after_zero = model().apply(variables, jnp.zeros((1, 2), jnp.int32))
-    np.testing.assert_array_equal(after_zero[0, 0], first[0])
+    # Programs for other shapes may round differently.
+    np.testing.assert_allclose(after_zero[0, 0], first[0], rtol=1e-5, atol=1e-6)
 
 
 def test_rng_collections_are_taken_and_only_dropout_needs_one(variables: Any) -> None:
