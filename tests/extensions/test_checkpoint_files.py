@@ -223,9 +223,16 @@ def test_a_file_of_another_model_is_shown_as_a_difference(tmp_path: Path) -> Non
     assert "more" in text
 
 
-def test_a_failed_save_is_raised_at_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize(
+    "error",
+    [OSError(28, "No space left on device"), ValueError("RESOURCE_EXHAUSTED: [OS error 28: No space left on device]")],
+)
+def test_a_failed_save_is_raised_at_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def full(path: Path, *_: Any) -> None:
+        path.mkdir()
+        raise error
 
     monkeypatch.setattr(checkpoint_storage, "write", full)
     loop = tiny.train_loop(n_steps=20, n_steps_per_checkpoint=1)

@@ -12,7 +12,7 @@ from typing import Any
 
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage as storage
-from trellis.extensions.disk import check_writable, sync_directory
+from trellis.extensions.disk import check_writable, describe_failure, sync_directory
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, CheckpointSource
 from trellis.model import Init
@@ -102,9 +102,11 @@ class FileWriter(Extension):
                     shutil.rmtree(left, ignore_errors=True)
             storage.write(temporary, checkpoint, snapshot)
         except Exception as error:
+            shutil.rmtree(temporary, ignore_errors=True)
             raise CheckpointFileError(
-                f"The checkpoint of step {checkpoint.step} could not be saved in `{self._dir}`: {_reason(error)}. "
-                f"The files before it are untouched. Make room or mend the directory, and start the same command again."
+                f"The checkpoint of step {checkpoint.step} could not be saved in `{self._dir}`: "
+                f"{describe_failure(error)}. The files before it are untouched. Make room or mend the directory, "
+                f"and start the same command again."
             ) from error
 
     def _commit(self, temporary: Path, name: str, step: int, session: Session) -> None:
@@ -291,9 +293,3 @@ def _checkpoint(manifest: dict[str, Any], trees: dict[str, Any]) -> Checkpoint:
         step=manifest["step"],
         position=manifest["position"],
     )
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,5 +1,6 @@
 """Files that are whole or not there, in directories that can be written to."""
 
+import errno
 import os
 import uuid
 from pathlib import Path
@@ -38,3 +39,12 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def describe_failure(error: Exception) -> str:
+    """What the system said, in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    # TensorStore tells what the system said at the end of a long trace.
+    said = [text for text in map(os.strerror, (errno.ENOSPC, errno.EROFS, errno.EACCES)) if text in str(error)]
+    return (said or str(error).splitlines() or [type(error).__name__])[0]
