@@ -24,9 +24,6 @@ _MOST_STEPS_PER_CALL = 50
 # and to keep collectives over virtual CPU devices from waiting for each other for ever.
 _CALLS_IN_FLIGHT = 3
 
-# Small single steps are waited for in turns of several: to be woken costs more than to call.
-_SMALL_CALLS_IN_FLIGHT, _SMALL_CALLS_LEFT = 16, 8
-
 
 class FusableStep(Protocol):
     """One step, to be traced."""
@@ -71,17 +68,12 @@ class FusedSteps:
 
     def _launched(self, totals: PyTree) -> None:
         self._in_flight.append(jax.tree.leaves(totals)[0])
-        if not (self.is_single_by_wish and len(self._placement.devices) == 1):
-            self.wait(n_left=_CALLS_IN_FLIGHT)
-        elif len(self._in_flight) > _SMALL_CALLS_IN_FLIGHT:
-            self.wait(n_left=_SMALL_CALLS_LEFT)
+        self.wait(n_left=_CALLS_IN_FLIGHT)
 
     def wait(self, *, n_left: int = 0) -> None:
         """Waits until at most `n_left` calls are under way; nothing is fetched."""
         while len(self._in_flight) > n_left:
-            last = self._in_flight.popleft()
-            if len(self._in_flight) <= n_left:
-                last.block_until_ready()
+            self._in_flight.popleft().block_until_ready()
 
     @property
     def most_steps(self) -> int:
