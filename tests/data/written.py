@@ -5,13 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
+import pyarrow
+from pyarrow import parquet
 
 from trellis.data.examples import encode_example
 from trellis.data.records import RecordWriter
-
-pyarrow = pytest.importorskip("pyarrow")
-parquet = pytest.importorskip("pyarrow.parquet")
 
 ROWS: list[dict[str, Any]] = [
     {"label": 1, "score": 0.5, "text": "ä", "ids": [1, 2], "box": [[1, 2], [3, 4]]},
