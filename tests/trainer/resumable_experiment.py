@@ -1,6 +1,7 @@
 """An experiment to be killed: averages, accumulation, dropout, best export, every kind of file."""
 
 import sys
+from typing import Any
 
 import trellis
 import trellis.experiments.digits
@@ -28,9 +29,17 @@ def params(n_steps: int) -> trellis.ExperimentConfig:
     return config
 
 
+def wait_near_end(checkpoint: Any) -> Any:
+    """Waits until the other end of the standard input is closed, so that a signal never comes too late."""
+    if checkpoint.step == 190:
+        sys.stdin.read()
+    return checkpoint
+
+
 def main(directory: str, n_steps: str) -> None:
     """Trains up to a step, resuming what the directory holds."""
-    trellis.run_experiment(params(int(n_steps)), mode="train_and_eval", model_dir=directory)
+    config = params(int(n_steps))
+    trellis.run_experiment(config, mode="train_and_eval", model_dir=directory, extensions=[wait_near_end])
     print("done", flush=True)
 
 
