@@ -1,6 +1,6 @@
 """Metrics as sums and weights until the very end, so that any split of the data gives the same number."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -197,19 +197,35 @@ def zeros(shapes: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
-def pack(totals: PyTree) -> tuple[PyTree, Callable[[Any], PyTree]]:
+def pack(totals: Mapping[str, Metric]) -> "tuple[PyTree, Packing]":
     """The totals as one array, if all are float32, and the way back: one array passes a call quicker than several."""
+    names = tuple(sorted(totals))
     if all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(totals)):
-        packed, unpack = ravel_pytree(totals)
-        return packed, jax.jit(unpack)
-    return totals, lambda packed: packed
+        packed, unpack = ravel_pytree(dict(totals))
+        return packed, Packing(names, jax.jit(unpack))
+    return totals, Packing(names, lambda packed: packed)
+
+
+class Packing:
+    """How totals were packed, and what becomes of them."""
+
+    def __init__(self, names: Sequence[str], unpack: Callable[[Any], dict[str, Metric]]) -> None:
+        self._names = names
+        self._values = jax.jit(lambda packed: _stacked(unpack(packed)))
+        self.unpack = unpack
+
+    def start_compute(self, packed: PyTree) -> Callable[[], dict[str, float]]:
+        """Starts to compute the values of all metrics; the function that is returned waits for them."""
+        values = self._values(packed)
+        return lambda: dict(zip(self._names, values.tolist(), strict=True))
 
 
 def compute(totals: Mapping[str, Metric]) -> dict[str, float]:
     """The values of all metrics, fetched from the device."""
-    return {name: float(value) for name, value in jax.device_get(_values(dict(totals))).items()}
+    return dict(zip(sorted(totals), _stacked(dict(totals)).tolist(), strict=True)) if totals else {}
 
 
 @jax.jit
-def _values(totals: dict[str, Metric]) -> dict[str, Array]:
-    return {name: metric.compute() for name, metric in totals.items()}
+def _stacked(totals: dict[str, Metric]) -> Array:
+    # One array is fetched quicker than several.
+    return jnp.stack([totals[name].compute() for name in sorted(totals)])

@@ -15,7 +15,7 @@ from trellis.data import build_feed
 from trellis.errors import ArgumentError, Preempted, StreamEndedError
 from trellis.loops.checkpoint import Checkpoint, CheckpointSource, Lease, TrainState
 from trellis.loops.step import TrainTask, supervised_step
-from trellis.metrics import FirstStep, Metric, as_metric, compute, merge, pack, zeros
+from trellis.metrics import FirstStep, Metric, as_metric, merge, pack, zeros
 from trellis.model import Init, mutable_names, state_maker
 from trellis.runtime import Attachable, FusedSteps, Placement, Session, StepKeys, StepPlan, describe_weights
 
@@ -72,7 +72,7 @@ class TrainLoop:
         self.n_steps = self._feed.n_batches if n_steps is None else n_steps
         self._placement = Placement(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
-        self._keep_grads, self._has_ended, self._is_diverged = grads, False, False
+        self._has_ended, self._is_diverged = False, False
         self._lease, self._next_look = Lease(), 0.0
 
         sample = self._feed.peek()
@@ -84,9 +84,9 @@ class TrainLoop:
         shapes = jax.eval_shape(make, rngs, *inputs)
         mutable = mutable_names(shapes.model_state, mutable_collections)
         self._train_step = task.train_step or supervised_step(task, rng_names["apply"], mutable)
-        self._fused = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps)
+        self._fused = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps, rest=grads)
         totals = jax.eval_shape(self._seen_in_step, shapes, sample, self._root)[1]
-        packed, self._unpack = pack(zeros(totals))
+        packed, self._packing = pack(zeros(totals))
         self._no_totals = self._placement.put_state(packed)
         wanted = Checkpoint.of(shapes, step=0, totals=totals, session=self.session)
         found = init(wanted) if isinstance(init, CheckpointSource) else wanted
@@ -168,10 +168,11 @@ class TrainLoop:
             self.session.advance()
             if self.session.is_stopping:
                 self._leave(started)
-            self._train(min(self._plan.n_steps_in_call(self.step, self._fused.most_steps), target - self.step), target)
+            self._train(self._fused.n_steps(self._plan, self.step, target), target)
             self.session.progress(self.step, n_steps)
+        fetch = self._packing.start_compute(self._totals)
         if n_steps and self.step < n_steps:
-            self._feed.prefetch(self.step, self._plan.n_steps_in_call(self.step, self._fused.most_steps))
+            self._feed.prefetch(self.step, self._fused.n_steps(self._plan, self.step, n_steps))
         self._fused.wait()
         if self._n_completed_steps == 0:
             wanted = n_steps or target
@@ -179,7 +180,7 @@ class TrainLoop:
                 f"TrainTask.data ended after {self.step} steps: {wanted - self.step} of {wanted} are missing. "
                 f"The work so far is in the last checkpoint. Repeat the data, or train with n_steps={self.step}."
             )
-        values = compute(self._unpack(self._totals))
+        values = fetch()
         self._look(int(values.pop(_DIVERGED)))
         checkpoint = Checkpoint.of(
             self._state,
@@ -205,13 +206,11 @@ class TrainLoop:
         if n_taken:
             given = (self._state, self._totals, batch, self._root)
             self._step += n_taken
-            if self._fused.is_single_by_wish and self.step < target:
-                (self._state, self._totals), self._grads = self._fused.run_bare(*given), None
-            else:
-                self._state, self._totals, self._grads = self._fused(n_taken, *given)
+            is_due = self.step == target
+            self._state, self._totals, self._grads = self._fused(n_taken, *given, is_due=is_due)
             self._n_completed_steps += n_taken
         if time.perf_counter() > self._next_look:
-            self._look(int(self._unpack(self._totals)[_DIVERGED].step))
+            self._look(int(self._packing.unpack(self._totals)[_DIVERGED].compute()))
 
     def _look(self, diverged_step: int) -> None:
         """Tells, once for each checkpoint, of a loss that is not a number."""
@@ -228,7 +227,7 @@ class TrainLoop:
             step=self.step,
             n_completed_steps=self._n_completed_steps,
             elapsed_time=self._elapsed_time + time.perf_counter() - started,
-            totals=self._unpack(self._totals) if self._n_completed_steps else None,
+            totals=self._packing.unpack(self._totals) if self._n_completed_steps else None,
             position=self._feed.position(),
             session=self.session,
         )
@@ -262,11 +261,11 @@ class TrainLoop:
         diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0.0, state.step + 1.0))
         seen: dict[str, Metric] = {"loss": loss, **output.metrics, _DIVERGED: diverged}
         state = dataclasses.replace(state, step=state.step + 1)
-        return state, seen, output.grads if self._keep_grads else None
+        return state, seen, output.grads
 
     def _fusable_step(self, state: TrainState, totals: PyTree, batch: Batch, root: Key) -> tuple[Any, Any, Any]:
         state, seen, grads = self._seen_in_step(state, batch, root)
-        return state, pack(merge(self._unpack(totals), seen))[0], grads
+        return state, pack(merge(self._packing.unpack(totals), seen))[0], grads
 
     def _check_target(self, n_steps: int) -> int:
         if n_steps < 1:
