@@ -72,7 +72,7 @@ class TrainLoop:
         self.n_steps = self._feed.n_batches if n_steps is None else n_steps
         self._placement = Placement(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
-        self._has_ended, self._is_diverged = False, False
+        self._keep_grads, self._has_ended, self._is_diverged = grads, False, False
         self._lease, self._next_look = Lease(), 0.0
 
         sample = self._feed.peek()
@@ -84,7 +84,7 @@ class TrainLoop:
         shapes = jax.eval_shape(make, rngs, *inputs)
         mutable = mutable_names(shapes.model_state, mutable_collections)
         self._train_step = task.train_step or supervised_step(task, rng_names["apply"], mutable)
-        self._fused = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps, rest=grads)
+        self._fused = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps)
         totals = jax.eval_shape(self._seen_in_step, shapes, sample, self._root)[1]
         packed, self._packing = pack(zeros(totals))
         self._no_totals = self._placement.put_state(packed)
@@ -168,11 +168,11 @@ class TrainLoop:
             self.session.advance()
             if self.session.is_stopping:
                 self._leave(started)
-            self._train(self._fused.n_steps(self._plan, self.step, target), target)
+            self._train(min(self._plan.n_steps_in_call(self.step, self._fused.most_steps), target - self.step), target)
             self.session.progress(self.step, n_steps)
         fetch = self._packing.start_compute(self._totals)
         if n_steps and self.step < n_steps:
-            self._feed.prefetch(self.step, self._fused.n_steps(self._plan, self.step, n_steps))
+            self._feed.prefetch(self.step, self._plan.n_steps_in_call(self.step, self._fused.most_steps))
         self._fused.wait()
         if self._n_completed_steps == 0:
             wanted = n_steps or target
@@ -206,8 +206,10 @@ class TrainLoop:
         if n_taken:
             given = (self._state, self._totals, batch, self._root)
             self._step += n_taken
-            is_due = self.step == target
-            self._state, self._totals, self._grads = self._fused(n_taken, *given, is_due=is_due)
+            if self._fused.is_single_by_wish and self.step < target:
+                (self._state, self._totals), self._grads = self._fused.run_bare(*given), None
+            else:
+                self._state, self._totals, self._grads = self._fused(n_taken, *given)
             self._n_completed_steps += n_taken
         if time.perf_counter() > self._next_look:
             self._look(int(self._packing.unpack(self._totals)[_DIVERGED].compute()))
@@ -239,8 +241,7 @@ class TrainLoop:
 
     def _start_anew(self, step: int) -> None:
         self._step, self._n_completed_steps, self._elapsed_time = step, 0, 0.0
-        self._is_diverged = False
-        self._totals = self._no_totals
+        self._is_diverged, self._totals = False, self._no_totals
 
     def _resume(self, found: Checkpoint) -> None:
         started = time.perf_counter()
@@ -261,7 +262,7 @@ class TrainLoop:
         diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0.0, state.step + 1.0))
         seen: dict[str, Metric] = {"loss": loss, **output.metrics, _DIVERGED: diverged}
         state = dataclasses.replace(state, step=state.step + 1)
-        return state, seen, output.grads
+        return state, seen, output.grads if self._keep_grads else None
 
     def _fusable_step(self, state: TrainState, totals: PyTree, batch: Batch, root: Key) -> tuple[Any, Any, Any]:
         state, seen, grads = self._seen_in_step(state, batch, root)
