@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trellis.optimizers.configs import SGDExperimentalConfig as SGDExperimentalConfig
     from trellis.optimizers.configs import SLIDEConfig as SLIDEConfig
     from trellis.optimizers.gradients import compute_gradients as compute_gradients
+    from trellis.optimizers.gradients import update_state as update_state
     from trellis.optimizers.optimizer import UpdateRule as UpdateRule
     from trellis.optimizers.optimizer import build_optimizer as build_optimizer
     from trellis.optimizers.optimizer import register_optimizer_cls as register_optimizer_cls
@@ -93,5 +94,6 @@ __getattr__, __dir__, __all__ = door(
         "average_weights": "averaging",
         "AverageState": "averaging",
         "compute_gradients": "gradients",
+        "update_state": "gradients",
     },
 )

@@ -4,11 +4,13 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from trellis.aliases import Array, Batch, PyTree
 from trellis.batch import batch_size
 from trellis.errors import ArgumentError, ModelError
 from trellis.metrics import Mean, Metric, merge, zeros
+from trellis.model import StepOutput, TrainState
 
 
 class ForwardPass(Protocol):
@@ -38,6 +40,24 @@ def compute_gradients(
 
     grads, (model_state, seen) = jax.grad(mean_loss, has_aux=True)(params)
     return grads, model_state, seen
+
+
+def update_state(
+    state: TrainState,
+    *,
+    forward: ForwardPass,
+    optimizer: optax.GradientTransformation,
+    batch: Batch,
+    n_parts: int = 1,
+) -> tuple[TrainState, StepOutput]:
+    """The state after one update, and its loss, metrics and gradients."""
+    grads, model_state, seen = compute_gradients(
+        forward, params=state.params, model_state=state.model_state, batch=batch, n_parts=n_parts
+    )
+    updates, optimizer_state = optimizer.update(grads, state.optimizer_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    state = TrainState(state.step, params, model_state, optimizer_state)
+    return state, StepOutput(seen.pop("loss"), seen, grads)
 
 
 def _in_parts(

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from trellis.runtime.console import print_line as print_line
     from trellis.runtime.fused_steps import FusedSteps as FusedSteps
     from trellis.runtime.mesh import Placement as Placement
+    from trellis.runtime.mesh import build_placement as build_placement
     from trellis.runtime.random import StepKeys as StepKeys
+    from trellis.runtime.requirements import runtime_problems as runtime_problems
     from trellis.runtime.session import Attachable as Attachable
     from trellis.runtime.session import Event as Event
     from trellis.runtime.session import Session as Session
@@ -28,6 +30,8 @@ __getattr__, __dir__, __all__ = door(
         "Event": "session",
         "FusedSteps": "fused_steps",
         "Placement": "mesh",
+        "build_placement": "mesh",
+        "runtime_problems": "requirements",
         "Session": "session",
         "StepKeys": "random",
         "StepPlan": "step_plan",

@@ -110,15 +110,15 @@ class FusedSteps:
 
     def _compile(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> Callable[..., Any]:
         started = time.perf_counter()
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+        shardings, everywhere = jax.tree.map(lambda leaf: leaf.sharding, state), self._placement.replicated
         if n > 0:
             steps = self._one if n == 1 else self._scan
-            program = jax.jit(steps, donate_argnums=0, out_shardings=(shardings, None))
+            program = jax.jit(steps, donate_argnums=0, out_shardings=(shardings, everywhere))
         else:
             self._rest = self._nothing(state, totals, batch, constant)
-            kept = (shardings, jax.tree.map(lambda leaf: leaf.sharding, self._rest))
+            kept = (shardings, jax.tree.map(lambda leaf: leaf.sharding, self._rest), everywhere)
             # What such a step left is not read, but its memory is used again: nothing is allocated from call to call.
-            program = jax.jit(self._all_of_one, donate_argnums=(0, 1), keep_unused=True, out_shardings=(*kept, None))
+            program = jax.jit(self._all_of_one, donate_argnums=(0, 1), keep_unused=True, out_shardings=kept)
 
         def first(*arguments: Any) -> Any:
             results = program(*arguments)
@@ -128,9 +128,10 @@ class FusedSteps:
 
         return first
 
-    def _nothing(self, *given: PyTree) -> PyTree:
-        shapes, place = jax.eval_shape(self._step, *given)[2], self._placement.replicated
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=place), shapes)
+    def _nothing(self, state: PyTree, *given: PyTree) -> PyTree:
+        shapes = jax.eval_shape(self._step, state, *given)[2]
+        places = self._placement.shardings(shapes, like=state)
+        return jax.tree.map(lambda leaf, place: jnp.zeros(leaf.shape, leaf.dtype, device=place), shapes, places)
 
     def _all_of_one(self, state: PyTree, rest: PyTree, *given: PyTree) -> tuple[Any, Any, Any]:
         state, totals, rest = self._step(state, *given)

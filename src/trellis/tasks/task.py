@@ -15,7 +15,7 @@ from trellis.batch import batch_size
 from trellis.errors import ArgumentError, ModelError
 from trellis.loops import StepOutput, TrainState
 from trellis.metrics import Metric, MetricFunction, as_metric
-from trellis.optimizers import OptimizationConfig, build_optimizer, compute_gradients
+from trellis.optimizers import OptimizationConfig, build_optimizer, update_state
 from trellis.registry import Registry
 from trellis.runtime import RuntimeConfig, StepKeys
 from trellis.tasks.bound_model import BoundModel, Model
@@ -128,13 +128,7 @@ class Task(ABC):
             outputs = bound(features, training=True)
             return bound.model_state, self._measure(labels, outputs, bound, metrics, batch_size(part))
 
-        grads, model_state, seen = compute_gradients(
-            forward, params=state.params, model_state=state.model_state, batch=inputs, n_parts=n_microbatches
-        )
-        updates, optimizer_state = optimizer.update(grads, state.optimizer_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        state = TrainState(state.step, params, model_state, optimizer_state)
-        return state, StepOutput(seen.pop(self.loss), seen, grads)
+        return update_state(state, forward=forward, optimizer=optimizer, batch=inputs, n_parts=n_microbatches)
 
     def validation_step(
         self, inputs: Batch, model: BoundModel, metrics: Mapping[str, MetricFunction] | None = None
