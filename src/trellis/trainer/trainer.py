@@ -29,7 +29,7 @@ from trellis.metrics import Metric
 from trellis.model import StepOutput, TrainState, state_maker
 from trellis.optimizers import build_schedule
 from trellis.runtime import RuntimeConfig, StepKeys, build_placement, finish_saves, print_line
-from trellis.tasks import BoundModel, InputContext, Task, bind, lasting_init
+from trellis.tasks import BoundModel, InputContext, Task, bind, in_precision, lasting_init
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
     Evaluation,
@@ -71,6 +71,7 @@ class Trainer:
         self.runtime = runtime or RuntimeConfig()
         self.model_dir = Path(model_dir)
         self.model = task.build_model()
+        self._model = in_precision(self.model, dtype=self.runtime.mixed_precision_dtype)
         self.optimizer = task.create_optimizer(
             config.optimizer_config,
             runtime_config=self.runtime,
@@ -128,7 +129,7 @@ class Trainer:
     def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
         held = on_averages(checkpoint)
-        return BoundModel(self.model, params=held.model_params, model_state=held.model_state)
+        return BoundModel(self._model, params=held.model_params, model_state=held.model_state)
 
     def initialize(self) -> Checkpoint:
         """Step 0: the model's own variables after `Task.initialize`."""
@@ -219,7 +220,7 @@ class Trainer:
         return self.task.train_step(
             batch,
             state=state,
-            model=self.model,
+            model=self._model,
             optimizer=self.optimizer,
             metrics=self.task.build_metrics(training=True),
             keys=keys,
@@ -229,7 +230,7 @@ class Trainer:
     def _validation_step(
         self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys
     ) -> tuple[dict[str, Metric], dict[str, Any]]:
-        model = BoundModel(self.model, params=params, model_state=model_state)
+        model = BoundModel(self._model, params=params, model_state=model_state)
         logs = self.task.validation_step(batch, model, self.task.build_metrics(training=False))
         metrics = {name: value for name, value in logs.items() if isinstance(value, Metric)}
         return metrics, {name: value for name, value in logs.items() if name not in metrics}
