@@ -6,6 +6,7 @@ from typing import Any
 from trellis.config import Problem, origin_of
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
+from trellis.runtime import runtime_problems
 from trellis.spelling import nearest
 
 MODES = ("train", "eval", "train_and_eval", "continuous_eval", "continuous_train_and_eval", "train_and_post_eval")
@@ -36,6 +37,7 @@ def mode_problems(params: ExperimentConfig, *, mode: str) -> Iterator[Problem]:
     ):
         needed = "Set best_checkpoint_export_subdir and best_checkpoint_eval_metric, which say what better means."
         yield _problem(config, "early_stopping_steps", "is set, but nothing says what is best", needed)
+    yield from runtime_problems(params.runtime)
 
 
 def _problem(config: Any, name: str, message: str, advice: str) -> Problem:

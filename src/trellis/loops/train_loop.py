@@ -42,12 +42,13 @@ class TrainLoop:
         n_steps: The default is the end of the data, for data that knows it.
         collections: The rng collections to give to `init` and `apply`: `{"init": ["params"], "apply": ["dropout"]}`.
         mutable_collections: The collections that a step may change, as linen's `mutable`.
-        devices: The default is all local ones.
+        devices: The default is all local ones; a `Placement` arranges them in a mesh.
         n_fused_steps: The most steps in one compiled call; the default follows from the cost of a step.
         grads: Whether checkpoints hold the gradients of their last step, for the memory of one more set of parameters.
     """
 
     _totals: PyTree
+    _is_diverged: bool
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class TrainLoop:
         n_steps: int | None = None,
         collections: Mapping[str, Sequence[str]] | None = None,
         mutable_collections: Any = DenyList("intermediates"),  # noqa: B008  (immutable)
-        devices: Sequence[Any] | None = None,
+        devices: Sequence[Any] | Placement | None = None,
         stdout: bool = True,
         n_fused_steps: int | None = None,
         grads: bool = True,
@@ -70,18 +71,18 @@ class TrainLoop:
         self.n_steps_per_checkpoint = n_steps_per_checkpoint
         self._feed = build_feed(task.data, place="TrainTask.data")
         self.n_steps = self._feed.n_batches if n_steps is None else n_steps
-        self._placement = Placement(devices)
+        self._placement = Placement.of(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
-        self._keep_grads, self._has_ended, self._is_diverged = grads, False, False
-        self._lease, self._next_look = Lease(), 0.0
+        self._keep_grads, self._has_ended, self._lease, self._next_look = grads, False, Lease(), 0.0
 
         sample = self._feed.peek()
         self._placement.check_divisible(sample)
         rng_names = {"init": ["params"], "apply": [], **(collections or {})}
         inputs, _ = split_batch(sample if input_sample is None else (input_sample, ()))
         rngs = StepKeys(self._root, 0).rngs(rng_names["init"], prefix="init/")
-        make = state_maker(init.target if isinstance(init, CheckpointSource) else init, optimizer=task.optimizer)
-        shapes = jax.eval_shape(make, rngs, *inputs)
+        target = init.target if isinstance(init, CheckpointSource) else init
+        make = state_maker(target, optimizer=task.optimizer, keep_names=True)
+        shapes = self._placement.shapes(make, rngs, *inputs)
         mutable = mutable_names(shapes.model_state, mutable_collections)
         self._train_step = task.train_step or supervised_step(task, rng_names["apply"], mutable)
         self._fused = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps)
@@ -92,9 +93,9 @@ class TrainLoop:
         found = init(wanted) if isinstance(init, CheckpointSource) else wanted
         self._start_anew(found.step)
         if found is wanted:
-            self._state = self._placement.put_state(jax.jit(make)(rngs, *inputs))
+            self._state = self._placement.build_state(make, rngs, *inputs, like=shapes)
         else:
-            self._resume(found)
+            self._resume(found, shapes)
         self._fused.choose_most_steps(self._state, self._no_totals, sample, self._root)
         seconds = time.perf_counter() - started
         text = f"Total model initialization time is {seconds:.2f} seconds.\n{describe_weights(shapes.params)}\n"
@@ -243,13 +244,13 @@ class TrainLoop:
         self._step, self._n_completed_steps, self._elapsed_time = step, 0, 0.0
         self._is_diverged, self._totals = False, self._no_totals
 
-    def _resume(self, found: Checkpoint) -> None:
+    def _resume(self, found: Checkpoint, shapes: TrainState) -> None:
         started = time.perf_counter()
         if found.totals is not None:
             self._n_completed_steps, self._elapsed_time = found.n_completed_steps, found.elapsed_time
             self._totals = self._placement.put_state(pack(found.totals)[0])
         state = TrainState(jnp.int32(found.step), found.model_params, found.model_state, found.optimizer_state)
-        self._state = self._placement.put_state(state)
+        self._state = self._placement.put_state(state, like=shapes)
         n_skipped = self._feed.seek(found.step, found.position)
         if n_skipped:
             seconds = time.perf_counter() - started

@@ -102,16 +102,16 @@ class FusedSteps:
 
     def _compile(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> Callable[..., Any]:
         started = time.perf_counter()
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+        shardings, everywhere = jax.tree.map(lambda leaf: leaf.sharding, state), self._placement.replicated
         if n == 0:
-            program = jax.jit(self._bare, donate_argnums=0, out_shardings=(shardings, None))
+            program = jax.jit(self._bare, donate_argnums=0, out_shardings=(shardings, everywhere))
         else:
             if self._last is None:
                 self._last = self._nothing(n, state, totals, batch, constant)
-            kept = (shardings, jax.tree.map(lambda leaf: leaf.sharding, self._last))
+            kept = (shardings, jax.tree.map(lambda leaf: leaf.sharding, self._last), everywhere)
             steps = self._one if n == 1 else self._scan
             # What the last step left is not read, but its memory is used again: nothing is allocated from call to call.
-            program = jax.jit(steps, donate_argnums=(0, 1), keep_unused=True, out_shardings=(*kept, None))
+            program = jax.jit(steps, donate_argnums=(0, 1), keep_unused=True, out_shardings=kept)
 
         def first(*arguments: Any) -> Any:
             results = program(*arguments)
@@ -123,8 +123,9 @@ class FusedSteps:
 
     def _nothing(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> PyTree:
         one = jax.tree.map(lambda leaf: leaf[0], batch) if n > 1 else batch
-        shapes, place = jax.eval_shape(self._step, state, totals, one, constant)[2], self._placement.replicated
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=place), shapes)
+        shapes = jax.eval_shape(self._step, state, totals, one, constant)[2]
+        places = self._placement.shardings(shapes, like=state)
+        return jax.tree.map(lambda leaf, place: jnp.zeros(leaf.shape, leaf.dtype, device=place), shapes, places)
 
     def _bare(self, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> tuple[Any, Any]:
         return self._step(state, totals, batch, constant)[:2]

@@ -28,8 +28,8 @@ from trellis.loops import Checkpoint, CheckpointSource, EvalLoop, EvalTask, Summ
 from trellis.metrics import Metric
 from trellis.model import StepOutput, TrainState, state_maker
 from trellis.optimizers import build_schedule
-from trellis.runtime import RuntimeConfig, StepKeys, finish_saves, print_line
-from trellis.tasks import BoundModel, InputContext, Task, bind, lasting_init
+from trellis.runtime import RuntimeConfig, StepKeys, build_placement, finish_saves, print_line
+from trellis.tasks import BoundModel, InputContext, Task, bind, in_precision, lasting_init
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
     Evaluation,
@@ -71,6 +71,7 @@ class Trainer:
         self.runtime = runtime or RuntimeConfig()
         self.model_dir = Path(model_dir)
         self.model = task.build_model()
+        self._model = in_precision(self.model, dtype=self.runtime.mixed_precision_dtype)
         self.optimizer = task.create_optimizer(
             config.optimizer_config,
             runtime_config=self.runtime,
@@ -80,9 +81,11 @@ class Trainer:
         self._evaluates = evaluate
         self._extensions = tuple(extensions)
         self._save_summary = save_summary
+        self._placement = build_placement(self.runtime)
         self._root = jax.random.key(self.runtime.seed)
         self._skipped = SkippedData(self.model_dir)
         self._reader = CheckpointFileReader(dir=self.model_dir, target=lasting_init(self.model))
+        self._make_state = state_maker(self._reader.target, optimizer=self.optimizer, keep_names=True)
         takes_parts = "n_microbatches" in inspect.signature(task.train_step).parameters
         if config.n_microbatches != 1 and not takes_parts:
             raise ArgumentError(
@@ -126,12 +129,12 @@ class Trainer:
     def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
         held = on_averages(checkpoint)
-        return BoundModel(self.model, params=held.model_params, model_state=held.model_state)
+        return BoundModel(self._model, params=held.model_params, model_state=held.model_state)
 
     def initialize(self) -> Checkpoint:
         """Step 0: the model's own variables after `Task.initialize`."""
-        make = state_maker(self._reader.target, optimizer=self.optimizer)
-        state = jax.jit(make)(self._init_rngs, *self._sample_inputs)
+        given = (self._make_state, self._init_rngs, *self._sample_inputs)
+        state = self._placement.build_state(*given, like=self._placement.shapes(*given))
         variables = dict(self.task.initialize(bind(self.model, state)))
         params = variables.pop("params", {})
         return Checkpoint.of(TrainState(state.step, params, variables, self.optimizer.init(params)), step=0)
@@ -146,7 +149,7 @@ class Trainer:
         """The extension that evaluates a checkpoint."""
         steps = self.config.validation_steps
         task = EvalTask(data=self._validation_data, validation_step=self._validation_step, host_metrics=self.task)
-        loop = EvalLoop(task=task, rnkey=self._root, n_steps=None if steps == -1 else steps, devices=self._devices)
+        loop = EvalLoop(task=task, rnkey=self._root, n_steps=None if steps == -1 else steps, devices=self._placement)
         writers = validation_writers(self.config, model_dir=self.model_dir, save_summary=self._save_summary)
         return Evaluation(loop, best=self.best, then=writers)
 
@@ -181,7 +184,7 @@ class Trainer:
             rnkey=self._root,
             n_steps=config.train_steps,
             n_steps_per_checkpoint=periods,
-            devices=self._devices,
+            devices=self._placement,
         )
 
     def _build_extensions(self, stopping: EarlyStopping | None) -> list[Callable[[Any], Any]]:
@@ -217,7 +220,7 @@ class Trainer:
         return self.task.train_step(
             batch,
             state=state,
-            model=self.model,
+            model=self._model,
             optimizer=self.optimizer,
             metrics=self.task.build_metrics(training=True),
             keys=keys,
@@ -227,7 +230,7 @@ class Trainer:
     def _validation_step(
         self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys
     ) -> tuple[dict[str, Metric], dict[str, Any]]:
-        model = BoundModel(self.model, params=params, model_state=model_state)
+        model = BoundModel(self._model, params=params, model_state=model_state)
         logs = self.task.validation_step(batch, model, self.task.build_metrics(training=False))
         metrics = {name: value for name, value in logs.items() if isinstance(value, Metric)}
         return metrics, {name: value for name, value in logs.items() if name not in metrics}
@@ -253,15 +256,8 @@ class Trainer:
 
     @cached_property
     def _template(self) -> Checkpoint:
-        make = state_maker(self._reader.target, optimizer=self.optimizer)
-        return Checkpoint.of(jax.eval_shape(make, self._init_rngs, *self._sample_inputs), step=0)
-
-    @property
-    def _devices(self) -> Sequence[Any]:
-        devices: list[Any] = jax.local_devices()
-        if self.runtime.distribution_strategy in ("off", "one_device"):
-            return devices[:1]
-        return devices[: self.runtime.num_gpus or None]
+        shapes = self._placement.shapes(self._make_state, self._init_rngs, *self._sample_inputs)
+        return Checkpoint.of(shapes, step=0)
 
     def _build_inputs(self, params: Any) -> Any:
         takes_context = "input_context" in inspect.signature(self.task.build_inputs).parameters
