@@ -20,6 +20,7 @@ from trellis.registry import Registry
 from trellis.runtime import RuntimeConfig, StepKeys
 from trellis.tasks.bound_model import BoundModel, Model
 from trellis.tasks.configs import DifferentialPrivacyConfig, TaskConfig
+from trellis.tasks.gradient_noise import add_gradient_noise
 from trellis.tasks.warm_start import read_warm_start
 
 
@@ -131,7 +132,8 @@ class Task(ABC):
         grads, model_state, seen = compute_gradients(
             forward, params=state.params, model_state=state.model_state, batch=inputs, n_parts=n_microbatches
         )
-        updates, optimizer_state = optimizer.update(grads, state.optimizer_state, state.params)
+        update = optax.with_extra_args_support(optimizer).update
+        updates, optimizer_state = update(grads, state.optimizer_state, state.params, step=state.step)
         params = optax.apply_updates(state.params, updates)
         state = TrainState(state.step, params, model_state, optimizer_state)
         return state, StepOutput(seen.pop(self.loss), seen, grads)
@@ -185,7 +187,7 @@ class Task(ABC):
             return optimizer
         seed = 0 if runtime_config is None else runtime_config.seed
         stddev = dp_config.clipping_norm * dp_config.noise_multiplier
-        noise = optax.add_noise(stddev**2, gamma=0.0, key=jax.random.key(seed)) if stddev else optax.identity()
+        noise = add_gradient_noise(stddev, key=jax.random.key(seed)) if stddev else optax.identity()
         return optax.chain(optax.clip_by_global_norm(dp_config.clipping_norm), noise, optimizer)
 
     def _measure(
