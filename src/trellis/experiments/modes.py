@@ -19,7 +19,7 @@ from trellis.extensions import regular_files, replace_file
 from trellis.loops import Summary
 from trellis.runtime import print_line
 from trellis.tasks import BoundModel, Task, get_task
-from trellis.trainer import Trainer
+from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, Trainer
 
 _PACKAGES = ("trellis", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorboardX")
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -63,10 +63,9 @@ def run_experiment(
     runs_post_eval = run_post_eval or mode == "train_and_post_eval"
     if trains:
         _write_params(params, directory)
-    trainer = Trainer(
-        task or get_task(params.task, logging_dir=str(directory)),
-        config=params.trainer,
-        runtime=params.runtime,
+    trainer = build_trainer(
+        params,
+        task=task or get_task(params.task, logging_dir=str(directory)),
         model_dir=directory,
         evaluate=mode == "train_and_eval",
         extensions=extensions,
@@ -78,7 +77,18 @@ def run_experiment(
     return trainer.bound_model(last or trainer.read_checkpoint()), _logs(trainer, last) if runs_post_eval else {}
 
 
-def _run(trainer: Trainer, mode: str) -> Any:
+def build_trainer(params: ExperimentConfig, *, task: Task, model_dir: Path, **how: Any) -> Trainer | ProgressiveTrainer:
+    """The trainer of the kind that the config asks for.
+
+    Args:
+        how: What else both kinds take.
+    """
+    if isinstance(params.trainer, ProgressiveTrainerConfig):
+        return ProgressiveTrainer(task, config=params.trainer, runtime=params.runtime, model_dir=model_dir, **how)
+    return Trainer(task, config=params.trainer, runtime=params.runtime, model_dir=model_dir, **how)
+
+
+def _run(trainer: Trainer | ProgressiveTrainer, mode: str) -> Any:
     if mode == "eval":
         return _report(trainer.evaluate())
     if mode == "continuous_eval":
@@ -124,7 +134,7 @@ def _has_stopped_early(directory: Path) -> bool:
     return b"stopped_early" in kinds and kinds[-1] == b"stopped"
 
 
-def _evaluate_file(trainer: Trainer, path: Path) -> Summary | None:
+def _evaluate_file(trainer: Trainer | ProgressiveTrainer, path: Path) -> Summary | None:
     try:
         return _report(trainer.evaluate(trainer.read_checkpoint(path)))
     except (OSError, ValueError):
@@ -141,7 +151,7 @@ def _report(summary: Summary) -> Summary:
     return summary
 
 
-def _logs(trainer: Trainer, last: Summary) -> dict[str, float]:
+def _logs(trainer: Trainer | ProgressiveTrainer, last: Summary) -> dict[str, float]:
     """The metrics of an evaluation under their published names."""
     logs = {"validation_loss" if name == "loss" else name: value for name, value in last.metrics["eval"].items()}
     if trainer.best is not None:

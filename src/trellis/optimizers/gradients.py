@@ -67,7 +67,8 @@ def update_state(
     scale = current_loss_scale(state.optimizer_state)
     given = {"params": state.params, "model_state": state.model_state, "batch": batch}
     grads, model_state, seen = compute_gradients(forward, **given, n_parts=n_parts, loss_scale=scale)
-    updates, optimizer_state = optimizer.update(grads, state.optimizer_state, state.params)
+    update = optax.with_extra_args_support(optimizer).update
+    updates, optimizer_state = update(grads, state.optimizer_state, state.params, step=state.step)
     params = optax.apply_updates(state.params, updates)
     loss = seen.pop("loss")
     if scale is not None:

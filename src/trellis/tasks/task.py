@@ -20,6 +20,7 @@ from trellis.registry import Registry
 from trellis.runtime import RuntimeConfig, StepKeys
 from trellis.tasks.bound_model import BoundModel, Model
 from trellis.tasks.configs import DifferentialPrivacyConfig, TaskConfig
+from trellis.tasks.gradient_noise import add_gradient_noise
 from trellis.tasks.warm_start import read_warm_start
 
 
@@ -179,8 +180,7 @@ class Task(ABC):
         optimizer = build_optimizer(optimizer_config, n_steps=n_steps)
         if dp_config is not None:
             stddev = dp_config.clipping_norm * dp_config.noise_multiplier
-            key = jax.random.key(runtime.seed)
-            noise = optax.add_noise(stddev**2, gamma=0.0, key=key) if stddev else optax.identity()
+            noise = add_gradient_noise(stddev, key=jax.random.key(runtime.seed)) if stddev else optax.identity()
             optimizer = optax.chain(optax.clip_by_global_norm(dp_config.clipping_norm), noise, optimizer)
         is_scaled = runtime.mixed_precision_dtype == "float16"
         return scale_loss(optimizer, loss_scale=runtime.loss_scale) if is_scaled else optimizer

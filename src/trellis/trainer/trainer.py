@@ -2,10 +2,9 @@
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import jax
 
 from trellis.aliases import Batch, PyTree
 from trellis.batch import split_batch
-from trellis.data import Replay, is_stream
+from trellis.data import is_stream
 from trellis.errors import ArgumentError, DivergedError
 from trellis.extensions import (
     BestCheckpointFileWriter,
@@ -29,7 +28,7 @@ from trellis.metrics import Metric
 from trellis.model import StepOutput, TrainState, state_maker
 from trellis.optimizers import build_schedule
 from trellis.runtime import RuntimeConfig, StepKeys, build_placement, finish_saves, print_line
-from trellis.tasks import BoundModel, InputContext, Task, bind, in_precision, lasting_init
+from trellis.tasks import BoundModel, Task, bind, in_precision, lasting_init
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
     Evaluation,
@@ -39,6 +38,7 @@ from trellis.trainer.default_extensions import (
     on_averages,
     validation_writers,
 )
+from trellis.trainer.stage import Stage, peeked, whole_stage
 
 
 class Trainer:
@@ -53,6 +53,7 @@ class Trainer:
         evaluate: Whether `train` evaluates every `validation_interval` steps and at the last.
         extensions: What else to do with every checkpoint of the training, metrics included.
         save_summary: Whether to write metrics to files.
+        stage: What to run on if not on the task's own model and data from step 0.
     """
 
     def __init__(
@@ -65,18 +66,20 @@ class Trainer:
         evaluate: bool = True,
         extensions: Sequence[Callable[[Any], Any]] = (),
         save_summary: bool = True,
+        stage: Stage | None = None,
     ) -> None:
         self.task = task
         self.config = config
         self.runtime = runtime or RuntimeConfig()
         self.model_dir = Path(model_dir)
-        self.model = task.build_model()
+        self._stage = stage or whole_stage(task, runtime=self.runtime)
+        self.model = self._stage.model
         self._model = in_precision(self.model, dtype=self.runtime.mixed_precision_dtype)
         self.optimizer = task.create_optimizer(
             config.optimizer_config,
             runtime_config=self.runtime,
             dp_config=getattr(task.task_config, "differential_privacy_config", None),
-            n_steps=config.train_steps or None,
+            n_steps=self._n_steps or None,
         )
         self._evaluates = evaluate
         self._extensions = tuple(extensions)
@@ -84,7 +87,9 @@ class Trainer:
         self._placement = build_placement(self.runtime)
         self._root = jax.random.key(self.runtime.seed)
         self._skipped = SkippedData(self.model_dir)
-        self._reader = CheckpointFileReader(dir=self.model_dir, target=lasting_init(self.model))
+        self._reader = CheckpointFileReader(
+            dir=self.model_dir, target=lasting_init(self.model), after=self._stage.start_step or -1
+        )
         self._make_state = state_maker(self._reader.target, optimizer=self.optimizer, keep_names=True)
         takes_parts = "n_microbatches" in inspect.signature(task.train_step).parameters
         if config.n_microbatches != 1 and not takes_parts:
@@ -99,12 +104,16 @@ class Trainer:
         None if there was nothing left to do. When the loss blows up, goes back to the last checkpoint file and past
         the data since, up to `recovery_max_trials` times; after that the error is raised.
         """
-        self._train_data  # noqa: B018  (built first: the model is initialised with its inputs)
+        self.build_train_data()
         while True:
             try:
                 return self._train()
             except DivergedError as error:
                 self._recover(error)
+
+    def build_train_data(self) -> Any:
+        """The training data; once it is built, its first batch is what the model is initialised with."""
+        return self._train_data
 
     def evaluate(self, checkpoint: Checkpoint | None = None) -> Summary:
         """The metrics of a checkpoint, by default of the newest file, on the validation data."""
@@ -132,12 +141,14 @@ class Trainer:
         return BoundModel(self._model, params=held.model_params, model_state=held.model_state)
 
     def initialize(self) -> Checkpoint:
-        """Step 0: the model's own variables after `Task.initialize`."""
+        """The first step: the model's own variables after `Task.initialize`."""
         given = (self._make_state, self._init_rngs, *self._sample_inputs)
         state = self._placement.build_state(*given, like=self._placement.shapes(*given))
-        variables = dict(self.task.initialize(bind(self.model, state)))
+        variables = dict(self._stage.initialize(bind(self.model, state)))
         params = variables.pop("params", {})
-        return Checkpoint.of(TrainState(state.step, params, variables, self.optimizer.init(params)), step=0)
+        # An iterator of this stage is not read yet, however many steps there were before.
+        state = TrainState(state.step, params, variables, self.optimizer.init(params))
+        return Checkpoint.of(state, step=self._stage.start_step, position={"n_batches": 0})
 
     @cached_property
     def best(self) -> BestCheckpointFileWriter | None:
@@ -172,7 +183,7 @@ class Trainer:
     def _build_train_loop(self) -> TrainLoop:
         config = self.config
         periods = [config.steps_per_loop, config.summary_interval, config.checkpoint_interval]
-        periods += [config.validation_interval] if self._evaluates else []
+        periods += [*self._stage.periods, *([config.validation_interval] if self._evaluates else [])]
         return TrainLoop(
             init=_Start(self._reader, self.initialize),
             input_sample=self._sample_inputs,
@@ -185,17 +196,19 @@ class Trainer:
             n_steps=config.train_steps,
             n_steps_per_checkpoint=periods,
             devices=self._placement,
+            grads=config.keep_gradients,
         )
 
     def _build_extensions(self, stopping: EarlyStopping | None) -> list[Callable[[Any], Any]]:
-        rate, n_steps = self.config.optimizer_config, self.config.train_steps
-        has_rate = rate.learning_rate.type is not None
+        rate, start = self.config.optimizer_config, self._stage.start_step
+        schedule = build_schedule(rate, n_steps=self._n_steps) if rate.learning_rate.type is not None else None
         return default_extensions(
             self.config,
             model_dir=self.model_dir,
             evaluation=self.evaluation if self._evaluates else None,
             stopping=stopping,
-            schedule=build_schedule(rate, n_steps=n_steps) if has_rate else None,
+            # An optimizer counts the steps of its own stage.
+            schedule=schedule and (lambda step: schedule(step - start)),
             extensions=self._extensions,
             save_summary=self._save_summary,
         )
@@ -208,8 +221,8 @@ class Trainer:
                 way = "recovery needs training data that is a stream (`batch(step)`)"
             error.add_note(f"{way}. Lower the learning rate, clip gradients, or look at the data of those steps.")
             raise error
-        found = self._reader.read()
-        step = 0 if found is None else found.step
+        found = self._reader.find_step()
+        step = self._stage.start_step if found is None else found
         self._skipped.add(step=step, n_batches=error.step - step)
         left_out = f"past the {error.step - step} batches since"
         print_line(f"{error} Recovery {n_trials + 1} of {most}: back to step {step}, {left_out}.")
@@ -237,32 +250,31 @@ class Trainer:
 
     @cached_property
     def _train_data(self) -> Any:
-        return self._build_inputs(self.task.task_config.train_data)
+        return self._stage.build_train_data()
 
     @cached_property
     def _validation_data(self) -> Any:
-        return self._build_inputs(self.task.task_config.validation_data)
+        return self._stage.build_validation_data()
 
     @cached_property
     def _sample_inputs(self) -> tuple[Any, ...]:
         # A run that only evaluates has no need of training data, nor perhaps any.
         side = "_train_data" if "_train_data" in vars(self) else "_validation_data"
-        sample, vars(self)[side] = _peeked(getattr(self, side))
+        sample, vars(self)[side] = peeked(getattr(self, side))
         return split_batch(sample)[0]
 
     @cached_property
     def _init_rngs(self) -> dict[str, Any]:
-        return StepKeys(self._root, 0).rngs(["params"], prefix="init/")
+        return StepKeys(self._root, self._stage.start_step).rngs(["params"], prefix="init/")
 
     @cached_property
     def _template(self) -> Checkpoint:
         shapes = self._placement.shapes(self._make_state, self._init_rngs, *self._sample_inputs)
         return Checkpoint.of(shapes, step=0)
 
-    def _build_inputs(self, params: Any) -> Any:
-        takes_context = "input_context" in inspect.signature(self.task.build_inputs).parameters
-        context = {"input_context": InputContext(seed=self.runtime.seed)} if takes_context else {}
-        return self.task.build_inputs(params, **context)
+    @property
+    def _n_steps(self) -> int:
+        return self.config.train_steps - self._stage.start_step
 
 
 class _Start(CheckpointSource):
@@ -276,13 +288,3 @@ class _Start(CheckpointSource):
     def __call__(self, initializer: Checkpoint) -> Checkpoint:
         found = self._reader(initializer)
         return self._initialize() if found is initializer else found
-
-
-def _peeked(data: Any) -> tuple[Batch, Any]:
-    """The first batch, and data that still has it."""
-    if is_stream(data):
-        return data.batch(0), data
-    if isinstance(data, Iterator):
-        first = next(data)
-        return first, chain([first], data)
-    return next(iter(Replay(data, n_batches=1, place="Task.build_inputs"))), data
