@@ -4,7 +4,7 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ from trellis.loops import Checkpoint, CheckpointSource, EvalLoop, EvalTask, Summ
 from trellis.metrics import Metric
 from trellis.model import StepOutput, TrainState, state_maker
 from trellis.optimizers import build_schedule
-from trellis.runtime import RuntimeConfig, StepKeys, build_placement, finish_saves, print_line
-from trellis.tasks import BoundModel, Task, bind, in_precision, lasting_init
+from trellis.runtime import Precision, RuntimeConfig, StepKeys, build_placement, finish_saves, print_line
+from trellis.tasks import BoundModel, Model, Task, WrappedModel, bind, lasting_init
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
     Evaluation,
@@ -74,7 +74,6 @@ class Trainer:
         self.model_dir = Path(model_dir)
         self._stage = stage or whole_stage(task, runtime=self.runtime)
         self.model = self._stage.model
-        self._model = in_precision(self.model, dtype=self.runtime.mixed_precision_dtype)
         self.optimizer = task.create_optimizer(
             config.optimizer_config,
             runtime_config=self.runtime,
@@ -138,12 +137,11 @@ class Trainer:
     def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
         held = on_averages(checkpoint)
-        return BoundModel(self._model, params=held.model_params, model_state=held.model_state)
+        return BoundModel(self._computing_model(), params=held.model_params, model_state=held.model_state)
 
     def initialize(self) -> Checkpoint:
         """The first step: the model's own variables after `Task.initialize`."""
-        given = (self._make_state, self._init_rngs, *self._sample_inputs)
-        state = self._placement.build_state(*given, like=self._placement.shapes(*given))
+        state = self._placement.build_state(self._make_state, self._init_rngs, *self._sample_inputs, like=self._shapes)
         variables = dict(self._stage.initialize(bind(self.model, state)))
         params = variables.pop("params", {})
         # An iterator of this stage is not read yet, however many steps there were before.
@@ -190,7 +188,7 @@ class Trainer:
             task=TrainTask(
                 data=self._skipped.applied_to(self._train_data),
                 optimizer=self.optimizer,
-                train_step=self._train_step,
+                train_step=partial(self._train_step, self._computing_model(training=True)),
             ),
             rnkey=self._root,
             n_steps=config.train_steps,
@@ -227,23 +225,34 @@ class Trainer:
         left_out = f"past the {error.step - step} batches since"
         print_line(f"{error} Recovery {n_trials + 1} of {most}: back to step {step}, {left_out}.")
 
-    def _train_step(self, state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
+    def _train_step(
+        self, model: Model, state: TrainState, batch: Batch, keys: StepKeys
+    ) -> tuple[TrainState, StepOutput]:
         # A task's own step need not know of parts if there are none.
         parts = {"n_microbatches": self.config.n_microbatches} if self.config.n_microbatches != 1 else {}
         return self.task.train_step(
             batch,
             state=state,
-            model=self._model,
+            model=model,
             optimizer=self.optimizer,
             metrics=self.task.build_metrics(training=True),
             keys=keys,
             **parts,
         )
 
+    def _computing_model(self, *, training: bool = False) -> Model:
+        dtype = self.runtime.mixed_precision_dtype
+        lower = Precision(dtype or "float32").applied_to
+        if training and self._placement.shares_params:
+            gather = self._placement.gathering(self._shapes.params)
+            # In this order what is gathered is already small.
+            return WrappedModel(self.model, lambda apply: lower(gather(apply)))
+        return WrappedModel(self.model, lower) if dtype else self.model
+
     def _validation_step(
         self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys
     ) -> tuple[dict[str, Metric], dict[str, Any]]:
-        model = BoundModel(self._model, params=params, model_state=model_state)
+        model = BoundModel(self._computing_model(), params=params, model_state=model_state)
         logs = self.task.validation_step(batch, model, self.task.build_metrics(training=False))
         metrics = {name: value for name, value in logs.items() if isinstance(value, Metric)}
         return metrics, {name: value for name, value in logs.items() if name not in metrics}
@@ -268,9 +277,12 @@ class Trainer:
         return StepKeys(self._root, self._stage.start_step).rngs(["params"], prefix="init/")
 
     @cached_property
+    def _shapes(self) -> Any:
+        return self._placement.shapes(self._make_state, self._init_rngs, *self._sample_inputs)
+
+    @cached_property
     def _template(self) -> Checkpoint:
-        shapes = self._placement.shapes(self._make_state, self._init_rngs, *self._sample_inputs)
-        return Checkpoint.of(shapes, step=0)
+        return Checkpoint.of(self._shapes, step=0)
 
     @property
     def _n_steps(self) -> int:
