@@ -224,8 +224,9 @@ def test_files_that_cannot_go_along_are_told_first(name: str, source: str, messa
 
 def test_a_model_that_depends_on_the_size_of_its_batches_needs_one(tmp_path: Path) -> None:
     signature = Signature(lambda v, x: x.reshape(-1, 16), X)
-    with pytest.raises(ModelError, match="f cannot be exported for batches of any size: .* Give a batch_size"):
-        export_model(tmp_path / "any", variables={}, signatures={"f": signature})
+    for answer in (signature, Signature(lambda v, x: x.reshape(len(x), 2, 4), X)):
+        with pytest.raises(ModelError, match="f cannot be exported for batches of any size: .* Give a batch_size"):
+            export_model(tmp_path / "any", variables={}, signatures={"f": answer})
     model = load_model(export_model(tmp_path / "two", variables={}, signatures={"f": signature}, batch_size=2))
     assert model(X[:2]).shape == (1, 16)
     with pytest.raises(DataError, match=r"but it takes inputs float32\[2, 8\]"):
@@ -243,6 +244,13 @@ def test_a_model_that_runs_on_one_platform_alone_is_exported_for_it(
     assert model.manifest.platforms == ("cpu",)
     assert "f is exported for cpu alone: for cpu, cuda, tpu at once JAX says: " in capsys.readouterr().out
     np.testing.assert_array_equal(model(X), X)
+
+
+def test_what_is_wrong_with_a_function_is_raised_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="absent"):
+        export_model(tmp_path / "f", variables={}, signatures={"f": Signature(lambda v, x: x["absent"], {"x": X})})
+    with pytest.raises(ArgumentError, match="There is no platform 'gpu'. There are: cpu, cuda, tpu, rocm."):
+        export_model(tmp_path / "f", variables={}, signatures={"f": Signature(MODEL.apply, X)}, platforms=["gpu"])
 
 
 def test_a_model_for_another_platform_says_what_to_do(tmp_path: Path) -> None:

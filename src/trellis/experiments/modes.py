@@ -61,11 +61,11 @@ def run_experiment(
         return run_continuous_finetune(params, model_dir=directory)
     trains = mode in ("train", "train_and_eval", "train_and_post_eval")
     runs_post_eval = run_post_eval or mode == "train_and_post_eval"
-    if trains:
-        _write_params(params, directory)
     trainer = build_trainer(
         params, mode=mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
     )
+    if trains:
+        _write_params(params, directory)
     last = _run(trainer, mode)
     if runs_post_eval:
         last = trainer.evaluate(last)

@@ -74,6 +74,7 @@ def export_model(
     target = Path(output_dir)
     check_free(target)
     _check_files(files or {})
+    _check_platforms(platforms or ())
     if not signatures:
         raise ArgumentError("export_model was given no signatures, so there is nothing that the model could answer.")
     arrays, rebuild = _named_arrays(variables)
@@ -112,6 +113,12 @@ def _check_files(files: Mapping[str, str | os.PathLike[str]]) -> None:
             raise ArgumentError(f"The name {name!r} for `{source}` leads out of the model's directory.")
 
 
+def _check_platforms(platforms: Sequence[str]) -> None:
+    for name in platforms:
+        if name not in (*PLATFORMS, "rocm"):
+            raise ArgumentError(f"There is no platform {name!r}. There are: {', '.join(PLATFORMS)}, rocm.")
+
+
 def _named_arrays(variables: PyTree) -> tuple[dict[str, np.ndarray], Callable[[Mapping[str, Any]], PyTree]]:
     """Arrays by path, and a function that makes the variables of them again."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(variables)
@@ -147,18 +154,21 @@ def _export(
         return signature.function(rebuild(arrays), inputs)
 
     size_of_batch(signature.inputs)
-    used, function = _without_unused(call, shapes, jax.eval_shape(lambda tree: tree, signature.inputs))
+    # By itself and with sizes that are numbers first: what is wrong then is wrong with the function.
+    example = jax.eval_shape(lambda tree: tree, signature.inputs)
+    jax.eval_shape(call, shapes, example)
+    used, function = _without_unused(call, shapes, example)
     (symbol,) = export.symbolic_shape(BATCH) if batch_size is None else (batch_size,)
     inputs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((symbol, *leaf.shape[1:]), leaf.dtype), used)
-    wanted = tuple(platforms or PLATFORMS)
     try:
-        # By itself, so that what is wrong with the function is not taken for what is wrong with a platform.
         jax.eval_shape(function, shapes, inputs)
-    except jax.errors.InconclusiveDimensionOperation as error:
+    except Exception as error:
+        said = str(error).splitlines()[0]
         raise ModelError(
-            f"{name} cannot be exported for batches of any size: {str(error).splitlines()[0]} "
-            f"Give a batch_size, or write it without numbers that follow from the size of a batch."
+            f"{name} cannot be exported for batches of {batch_size or 'any size'}: {said} Give a batch_size that it "
+            f"takes, or let it use x.shape[0] where it needs the size of a batch as a number."
         ) from error
+    wanted = tuple(platforms or PLATFORMS)
     try:
         return export.export(jax.jit(function), platforms=wanted)(shapes, inputs)
     except Exception as error:
