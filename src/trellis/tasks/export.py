@@ -47,7 +47,6 @@ def export_task(
 
 def _with_variables(step: InferenceStep, model: BoundModel) -> ServingFunction:
     def function(variables: Mapping[str, Any], inputs: PyTree, /) -> PyTree:
-        state = {name: value for name, value in variables.items() if name != "params"}
-        return step(inputs, BoundModel(model.model, params=variables.get("params", {}), model_state=state))
+        return step(inputs, model.with_variables(variables))
 
     return function
