@@ -53,6 +53,10 @@ class CheckpointMismatchError(CheckpointFileError):
     """A checkpoint file that holds another structure than the one asked for."""
 
 
+class ServedModelError(TrellisError, OSError):
+    """A served model that cannot be written or read."""
+
+
 class MissingPackageError(TrellisError, ImportError):
     """An optional package that is used but not installed."""
 

@@ -61,31 +61,38 @@ def run_experiment(
         return run_continuous_finetune(params, model_dir=directory)
     trains = mode in ("train", "train_and_eval", "train_and_post_eval")
     runs_post_eval = run_post_eval or mode == "train_and_post_eval"
+    trainer = build_trainer(
+        params, mode=mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
+    )
     if trains:
         _write_params(params, directory)
-    trainer = build_trainer(
-        params,
-        task=task or get_task(params.task, logging_dir=str(directory)),
-        model_dir=directory,
-        evaluate=mode == "train_and_eval",
-        extensions=extensions,
-        save_summary=save_summary,
-    )
     last = _run(trainer, mode)
     if runs_post_eval:
         last = trainer.evaluate(last)
     return trainer.bound_model(last or trainer.read_checkpoint()), _logs(trainer, last) if runs_post_eval else {}
 
 
-def build_trainer(params: ExperimentConfig, *, task: Task, model_dir: Path, **how: Any) -> Trainer | ProgressiveTrainer:
-    """The trainer of the kind that the config asks for.
-
-    Args:
-        how: What else both kinds take.
-    """
-    if isinstance(params.trainer, ProgressiveTrainerConfig):
-        return ProgressiveTrainer(task, config=params.trainer, runtime=params.runtime, model_dir=model_dir, **how)
-    return Trainer(task, config=params.trainer, runtime=params.runtime, model_dir=model_dir, **how)
+def build_trainer(
+    params: ExperimentConfig,
+    *,
+    mode: str,
+    model_dir: Path,
+    task: Task | None = None,
+    extensions: Sequence[Callable[[Any], Any]] = (),
+    save_summary: bool = True,
+) -> Trainer | ProgressiveTrainer:
+    """The trainer of a run, of the kind that its config asks for."""
+    kind: Any = ProgressiveTrainer if isinstance(params.trainer, ProgressiveTrainerConfig) else Trainer
+    trainer: Trainer | ProgressiveTrainer = kind(
+        task or get_task(params.task, logging_dir=str(model_dir)),
+        config=params.trainer,
+        runtime=params.runtime,
+        model_dir=model_dir,
+        evaluate=mode == "train_and_eval",
+        extensions=extensions,
+        save_summary=save_summary,
+    )
+    return trainer
 
 
 def _run(trainer: Trainer | ProgressiveTrainer, mode: str) -> Any:

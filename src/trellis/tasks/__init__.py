@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from trellis.tasks.configs import DifferentialPrivacyConfig as DifferentialPrivacyConfig
     from trellis.tasks.configs import DigitsConfig as DigitsConfig
     from trellis.tasks.configs import TaskConfig as TaskConfig
+    from trellis.tasks.export import export_task as export_task
+    from trellis.tasks.task import InferenceStep as InferenceStep
     from trellis.tasks.task import InputContext as InputContext
     from trellis.tasks.task import Task as Task
     from trellis.tasks.task import get_task as get_task
@@ -27,6 +29,8 @@ __getattr__, __dir__, __all__ = door(
         "register_task_cls": "task",
         "get_task": "task",
         "InputContext": "task",
+        "InferenceStep": "task",
+        "export_task": "export",
         "Model": "bound_model",
         "BoundModel": "bound_model",
         "bind": "bound_model",

@@ -1,5 +1,6 @@
 """A model together with its variables, as a task's steps call it."""
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -101,6 +102,13 @@ class BoundModel:
     def variables(self) -> Variables:
         """All collections, parameters included."""
         return {"params": self.params, **self.model_state}
+
+    def with_variables(self, variables: Variables) -> "BoundModel":
+        """The same model with other variables."""
+        other = copy.copy(self)
+        other.params = variables.get("params", {})
+        other.model_state = {name: value for name, value in variables.items() if name != "params"}
+        return other
 
     def __call__(self, inputs: Any, *, training: bool = False) -> Any:
         """The outputs; a tuple of inputs is several arguments."""

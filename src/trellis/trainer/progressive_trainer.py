@@ -99,6 +99,10 @@ class ProgressiveTrainer:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
         return self._trainer_of(checkpoint.step).bound_model(checkpoint)
 
+    def inference_inputs(self, step: int) -> Any:
+        """The inputs of a first batch, as `Task.inference_step` takes them in the stage of a step."""
+        return self._trainer_of(step).inference_inputs()
+
     @property
     def best(self) -> BestCheckpointFileWriter | None:
         """The writer of the best checkpoint file, if the config asks for one."""

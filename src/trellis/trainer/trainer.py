@@ -23,7 +23,7 @@ from trellis.extensions import (
     restore_file,
     serial,
 )
-from trellis.loops import Checkpoint, CheckpointSource, EvalLoop, EvalTask, Summary, TrainLoop, TrainTask
+from trellis.loops import Checkpoint, EvalLoop, EvalTask, Summary, TrainLoop, TrainTask
 from trellis.metrics import Metric
 from trellis.model import StepOutput, TrainState, state_maker
 from trellis.optimizers import build_schedule
@@ -38,7 +38,7 @@ from trellis.trainer.default_extensions import (
     on_averages,
     validation_writers,
 )
-from trellis.trainer.stage import Stage, peeked, whole_stage
+from trellis.trainer.stage import Stage, Start, peeked, whole_stage
 
 
 class Trainer:
@@ -139,6 +139,11 @@ class Trainer:
         held = on_averages(checkpoint)
         return BoundModel(self._computing_model(), params=held.model_params, model_state=held.model_state)
 
+    def inference_inputs(self, step: int = 0) -> Any:
+        """The inputs of a first batch, as `Task.inference_step` takes them; they do not depend on the step here."""
+        inputs = self._sample_inputs
+        return inputs[0] if len(inputs) == 1 else inputs
+
     def initialize(self) -> Checkpoint:
         """The first step: the model's own variables after `Task.initialize`."""
         state = self._placement.build_state(self._make_state, self._init_rngs, *self._sample_inputs, like=self._shapes)
@@ -183,7 +188,7 @@ class Trainer:
         periods = [config.steps_per_loop, config.summary_interval, config.checkpoint_interval]
         periods += [*self._stage.periods, *([config.validation_interval] if self._evaluates else [])]
         return TrainLoop(
-            init=_Start(self._reader, self.initialize),
+            init=Start(self._reader, initialize=self.initialize),
             input_sample=self._sample_inputs,
             task=TrainTask(
                 data=self._skipped.applied_to(self._train_data),
@@ -287,16 +292,3 @@ class Trainer:
     @property
     def _n_steps(self) -> int:
         return self.config.train_steps - self._stage.start_step
-
-
-class _Start(CheckpointSource):
-    """The newest checkpoint file of the run; if there is none, what the task starts from."""
-
-    def __init__(self, reader: CheckpointFileReader, initialize: Callable[[], Checkpoint]) -> None:
-        self.target = reader.target
-        self._reader = reader
-        self._initialize = initialize
-
-    def __call__(self, initializer: Checkpoint) -> Checkpoint:
-        found = self._reader(initializer)
-        return self._initialize() if found is initializer else found
