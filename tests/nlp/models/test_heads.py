@@ -1,5 +1,6 @@
 """The heads, and the models that are an encoder and heads."""
 
+import functools
 from typing import Any
 
 import jax
@@ -106,6 +107,24 @@ def test_a_span_labeler_has_two_logits_for_each_token() -> None:
     outputs = run(model, variables, inputs)
     assert outputs["start_logits"].shape == outputs["end_logits"].shape == (2, 8)
     assert variables["params"]["span_labeling"]["logits"]["kernel"].shape == (16, 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_computes_in_the_precision_of_its_parameters(kind: str) -> None:
+    model, inputs = pretrainer(kind), {**batch(), "masked_lm_positions": POSITIONS}
+    shapes = jax.eval_shape(model.init, jax.random.key(0), inputs)
+    half = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), shapes)
+    train = functools.partial(model.apply, training=True, rngs={"dropout": jax.random.key(0)})
+    outputs = jax.eval_shape(train, half, inputs)
+    assert {leaf.dtype for leaf in jax.tree.leaves(outputs)} == {jnp.dtype("bfloat16")}
+
+
+def test_half_precision_is_close_to_single() -> None:
+    model, inputs = pretrainer(), batch()
+    variables = weights(model, inputs)
+    half = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), variables)
+    difference = run(model, half, inputs)["sequence_output"] - run(model, variables, inputs)["sequence_output"]
+    assert float(jnp.sqrt(jnp.mean(difference**2))) < 0.05
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (64, 63)], ids=["even", "odd"])

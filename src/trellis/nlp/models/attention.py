@@ -11,6 +11,7 @@ import numpy as np
 from trellis.errors import ArgumentError
 from trellis.nlp.models.layers import Dropout, dense, kernel_init
 
+_FIRST_CAPABILITY = 8.0
 _NEVER = float(np.finfo("float32").min)
 _HALF_PRECISION = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
 
@@ -149,8 +150,10 @@ def _by_cudnn(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Arra
 
 
 def _cudnn_takes(query: jax.Array, key: jax.Array) -> bool:
-    """Whether cuDNN's kernel is for such arrays: half precision, even lengths, heads of 8 to 128."""
-    if jax.default_backend() != "gpu" or query.dtype not in _HALF_PRECISION:
+    """Whether cuDNN's kernel is for such arrays here: half precision, even lengths, heads of 8 to 128, not too old."""
+    if query.dtype not in _HALF_PRECISION or query.shape[1] % 2 or key.shape[1] % 2:
         return False
-    even = query.shape[1] % 2 == 0 and key.shape[1] % 2 == 0
-    return even and query.shape[-1] % 8 == 0 and query.shape[-1] <= 128
+    fits = query.shape[-1] % 8 == 0 and query.shape[-1] <= 128
+    # A number on GPUs of NVIDIA, such as 9.0; others have none, or a name.
+    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+    return fits and capability[:1].isdigit() and float(capability) >= _FIRST_CAPABILITY
