@@ -89,15 +89,15 @@ def _count_words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
 
 
 def _alphabet(words: Mapping[str, int]) -> list[str]:
-    """The letters that most words are made of, as first ones and as others, in the order of their numbers."""
+    """The letters that most words are made of, and those of them that continue words, each in order."""
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for letter in word:
             counts[letter] += count
     kept = set(sorted(counts, key=lambda letter: (-counts[letter], letter))[:_MOST_LETTERS])
-    firsts = {word[0] for word in words} & kept
     others = {letter for word in words for letter in word[1:]} & kept
-    return [*sorted(firsts), *(f"##{letter}" for letter in sorted(others))]
+    # The library leaves out letters that are not there by themselves.
+    return [*sorted(kept), *(f"##{letter}" for letter in sorted(others))]
 
 
 def _repeated(words: Mapping[str, int]) -> Iterator[str]:
