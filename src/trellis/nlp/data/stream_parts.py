@@ -48,23 +48,20 @@ def seed_of(params: DataConfig, context: InputContext | None) -> int:
     return (context or InputContext()).seed if params.seed is None else params.seed
 
 
-def example_stream(
-    examples: Any, *, params: DataConfig, context: InputContext | None, drop_remainder: bool | None = None
-) -> ExampleStream:
+def example_stream(examples: Any, *, params: DataConfig, context: InputContext | None) -> ExampleStream:
     """Batches of examples: shuffled and without end for training, else all of them once, in order."""
-    check_batches(params, len(examples))
+    _check_batches(params, len(examples))
     return ExampleStream(
         examples,
         batch_size=params.global_batch_size,
         seed=seed_of(params, context),
         shuffle=bool(params.is_training),
         n_epochs=None if params.is_training else 1,
-        drop_remainder=params.drop_remainder if drop_remainder is None else drop_remainder,
+        drop_remainder=params.drop_remainder,
     )
 
 
-def check_batches(params: DataConfig, n_examples: int) -> None:
-    """Refuses batches that there is not one of."""
+def _check_batches(params: DataConfig, n_examples: int) -> None:
     if params.global_batch_size < 1:
         raise ConfigError(f"global_batch_size is {params.global_batch_size}; a batch has at least one example.")
     if not params.is_training and params.drop_remainder and n_examples < params.global_batch_size:
