@@ -1,0 +1,176 @@
+"""What a run has written to be served: told apart by its files, and checked without executing anything of it."""
+
+import json
+import pickletools
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trellis.errors import DataError, ModelRefusedError
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_MOST_LISTED = 10
+_JOBLIB_PACKED = (
+    b"\x1f\x8b",
+    b"BZh",
+    b"\xfd7zXZ",
+    b"\x04\x22\x4d\x18",
+    b"x\x01",
+    b"x\x5e",
+    b"x\x9c",
+    b"x\xda",
+    b"]\x00",
+)
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that was found."""
+
+    format: str
+    """`SavedModel`, `Keras`, `jax.export`, `safetensors`, `pickle`, `archive`, or `other` for one not known here."""
+    path: Path
+
+
+def check_served_model(directory: str) -> list[ServedModel]:
+    """Returns the models that a directory holds; raises an error if it holds none, or one that is damaged.
+
+    Files of a format that is not known here are believed if they are not empty.
+    """
+    folder = Path(directory)
+    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    if not any(path.stat().st_size for path in files):
+        raise ModelRefusedError(
+            f"run_fn has returned, but it has left no model in fn_args.serving_model_dir, `{directory}`: "
+            f"{_described(folder, files)}. Write the model there before run_fn returns."
+        )
+    try:
+        found = [
+            ServedModel(kind.format, path)
+            for path in files
+            for kind in _KINDS
+            if kind.is_meant(path) and kind.check(path)
+        ]
+    except DataError as error:
+        raise ModelRefusedError(
+            f"run_fn has left a model in `{directory}` that cannot be loaded: {error} "
+            f"Found: {_described(folder, files)}."
+        ) from error
+    return found or [ServedModel("other", folder)]
+
+
+def _described(folder: Path, files: list[Path]) -> str:
+    if folder.is_file():
+        return "it is a file, not a directory"
+    if not folder.is_dir():
+        return "it does not exist"
+    if not files:
+        return "it is empty"
+    listed = [f"{path.relative_to(folder)} ({path.stat().st_size:,} bytes)" for path in files[:_MOST_LISTED]]
+    more = [f"and {len(files) - _MOST_LISTED} more"] if len(files) > _MOST_LISTED else []
+    return ", ".join([*listed, *more])
+
+
+def _check_saved_model(path: Path) -> bool:
+    head = path.read_bytes()[:2]
+    # A version (field 1), then the graphs (field 2).
+    if path.suffix == ".pb" and head[:1] not in (b"\x08", b"\x12"):
+        raise DataError(f"{path} does not begin as a SavedModel does.")
+    variables = path.parent / "variables"
+    if variables.is_dir() and any(variables.glob("variables.data-*")) and not (variables / "variables.index").is_file():
+        raise DataError(f"{variables} has no variables.index, so the variables cannot be found.")
+    return True
+
+
+def _check_archive(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+            names = set(archive.namelist())
+            if path.suffix == ".keras" and "config.json" in names:
+                json.loads(archive.read("config.json"))
+    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+        raise DataError(f"{path} is cut short or damaged ({error}).") from None
+    if damaged:
+        raise DataError(f"{path} is damaged: {damaged} has a wrong checksum.")
+    if path.suffix == ".keras" and "config.json" not in names:
+        raise DataError(f"{path} has no config.json, so it is no Keras model.")
+    return True
+
+
+def _check_hdf5(path: Path) -> bool:
+    if not path.read_bytes().startswith(_HDF5):
+        raise DataError(f"{path} does not begin as an HDF5 file does.")
+    return True
+
+
+def _check_safetensors(path: Path) -> bool:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        n_header = int.from_bytes(file.read(8), "little")
+        try:
+            header = json.loads(file.read(n_header)) if 8 + n_header <= size else None
+        except ValueError:
+            header = None
+    if not isinstance(header, dict):
+        raise DataError(f"{path} has no whole header.")
+    stops = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    if 8 + n_header + max(stops, default=0) != size:
+        needed = 8 + n_header + max(stops, default=0)
+        raise DataError(f"{path} is cut short: its arrays need {needed:,} bytes, but it has {size:,}.")
+    return True
+
+
+def _check_jax_export(path: Path) -> bool:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        root = int.from_bytes(file.read(4), "little")
+    # A flat buffer begins with the place of its table.
+    if not 4 <= root < size - 4:
+        raise DataError(f"{path} is cut short or no serialised jax.export.Exported.")
+    return True
+
+
+def _check_pickle(path: Path) -> bool:
+    """Reads a pickle's instructions without following them: it has to be whole."""
+    content = path.read_bytes()
+    if content.startswith(_JOBLIB_PACKED):
+        return True
+    seen_joblib = False
+    try:
+        for _, argument, _ in pickletools.genops(content):
+            seen_joblib = seen_joblib or (isinstance(argument, str) and argument.startswith("joblib."))
+    except Exception as error:  # noqa: BLE001  (pickletools raises whatever the bytes lead it to)
+        # Between its instructions joblib writes arrays as they are.
+        if not (seen_joblib and content.endswith(b".")):
+            raise DataError(f"{path} is cut short or no pickle ({error}).") from None
+    return True
+
+
+@dataclass(frozen=True)
+class _Kind:
+    format: str
+    suffixes: tuple[str, ...]
+    check: Callable[[Path], bool]
+    names: tuple[str, ...] = ()
+
+    def is_meant(self, path: Path) -> bool:
+        return path.suffix in self.suffixes or path.name in self.names
+
+
+_KINDS = (
+    _Kind("SavedModel", (), _check_saved_model, ("saved_model.pb", "saved_model.pbtxt")),
+    _Kind("Keras", (".keras",), _check_archive),
+    _Kind("Keras", (".h5", ".hdf5"), _check_hdf5),
+    _Kind("jax.export", (".jax_export", ".jaxexport"), _check_jax_export),
+    _Kind("safetensors", (".safetensors",), _check_safetensors),
+    _Kind("pickle", (".pkl", ".pickle", ".joblib"), _check_pickle),
+    _Kind("archive", (".npz", ".pt", ".pth", ".zip"), _check_archive),
+)
+
+
+def summary_of(models: list[ServedModel]) -> str:
+    """Returns in a few words what was found."""
+    formats = list(dict.fromkeys(model.format for model in models))
+    return ", ".join("a format that is not checked" if each == "other" else each for each in formats)
