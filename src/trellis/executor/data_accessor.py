@@ -110,7 +110,13 @@ class DataAccessor:
         except ImportError:
             raise MissingPackageError("pyarrow", "parquet") from None
         for batch in read_batches(file_patterns, options=options, schema=_as_schema(schema)):
-            columns = {name: pyarrow.array(as_lists(values)) for name, values in batch.items()}
+            lists = {name: as_lists(values) for name, values in batch.items()}
+            columns = {
+                name: pyarrow.array(
+                    rows, pyarrow.list_(pyarrow.binary() if dtype.kind == "O" else pyarrow.from_numpy_dtype(dtype))
+                )
+                for name, (rows, dtype) in lists.items()
+            }
             yield pyarrow.RecordBatch.from_pydict(columns)
 
     def tf_dataset_factory(self, file_patterns: str | Sequence[str], options: BatchOptions, schema: Any = None) -> Any:

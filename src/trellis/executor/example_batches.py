@@ -34,9 +34,10 @@ def read_batches(
     return _batches(files, options, schema)
 
 
-def as_lists(values: NDArray[Any]) -> list[list[Any]]:
-    """Returns a column as one flat list of values for each example."""
-    return [np.ravel(np.asarray(row)).tolist() for row in values]
+def as_lists(values: NDArray[Any]) -> tuple[list[list[Any]], np.dtype[Any]]:
+    """Returns a column as one flat list of values for each example, and the dtype of the values: object is bytes."""
+    rows = [np.ravel(np.asarray(row)) for row in values]
+    return [row.tolist() for row in rows], next((row.dtype for row in rows if len(row)), rows[0].dtype)
 
 
 def named_feature(batch: NumpyBatch, name: str) -> NDArray[Any]:

@@ -37,13 +37,9 @@ def run_trainer_fn(
     As the legacy executor did, the estimator works below `model_run_dir`: it finds there the serving and the eval
     directory, and what its exporters leave is copied to the model.
     """
-    if fn_args.schema_path is None:
-        raise ArgumentError(
-            "A trainer_fn needs a schema: give the input `schema`, or write a run_fn, which needs none."
-        )
     run_dir = Path(str(fn_args.model_run_dir))
     working = replace(fn_args, serving_model_dir=str(run_dir / SERVING), eval_model_dir=str(run_dir / EVAL))
-    spec = trainer_fn(working, _legacy_schema(fn_args.schema_path))
+    spec = trainer_fn(working, _legacy_schema(str(fn_args.schema_path)))
     missing = [name for name in _PARTS if name not in (spec or {})]
     if missing:
         raise ArgumentError(

@@ -23,6 +23,8 @@ def prepared(run: Run) -> Iterator[tuple[UserFunction, FnArgs]]:
     with ExitStack() as stack:
         try:
             function = stack.enter_context(user_function(run.exec_properties))
+            if function.is_legacy and fn_args.schema_path is None:
+                problems.add(f"{function.place} needs a schema: give the input `schema`, or write a run_fn.")
         except ArgumentError as error:
             problems.add(str(error), cause=error.__cause__)
         problems.raise_if_any()
