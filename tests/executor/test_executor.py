@@ -39,7 +39,9 @@ def test_every_published_field_is_filled_by_the_published_rules(monkeypatch: pyt
     }
     train_args = '{"num_steps": 1000}'
     seen = seen_fn_args(monkeypatch, inputs=inputs, train_args=train_args, custom_config='{"test": 10}')
+    assert repr(seen.num_examples) == "{'eval': Ellipsis, 'train': Ellipsis}"
     assert seen.num_examples == {"train": 5, "eval": 5}
+    assert repr(seen.num_examples) == "{'eval': 5, 'train': 5}"
     found = {name: value for name, value in vars(seen).items() if name not in ("data_accessor", "num_examples")}
     assert found == {
         "working_dir": None,

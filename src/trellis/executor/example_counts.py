@@ -36,7 +36,8 @@ class ExampleCounts(Mapping[str, int]):
         return len(self._patterns)
 
     def __repr__(self) -> str:
-        return repr(dict(self))
+        # What was not asked for is not counted to be shown.
+        return repr({split: self._found.get(split, ...) for split in self})
 
 
 def _counted(patterns: Sequence[str]) -> int:
