@@ -145,11 +145,14 @@ def _from_dotted(given: str, *, source: str) -> UserFunction:
         )
     with _told(f"{source}: `{module_name}`"):
         module = importlib.import_module(module_name)
-    if name not in vars(module):
-        close = nearest(name, vars(module))
+        found = getattr(module, name, None)
+    if found is None:
+        close = nearest(name, dir(module))
         meant = f" Did you mean `{module_name}.{close}`?" if close else ""
         raise ArgumentError(f"{source}: `{module_name}` has no {name!r}.{meant}")
-    return _checked(vars(module)[name], name=source, place=given)
+    if isinstance(found, ModuleType):
+        return _from_module(found, place=given)
+    return _checked(found, name=source, place=given)
 
 
 def _checked(function: Any, *, name: str, place: str) -> UserFunction:
