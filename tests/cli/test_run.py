@@ -1,6 +1,7 @@
 """`trellis run` as a user types it."""
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,20 @@ def test_a_module_is_run_and_told_where_its_model_lies_without_jax() -> None:
     done = trellis_without_jax("run", *FLAGS, "--train_steps=7")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "steps 7\nDone. The model: out/model/Format-Serving\n"
+
+
+def test_the_first_line_of_a_run_fn_comes_within_half_a_second() -> None:
+    write_examples(Path("data"))
+    write_module()
+    assert min(seconds_of_work() for _ in range(3)) < 0.5
+
+
+def seconds_of_work() -> float:
+    """What a whole run takes of a processor: unlike the time on the wall, the same on a busy machine."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert trellis("run", *FLAGS).returncode == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_every_flag_reaches_the_module() -> None:

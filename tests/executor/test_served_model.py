@@ -3,6 +3,7 @@
 import json
 import pickle
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,25 @@ def test_a_pickle_is_read_but_not_followed(tmp_path: Path) -> None:
 
 def test_a_format_that_is_not_known_is_believed(tmp_path: Path) -> None:
     (tmp_path / "model.cbm").write_bytes(b"trees")
+    assert [model.format for model in check_served_model(str(tmp_path))] == ["other"]
+
+
+def test_the_files_of_a_model_of_trellis_are_compared_with_its_manifest(tmp_path: Path) -> None:
+    content = b"parameters"
+    (tmp_path / "a.bin").write_bytes(content)
+    checksums = {"a.bin": {"size": len(content), "crc32": zlib.crc32(content)}}
+    (tmp_path / "manifest.json").write_text(json.dumps({"format": "trellis.served_model", "checksums": checksums}))
+    assert [model.format for model in check_served_model(str(tmp_path))] == ["Trellis"]
+    (tmp_path / "a.bin").write_bytes(b"parameterz")
+    with pytest.raises(ModelRefusedError, match="a.bin is not as manifest.json says: it is damaged"):
+        check_served_model(str(tmp_path))
+    (tmp_path / "a.bin").unlink()
+    with pytest.raises(ModelRefusedError, match="it is missing"):
+        check_served_model(str(tmp_path))
+
+
+def test_a_manifest_of_somebody_else_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("[1]")
     assert [model.format for model in check_served_model(str(tmp_path))] == ["other"]
 
 

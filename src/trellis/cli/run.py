@@ -5,22 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trellis import executor
 from trellis.cli.words import Once, Parser
 from trellis.errors import ArgumentError, RunFailedError
-from trellis.executor import (
-    RUN_ARGS,
-    Artifact,
-    Examples,
-    ExampleStatistics,
-    Executor,
-    HyperParameters,
-    Model,
-    ModelRun,
-    Schema,
-    TransformGraph,
-    read_custom_config,
-    serving_model_dir,
-)
 
 _EPILOG = """\
 The module has a function run_fn(fn_args), which trains and writes its model to fn_args.serving_model_dir.
@@ -28,12 +15,12 @@ Exit codes: 0 done, 1 the run failed, 2 bad input. If it failed, a model that wa
 
   trellis run --module_file=my_module.py --examples=data --model=out/model --train_steps=1000
 """
-_INPUTS: dict[str, tuple[type[Artifact], str]] = {
-    "schema": (Schema, "what the examples hold: a schema file, or the directory of one"),
-    "transform_graph": (TransformGraph, "how raw examples were transformed"),
-    "base_model": (Model, "a model to start from"),
-    "hyperparameters": (HyperParameters, "the result of a tuning: a JSON file, or the directory of one"),
-    "statistics": (ExampleStatistics, "statistics of the examples"),
+_INPUTS = {
+    "schema": "what the examples hold: a schema file, or the directory of one",
+    "transform_graph": "how raw examples were transformed",
+    "base_model": "a model to start from",
+    "hyperparameters": "the result of a tuning: a JSON file, or the directory of one",
+    "statistics": "statistics of the examples",
 }
 _SOURCES = {
     "module_file": ("FILE", "the file of your module; or give one of the next two"),
@@ -53,7 +40,7 @@ def add_flags(parser: Parser) -> None:
     parser.add_argument("--model", action=Once, required=True, metavar="DIR", help=where)
     where = "where checkpoints, summaries and logs go; the default is that of the model with _run behind it"
     parser.add_argument("--model_run", action=Once, metavar="DIR", help=where)
-    for name, (_, text) in _INPUTS.items():
+    for name, text in _INPUTS.items():
         parser.add_argument(f"--{name}", action=Once, metavar="DIR", help=text)
     for side in ("train", "eval"):
         text = f"steps to {side}; the default leaves it to the run_fn"
@@ -70,16 +57,16 @@ def add_flags(parser: Parser) -> None:
 
 def run(flags: argparse.Namespace) -> None:
     """Runs a module in a process of its own, and tells where its model lies."""
-    inputs: dict[str, Any] = {"examples": [Examples(uri) for uri in flags.examples]}
-    inputs |= {name: [kind(uri)] for name, (kind, _) in _INPUTS.items() if (uri := getattr(flags, name))}
+    inputs: dict[str, Any] = {"examples": [executor.Examples(uri) for uri in flags.examples]}
+    inputs |= {name: [executor.Artifact(uri)] for name in _INPUTS if (uri := getattr(flags, name))}
     model_run = flags.model_run or f"{flags.model.rstrip('/')}_run"
-    outputs: dict[str, Any] = {"model": [Model(flags.model)], "model_run": [ModelRun(model_run)]}
+    outputs: dict[str, Any] = {"model": [executor.Model(flags.model)], "model_run": [executor.ModelRun(model_run)]}
     try:
-        Executor(is_apart=True).Do(inputs, outputs, _exec_properties(flags))
+        executor.Executor(is_apart=True).Do(inputs, outputs, _exec_properties(flags))
     except RunFailedError as error:
         print("\n".join([str(error), *getattr(error, "__notes__", ())]), file=sys.stderr)
         sys.exit(1)
-    print(f"Done. The model: {serving_model_dir(flags.model)}")
+    print(f"Done. The model: {executor.serving_model_dir(flags.model)}")
     if Path(model_run).is_dir():
         print(f"The run:         {model_run}")
 
@@ -96,7 +83,9 @@ def _custom_config(flags: argparse.Namespace) -> Any:
     """The user's settings, with how to run them among them."""
     given = {name: value for name in ("workers", "timeout") if (value := getattr(flags, name)) is not None}
     try:
-        config = read_custom_config(vars(flags)) or {}
+        config = executor.read_custom_config(vars(flags)) or {}
     except ArgumentError:
         return flags.custom_config  # told together with all else that is wrong
-    return {**config, RUN_ARGS: {**config.get(RUN_ARGS, {}), **given}} if given else flags.custom_config
+    return (
+        {**config, executor.RUN_ARGS: {**config.get(executor.RUN_ARGS, {}), **given}} if given else flags.custom_config
+    )

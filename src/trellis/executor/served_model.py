@@ -3,6 +3,7 @@
 import json
 import pickletools
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ class ServedModel:
     """A model that was found."""
 
     format: str
-    """`SavedModel`, `Keras`, `jax.export`, `safetensors`, `pickle`, `archive`, or `other` for one not known here."""
+    """`Trellis`, `SavedModel`, `Keras`, `jax.export`, `safetensors`, `pickle`, `archive`; `other` is not known here."""
     path: Path
 
 
@@ -132,6 +133,22 @@ def _check_jax_export(path: Path) -> bool:
     return True
 
 
+def _check_manifest(path: Path) -> bool:
+    """Checks the files that a manifest of Trellis tells of; that of somebody else says nothing here."""
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or document.get("format") != "trellis.served_model":
+        return False
+    for name, expected in document.get("checksums", {}).items():
+        file = path.parent / name
+        content = file.read_bytes() if file.is_file() else b""
+        if {"size": len(content), "crc32": zlib.crc32(content)} != expected:
+            raise DataError(f"{file} is not as {path.name} says: it is {'damaged' if file.is_file() else 'missing'}.")
+    return True
+
+
 def _check_pickle(path: Path) -> bool:
     """Reads a pickle's instructions without following them: it has to be whole."""
     content = path.read_bytes()
@@ -163,14 +180,9 @@ _KINDS = (
     _Kind("SavedModel", (), _check_saved_model, ("saved_model.pb", "saved_model.pbtxt")),
     _Kind("Keras", (".keras",), _check_archive),
     _Kind("Keras", (".h5", ".hdf5"), _check_hdf5),
+    _Kind("Trellis", (), _check_manifest, ("manifest.json",)),
     _Kind("jax.export", (".jax_export", ".jaxexport"), _check_jax_export),
     _Kind("safetensors", (".safetensors",), _check_safetensors),
     _Kind("pickle", (".pkl", ".pickle", ".joblib"), _check_pickle),
     _Kind("archive", (".npz", ".pt", ".pth", ".zip"), _check_archive),
 )
-
-
-def summary_of(models: list[ServedModel]) -> str:
-    """Returns in a few words what was found."""
-    formats = list(dict.fromkeys(model.format for model in models))
-    return ", ".join("a format that is not checked" if each == "other" else each for each in formats)
