@@ -102,7 +102,7 @@ def run_fn(fn_args):
     with pytest.raises(RunFailedError) as caught:
         run(2)
     text = str(caught.value)
-    assert text.startswith("Worker 1 of 2 (worker 0): run_fn has raised ValueError: the rate is negative\n\nTraceback")
+    assert text.startswith("Worker 1 of 2: run_fn has raised ValueError: the rate is negative\n\nTraceback")
     assert 'raise ValueError("the rate is negative")' in text
     assert "executor/running.py" not in text
     assert text.endswith("The end of its output, out/run/logs/worker_1.log:\nabout to fail")
@@ -118,7 +118,8 @@ def test_a_run_past_its_time_is_stopped_and_told_where_it_was() -> None:
         run(1, timeout=1)
     text = str(caught.value)
     assert text.startswith("The run has taken more than its 1 seconds (timeout), so it was stopped.\n\nIt was here:")
-    assert "in wait" in text
+    assert text.splitlines()[-1].endswith('my_module.py", line 11 in run_fn')
+    assert "in wait" in text.splitlines()[-2]
 
 
 def test_a_process_that_exits_at_once_has_not_returned() -> None:
@@ -192,3 +193,59 @@ def test_a_command_that_is_told_to_stop_leaves_no_process_behind(number: Any) ->
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and any(is_running(int(pid)) for pid in os.listdir("children")):
         os.sched_yield()
+
+
+def tf_config(kind: str, index: int, **cluster: list[str]) -> str:
+    """The variable as a cluster sets it."""
+    return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
+
+
+@pytest.mark.parametrize(
+    ("text", "publishes"),
+    [
+        ("", True),
+        ('{"task": {"type": "worker", "index": 3}}', True),
+        (tf_config("chief", 0, chief=["a:1"], worker=["b:1"]), True),
+        (tf_config("master", 0, master=["a:1"], worker=["b:1"]), True),
+        (tf_config("worker", 0, chief=["a:1"], worker=["b:1"]), False),
+        (tf_config("worker", 0, worker=["a:1", "b:1"]), True),
+        (tf_config("worker", 1, worker=["a:1", "b:1"]), False),
+        (tf_config("ps", 0, worker=["a:1"], ps=["b:1"]), False),
+    ],
+)
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_of_workers_that_a_cluster_has_started_the_chief_publishes(
+    text: str, publishes: bool, is_apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", text)
+    write_module()
+    do(Executor(is_apart=is_apart))
+    assert files_below("out") == ["model/Format-Serving/model.txt"] * publishes
+
+
+def test_a_worker_of_a_cluster_cannot_be_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", tf_config("worker", 0, worker=["a:1"]))
+    write_module()
+    with pytest.raises(
+        ArgumentError, match="TF_CONFIG is set, so a cluster has started this process.* 2 workers itself"
+    ):
+        run(2)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "environment: TF_CONFIG is '{', which is no JSON: "),
+        ("[]", "environment: TF_CONFIG is '[]', which is no mapping."),
+        (
+            '{"cluster": {"worker": ["a:1"]}}',
+            "environment: TF_CONFIG has a cluster, but does not say which part of it ",
+        ),
+    ],
+)
+def test_a_broken_description_of_the_cluster_is_told(text: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", text)
+    write_module()
+    with pytest.raises(ArgumentError) as caught:
+        do()
+    assert str(caught.value).startswith(said)

@@ -42,10 +42,10 @@ def add_flags(parser: Parser) -> None:
     parser.add_argument("--model_run", action=Once, metavar="DIR", help=where)
     for name, text in _INPUTS.items():
         parser.add_argument(f"--{name}", action=Once, metavar="DIR", help=text)
-    for side in ("train", "eval"):
-        text = f"steps to {side}; the default leaves it to the run_fn"
+    for side, verb in (("train", "train"), ("eval", "evaluate")):
+        text = f"steps to {verb}; the default leaves it to the run_fn"
         parser.add_argument(f"--{side}_steps", action=Once, type=int, default=0, metavar="N", help=text)
-        text = f"splits to {side} on, separated by commas; the default is {side}"
+        text = f"splits to {verb} on, separated by commas; the default is {side}"
         parser.add_argument(f"--{side}_splits", action=Once, default=side, metavar="NAMES", help=text)
     text = "settings of your own, as JSON: '{\"learning_rate\": 0.1}'"
     parser.add_argument("--custom_config", action=Once, default="", metavar="JSON", help=text)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trellis.executor.artifacts import serving_model_dir
+from trellis.executor.cluster import is_chief
 from trellis.executor.exec_properties import Problems, RunArgs, read_custom_config, read_run_args
 from trellis.executor.preparation import Run, build_fn_args, read_run
 from trellis.executor.running import call, prepared
@@ -64,7 +65,10 @@ class Executor:
 
 @contextmanager
 def _kept(run: Run) -> Iterator[None]:
-    """Has a run leave a whole model, and all else as it was."""
+    """Has a run leave a whole model, and all else as it was; of the workers of a cluster, the chief publishes."""
+    if not is_chief():
+        yield
+        return
     uri, run_dir = run.outputs["model"][0].uri, Path(run.outputs["model_run"][0].uri)
     with replaced_model(uri, refused_dir=run_dir / "refused_model"):
         with kept_inputs(run.inputs, spare_dir=Path(uri, ".inputs-of-this-run")):
@@ -78,4 +82,5 @@ def _run_args(run: Run) -> RunArgs | None:
     build_fn_args(run, problems=problems)
     config = problems.caught(lambda: read_custom_config(run.exec_properties), place="custom_config")
     run_args = problems.caught(lambda: read_run_args(config), place="custom_config")
+    problems.caught(is_chief, place="environment")
     return None if problems else run_args

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from trellis.errors import ArgumentError, RunFailedError
 from trellis.executor.artifacts import EVAL, SERVING
+from trellis.executor.cluster import is_chief
 from trellis.executor.exec_properties import Problems, read_custom_config, read_run_args
 from trellis.executor.fn_args import FnArgs
 from trellis.executor.legacy_training import run_trainer_fn
@@ -20,6 +21,7 @@ def prepared(run: Run) -> Iterator[tuple[UserFunction, FnArgs]]:
     problems = Problems()
     fn_args = build_fn_args(run, problems=problems)
     problems.caught(lambda: read_run_args(read_custom_config(run.exec_properties)), place="custom_config")
+    problems.caught(is_chief, place="environment")
     with ExitStack() as stack:
         try:
             function = stack.enter_context(user_function(run.exec_properties))
@@ -31,21 +33,21 @@ def prepared(run: Run) -> Iterator[tuple[UserFunction, FnArgs]]:
         yield function, fn_args
 
 
-def call(function: UserFunction, fn_args: FnArgs, *, is_chief: bool = True) -> None:
-    """Calls a user's function; an exit without an error is a return."""
-    try:
-        if function.is_legacy:
-            run_trainer_fn(function.call, fn_args=fn_args, is_chief=is_chief)
-        else:
-            function.call(fn_args)
-    except SystemExit as error:
-        if error.code not in (None, 0):
-            raise RunFailedError(f"{function.place} has called exit({error.code!r}) instead of returning.") from error
-    except Exception as error:
-        error.add_note(f"That was in {function.place}.")
-        raise
-
-
-def for_worker(fn_args: FnArgs, scratch_dir: Path) -> FnArgs:
-    """Returns the arguments of a worker that is not the chief: what it writes as a model goes nowhere."""
-    return replace(fn_args, serving_model_dir=str(scratch_dir / SERVING), eval_model_dir=str(scratch_dir / EVAL))
+def call(function: UserFunction, fn_args: FnArgs) -> None:
+    """Calls a user's function; an exit without an error is a return. What any but the chief publishes goes nowhere."""
+    with ExitStack() as stack:
+        if not is_chief():
+            scratch = stack.enter_context(TemporaryDirectory(prefix="trellis-worker-"))
+            fn_args = replace(fn_args, serving_model_dir=f"{scratch}/{SERVING}", eval_model_dir=f"{scratch}/{EVAL}")
+        try:
+            if function.is_legacy:
+                run_trainer_fn(function.call, fn_args=fn_args, is_chief=is_chief())
+            else:
+                function.call(fn_args)
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                said = f"{function.place} has called exit({error.code!r}) instead of returning."
+                raise RunFailedError(said) from error
+        except Exception as error:
+            error.add_note(f"That was in {function.place}.")
+            raise

@@ -27,18 +27,19 @@ def replaced_model(uri: str, *, refused_dir: Path) -> Iterator[None]:
     aside = folder / _SET_ASIDE
     if aside.is_dir():
         _put_back(folder, aside)
+    was_there = folder.is_dir()
     aside.mkdir(parents=True)
     for path in (folder / SERVING, folder / EVAL):
         if path.exists():
             path.rename(aside / path.name)
     try:
         yield
-    except ModelRefusedError as error:
-        _keep_refused(folder / SERVING, refused_dir, error)
+    except BaseException as error:
+        if isinstance(error, ModelRefusedError):
+            _keep_refused(folder / SERVING, refused_dir, error)
         _put_back(folder, aside)
-        raise
-    except BaseException:
-        _put_back(folder, aside)
+        if not was_there and not any(folder.iterdir()):
+            folder.rmdir()
         raise
     shutil.rmtree(aside)
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from trellis.errors import TrellisError
 from trellis.executor.artifacts import Artifact, Examples
 from trellis.executor.preparation import Run
-from trellis.executor.running import call, for_worker, prepared
+from trellis.executor.running import call, prepared
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -27,7 +27,7 @@ def main(order: Mapping[str, Any]) -> NoReturn:
     # Written down by the interpreter itself, even if nothing else of this process answers any more.
     place = (scratch / f"place-{index}.txt").open("w")
     faulthandler.register(signal.SIGUSR1, file=place, all_threads=True)
-    report = _carried_out(_read_run(order), index, scratch)
+    report = _carried_out(_read_run(order))
     sys.stdout.flush()
     file = scratch / f"report-{index}.json"
     file.with_suffix(".partial").write_text(json.dumps({"time": time.monotonic(), **report}))
@@ -35,14 +35,12 @@ def main(order: Mapping[str, Any]) -> NoReturn:
     sys.exit(0 if report["kind"] == "done" else 1)
 
 
-def _carried_out(run: Run, index: int, scratch: Path) -> dict[str, str]:
+def _carried_out(run: Run) -> dict[str, str]:
     kind = "problems"
     try:
         with prepared(run) as (function, fn_args):
             kind = "failed"
-            if index:
-                fn_args = for_worker(fn_args, scratch / f"worker-{index}")
-            call(function, fn_args, is_chief=index == 0)
+            call(function, fn_args)
     except BaseException as error:  # noqa: BLE001  (told by the process that waits for this one)
         summary = (
             str(error) if isinstance(error, TrellisError) else f"run_fn has raised {type(error).__name__}: {error}"

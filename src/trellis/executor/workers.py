@@ -4,20 +4,20 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
 from trellis.errors import ArgumentError, RunFailedError
+from trellis.executor.cluster import cluster_of, local_environments
 from trellis.executor.exec_properties import RunArgs
 from trellis.executor.preparation import Run
 
@@ -71,6 +71,11 @@ def start_process(order: WorkerOrder) -> Worker:
 
 def run_workers(run: Run, *, run_args: RunArgs, start: StartWorker) -> None:
     """Runs a run in workers, and waits; raises the error of the worker that failed first, once all are stopped."""
+    if run_args.n_workers > 1 and cluster_of():
+        raise ArgumentError(
+            f"TF_CONFIG is set, so a cluster has started this process as one of its workers, and it cannot be "
+            f"{run_args.n_workers} workers itself. Leave out workers, or unset TF_CONFIG."
+        )
     scratch = Path(tempfile.mkdtemp(prefix="trellis-run-"))
     log_dir = Path(run.outputs["model_run"][0].uri, "logs")
     with ExitStack() as stack:
@@ -86,7 +91,7 @@ def run_workers(run: Run, *, run_args: RunArgs, start: StartWorker) -> None:
 
 def _orders(run: Run, run_args: RunArgs, scratch: Path, log_dir: Path) -> Iterator[WorkerOrder]:
     n = run_args.n_workers
-    environments = _environments(n) if n > 1 else [{}]
+    environments = local_environments(n) if n > 1 else [{}]
     if n > 1:
         log_dir.mkdir(parents=True, exist_ok=True)
     for index, environment in enumerate(environments):
@@ -121,35 +126,6 @@ def _order_text(run: Run, index: int, scratch: Path) -> str:
         raise ArgumentError(
             f"exec_properties cannot be given to another process: {error}. Use what JSON can hold."
         ) from None
-
-
-def _environments(n: int) -> list[dict[str, str]]:
-    """The variables by which TensorFlow and JAX find each other, for each worker."""
-    coordinator, *ports = _free_ports(n + 1)
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    cluster = {"chief": addresses[:1], "worker": addresses[1:]}
-    return [
-        {
-            "TF_CONFIG": json.dumps(
-                {
-                    "cluster": cluster,
-                    "task": {"type": "worker" if index else "chief", "index": max(index - 1, 0)},
-                }
-            ),
-            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{coordinator}",
-            "JAX_NUM_PROCESSES": str(n),
-            "JAX_PROCESS_ID": str(index),
-        }
-        for index in range(n)
-    ]
-
-
-def _free_ports(n: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(n)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 @dataclass
@@ -212,12 +188,15 @@ class _Team:
         )
 
     def _place(self, index: int) -> str:
+        """Where a worker was, as far as that is the user's code."""
         file = self.scratch / f"place-{index}.txt"
-        return file.read_text() if file.is_file() else ""
+        threads = file.read_text().strip().split("\n\n") if file.is_file() else []
+        lines = (line for thread in threads if "in _end_with" not in thread for line in thread.splitlines())
+        return "\n".join(line for line in lines if str(Path(__file__).parent) not in line and '"<string>"' not in line)
 
     def _named(self, index: int) -> str:
         n = len(self.workers)
-        return "" if n == 1 else f"Worker {index} of {n} ({'the chief' if index == 0 else f'worker {index - 1}'}): "
+        return "" if n == 1 else f"Worker {index} of {n}{' (the chief)' if index == 0 else ''}: "
 
     def _tail(self, index: int) -> str:
         log = self.logs[index]
