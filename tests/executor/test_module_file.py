@@ -60,13 +60,16 @@ def test_a_dotted_module_is_found_where_the_command_is_called_and_read_again() -
         assert (MODEL / "model.txt").read_text() == text
 
 
-def test_a_module_in_a_wheel_is_run_and_imports_what_is_in_there_late() -> None:
-    with zipfile.ZipFile("code-0.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("packed_module.py", written_by("__import__('packed_sibling').TEXT"))
-        wheel.writestr("packed_sibling.py", "TEXT = 'from the wheel'\n")
-    do(module_file=None, module_path="packed_module@code-0.0-py3-none-any.whl")
-    assert (MODEL / "model.txt").read_text() == "from the wheel"
+def test_a_module_in_a_wheel_is_run_with_what_is_in_there_and_nothing_of_an_older_one() -> None:
+    for version in ("first", "second"):
+        with zipfile.ZipFile(f"code-{version}.whl", "w") as wheel:
+            wheel.writestr("packed_module.py", written_by("__import__('packed.sibling').sibling.TEXT"))
+            wheel.writestr("packed/__init__.py", "")
+            wheel.writestr("packed/sibling.py", f"TEXT = {version!r}\n")
+        do(module_file=None, module_path=f"packed_module@code-{version}.whl")
+        assert (MODEL / "model.txt").read_text() == version
     assert not any("trellis-module" in path for path in sys.path)
+    assert "packed.sibling" not in sys.modules
 
 
 def test_a_dotted_function_is_run() -> None:

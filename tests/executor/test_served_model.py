@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import jax
 import jax.numpy as jnp
 import joblib
@@ -28,7 +29,7 @@ def write_saved_model(folder: Path) -> Path:
     (folder / "variables").mkdir()
     (folder / "variables" / "variables.index").write_bytes(b"index")
     (folder / "variables" / "variables.data-00000-of-00001").write_bytes(b"data")
-    (folder / "saved_model.pb").write_bytes(b"\x08\x01\x12\x02ab")
+    (folder / "saved_model.pb").write_bytes(b"\x08\x01\x12\x09a graph..")
     return folder / "saved_model.pb"
 
 
@@ -40,7 +41,8 @@ def write_keras(folder: Path) -> Path:
 
 
 def write_hdf5(folder: Path) -> Path:
-    (folder / "model.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + b"data")
+    with h5py.File(folder / "model.h5", "w") as file:
+        file["weights"] = np.arange(100.0)
     return folder / "model.h5"
 
 
@@ -90,9 +92,7 @@ def test_a_whole_model_is_recognised(write: Any, tmp_path: Path) -> None:
     assert [(model.format, model.path) for model in check_served_model(str(tmp_path))] == [(FORMATS[write], path)]
 
 
-@pytest.mark.parametrize(
-    "write", [each for each in FORMATS if each not in (write_saved_model, write_hdf5, write_jax_export)]
-)
+@pytest.mark.parametrize("write", [each for each in FORMATS if each is not write_jax_export])
 def test_a_model_that_is_cut_short_is_found(write: Any, tmp_path: Path) -> None:
     path = write(tmp_path)
     content = path.read_bytes()
@@ -114,7 +114,7 @@ def test_a_file_that_is_something_else_than_its_name_says_is_found(write: Any, t
 def test_variables_without_an_index_are_found(tmp_path: Path) -> None:
     write_saved_model(tmp_path)
     (tmp_path / "variables" / "variables.index").unlink()
-    with pytest.raises(ModelRefusedError, match="has no variables.index, so the variables cannot be found"):
+    with pytest.raises(ModelRefusedError, match="variables lacks variables.index"):
         check_served_model(str(tmp_path))
 
 
@@ -140,10 +140,10 @@ def test_the_files_of_a_model_of_trellis_are_compared_with_its_manifest(tmp_path
     (tmp_path / "manifest.json").write_text(json.dumps({"format": "trellis.served_model", "checksums": checksums}))
     assert [model.format for model in check_served_model(str(tmp_path))] == ["Trellis"]
     (tmp_path / "a.bin").write_bytes(b"parameterz")
-    with pytest.raises(ModelRefusedError, match="a.bin is not as manifest.json says: it is damaged"):
+    with pytest.raises(ModelRefusedError, match="a.bin is damaged: it is not as manifest.json says"):
         check_served_model(str(tmp_path))
     (tmp_path / "a.bin").unlink()
-    with pytest.raises(ModelRefusedError, match="it is missing"):
+    with pytest.raises(ModelRefusedError, match="a.bin is missing, although manifest.json tells of it"):
         check_served_model(str(tmp_path))
 
 

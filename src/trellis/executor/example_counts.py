@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trellis.errors import DataError
 from trellis.executor.artifacts import split_dir
+from trellis.executor.message_fields import message_fields
 
 _STATISTICS_FILES = ("FeatureStats.pb", "stats_tfrecord")
 
@@ -61,35 +62,11 @@ def _stated(folder: str) -> int | None:
         content = next(iter(read_records(file)), b"")
     try:
         # A list of data sets is field 1, the number of examples field 2 of each.
-        data_set = next(payload for number, payload in _fields(content) if number == 1)
-        return next((value for number, value in _fields(bytes(data_set)) if number == 2), 0)  # type: ignore[return-value]
-    except (IndexError, StopIteration, TypeError):
-        raise DataError(
-            f"{file} holds no statistics of examples. Leave `statistics` out, or write them again."
-        ) from None
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yields the numbers of the fields of a message, each with its whole number or its bytes."""
-    position = 0
-    while position < len(data):
-        tag, position = _varint(data, position)
-        number, wire_type = tag >> 3, tag & 7
-        if wire_type == 0:
-            value, position = _varint(data, position)
-            yield number, value
-            continue
-        length, position = _varint(data, position) if wire_type == 2 else ({1: 8, 5: 4}[wire_type], position)
-        if position + length > len(data):
-            raise IndexError(position)
-        yield number, data[position : position + length]
-        position += length
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        value |= (data[position] & 0x7F) << shift
-        position, shift = position + 1, shift + 7
-        if data[position - 1] < 0x80:
-            return value, position
+        data_sets = [payload for number, payload in message_fields(content) if number == 1]
+        counts = [
+            value for data_set in data_sets[:1] for number, value in message_fields(bytes(data_set)) if number == 2
+        ]
+        return sum(map(int, counts))
+    except (DataError, TypeError) as error:
+        way_out = "Leave `statistics` out, or write them again"
+        raise DataError(f"{file} holds no statistics of examples ({error}). {way_out}.") from None

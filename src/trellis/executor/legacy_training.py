@@ -58,7 +58,7 @@ def run_trainer_fn(
     _copy(exported, fn_args.eval_model_dir)
 
 
-def _train_and_evaluate(estimator: Any, train_spec: Any, eval_spec: Any, model_dir: Path) -> None:
+def _train_and_evaluate(estimator: Estimator, train_spec: Any, eval_spec: Any, model_dir: Path) -> None:
     if type(estimator).__module__.partition(".")[0] in ("tensorflow", "tensorflow_estimator"):
         tensorflow: Any = importlib.import_module("tensorflow")
         tensorflow.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
@@ -76,7 +76,7 @@ def _train_and_evaluate(estimator: Any, train_spec: Any, eval_spec: Any, model_d
         )
 
 
-def _export_for_eval(estimator: Any, folder: Path, receiver_fn: Any) -> Path:
+def _export_for_eval(estimator: Estimator, folder: Path, receiver_fn: Any) -> Path:
     if importlib.util.find_spec("tensorflow_model_analysis") is not None:
         analysis: Any = importlib.import_module("tensorflow_model_analysis")
         path = analysis.export.export_eval_savedmodel(

@@ -54,6 +54,7 @@ def user_function(exec_properties: Mapping[str, Any]) -> Iterator[UserFunction]:
     finally:
         sys.path[:] = path_before
         if unpacked is not None:
+            _forget(Path(unpacked), and_below=True)
             shutil.rmtree(unpacked, ignore_errors=True)
 
 
@@ -97,11 +98,13 @@ def _is_at(file: Path) -> bool:
     return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == file
 
 
-def _forget(folder: Path) -> None:
+def _forget(folder: Path, *, and_below: bool = False) -> None:
     """Forgets the modules of a folder, so that they are read again."""
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file and name != "__main__" and Path(file).parent == folder:
+        file = Path(getattr(module, "__file__", None) or "")
+        # A part of a package that happens to lie there is nobody's sibling.
+        is_sibling = file.parent == folder and "." not in name and name != "__main__"
+        if is_sibling or (and_below and folder in file.parents):
             del sys.modules[name]
     importlib.invalidate_caches()
 

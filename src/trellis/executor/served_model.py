@@ -1,28 +1,23 @@
 """What a run has written to be served: told apart by its files, and checked without executing anything of it."""
 
 import json
+import os
 import pickletools
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trellis.errors import DataError, ModelRefusedError
+from trellis.executor.message_fields import message_fields
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _MOST_LISTED = 10
-_JOBLIB_PACKED = (
-    b"\x1f\x8b",
-    b"BZh",
-    b"\xfd7zXZ",
-    b"\x04\x22\x4d\x18",
-    b"x\x01",
-    b"x\x5e",
-    b"x\x9c",
-    b"x\xda",
-    b"]\x00",
-)
+# Where the head of an HDF5 file of each version says how long the file is.
+_HDF5_END = {0: 40, 1: 44, 2: 28, 3: 28}
+# How compressed files begin: gzip, bzip2, xz, LZ4, lzma, and four levels of zlib.
+_PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x04\x22\x4d\x18", b"]\x00", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda")
 
 
 @dataclass(frozen=True)
@@ -74,17 +69,31 @@ def _described(folder: Path, files: list[Path]) -> str:
 
 
 def _check_saved_model(path: Path) -> bool:
-    head = path.read_bytes()[:2]
-    # A version (field 1), then the graphs (field 2).
-    if path.suffix == ".pb" and head[:1] not in (b"\x08", b"\x12"):
-        raise DataError(f"{path} does not begin as a SavedModel does.")
-    variables = path.parent / "variables"
-    if variables.is_dir() and any(variables.glob("variables.data-*")) and not (variables / "variables.index").is_file():
-        raise DataError(f"{variables} has no variables.index, so the variables cannot be found.")
+    try:
+        # A version is field 1, graphs are field 2.
+        numbers = {number for number, _ in message_fields(path.read_bytes())} if path.suffix == ".pb" else {2}
+    except DataError as error:
+        raise DataError(f"{path} is cut short or damaged ({error}).") from None
+    if 2 not in numbers:
+        raise DataError(f"{path} holds no graph.")
+    shards = [each.name for each in path.parent.glob("variables/variables.data-*")]
+    missing = [name for name in _shards(shards) if not (path.parent / "variables" / name).is_file()]
+    if missing:
+        raise DataError(f"{path.parent / 'variables'} lacks {', '.join(missing)}.")
     return True
 
 
+def _shards(names: Sequence[str]) -> list[str]:
+    """The files that variables consist of, if there are some: an index, and all parts."""
+    if not names:
+        return []
+    n = int(names[0].rpartition("-of-")[2])
+    return ["variables.index", *(f"variables.data-{part:05d}-of-{n:05d}" for part in range(n))]
+
+
 def _check_archive(path: Path) -> bool:
+    if path.suffix in (".pt", ".pth") and not zipfile.is_zipfile(path):
+        return False  # PyTorch's older format
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
@@ -101,8 +110,14 @@ def _check_archive(path: Path) -> bool:
 
 
 def _check_hdf5(path: Path) -> bool:
-    if not path.read_bytes().startswith(_HDF5):
+    with path.open("rb") as file:
+        head = file.read(64)
+    if not head.startswith(_HDF5):
         raise DataError(f"{path} does not begin as an HDF5 file does.")
+    at = _HDF5_END.get(head[len(_HDF5)])
+    end = int.from_bytes(head[at : at + 8], "little") if at else 0
+    if end > path.stat().st_size:
+        raise DataError(f"{path} is cut short: it needs {end:,} bytes, but has {path.stat().st_size:,}.")
     return True
 
 
@@ -143,25 +158,36 @@ def _check_manifest(path: Path) -> bool:
         return False
     for name, expected in document.get("checksums", {}).items():
         file = path.parent / name
-        content = file.read_bytes() if file.is_file() else b""
-        if {"size": len(content), "crc32": zlib.crc32(content)} != expected:
-            raise DataError(f"{file} is not as {path.name} says: it is {'damaged' if file.is_file() else 'missing'}.")
+        if not file.is_file():
+            raise DataError(f"{file} is missing, although {path.name} tells of it.")
+        if _checksum(file) != expected:
+            raise DataError(f"{file} is damaged: it is not as {path.name} says.")
     return True
+
+
+def _checksum(path: Path) -> dict[str, int]:
+    value, size = 0, 0
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            value, size = zlib.crc32(chunk, value), size + len(chunk)
+    return {"size": size, "crc32": value}
 
 
 def _check_pickle(path: Path) -> bool:
     """Reads a pickle's instructions without following them: it has to be whole."""
-    content = path.read_bytes()
-    if content.startswith(_JOBLIB_PACKED):
-        return True
-    seen_joblib = False
-    try:
-        for _, argument, _ in pickletools.genops(content):
-            seen_joblib = seen_joblib or (isinstance(argument, str) and argument.startswith("joblib."))
-    except Exception as error:  # noqa: BLE001  (pickletools raises whatever the bytes lead it to)
-        # Between its instructions joblib writes arrays as they are.
-        if not (seen_joblib and content.endswith(b".")):
-            raise DataError(f"{path} is cut short or no pickle ({error}).") from None
+    has_joblib = False
+    with path.open("rb") as file:
+        if file.read(8).startswith(_PACKED):
+            return True
+        file.seek(0)
+        try:
+            for _, argument, _ in pickletools.genops(file):
+                has_joblib = has_joblib or (isinstance(argument, str) and argument.startswith("joblib."))
+        except Exception as error:  # noqa: BLE001  (pickletools raises whatever the bytes lead it to)
+            file.seek(-1, os.SEEK_END)
+            # Between its instructions joblib writes arrays as they are; the last instruction is a full stop.
+            if not (has_joblib and file.read() == b"."):
+                raise DataError(f"{path} is cut short or no pickle ({error}).") from None
     return True
 
 

@@ -16,6 +16,7 @@ from trellis.errors import TrellisError
 from trellis.executor.artifacts import Artifact, Examples
 from trellis.executor.preparation import Run
 from trellis.executor.running import call, prepared
+from trellis.executor.workers import STARTED_BY
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -23,12 +24,14 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 def main(order: Mapping[str, Any]) -> NoReturn:
     """Carries out an order, writes a report, and exits: 0 if `run_fn` has returned, else 1."""
     index, scratch = order["index"], Path(order["scratch"])
-    threading.Thread(target=_end_with, args=(order["parent"],), daemon=True).start()
+    # As on a terminal: what was said is not lost if this process is ended by force.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # always a TextIOWrapper here
+    parent = int(os.environ.get(STARTED_BY, os.getppid()))
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     # Written down by the interpreter itself, even if nothing else of this process answers any more.
     place = (scratch / f"place-{index}.txt").open("w")
     faulthandler.register(signal.SIGUSR1, file=place, all_threads=True)
     report = _carried_out(_read_run(order))
-    sys.stdout.flush()
     file = scratch / f"report-{index}.json"
     file.with_suffix(".partial").write_text(json.dumps({"time": time.monotonic(), **report}))
     file.with_suffix(".partial").rename(file)

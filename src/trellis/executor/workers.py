@@ -1,6 +1,7 @@
 """Workers: a run in processes of its own, started together, failing as one, and none left behind."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -21,6 +22,8 @@ from trellis.executor.cluster import cluster_of, local_environments
 from trellis.executor.exec_properties import RunArgs
 from trellis.executor.preparation import Run
 
+STARTED_BY = "TRELLIS_STARTED_BY"
+"""The variable by which a process knows with whom it is to end."""
 _SECONDS_BETWEEN_LOOKS = 0.02
 _SECONDS_TO_TELL = 1.0
 _SECONDS_TO_STOP = 2.0
@@ -117,7 +120,6 @@ def _order_text(run: Run, index: int, scratch: Path) -> str:
                 "exec_properties": run.exec_properties,
                 "index": index,
                 "scratch": str(scratch),
-                "parent": os.getpid(),
                 "path": [path or os.getcwd() for path in sys.path],
             },
             default=os.fspath,
@@ -141,11 +143,10 @@ class _Team:
         deadline = None if timeout is None else time.monotonic() + timeout
         running = set(range(len(self.workers)))
         while running:
-            ended = {index for index in running if self.workers[index].poll() is not None}
-            running -= ended
-            failed = [index for index in ended if self._report(index).get("kind") != "done"]
+            failed = [index for index in running if self._has_failed(index)]
             if failed:
                 self._fail(failed)
+            running = {index for index in running if self.workers[index].poll() is None}
             if deadline is not None and time.monotonic() > deadline:
                 self._fail_late(timeout, running)
             if running:
@@ -164,9 +165,19 @@ class _Team:
         found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
         return found
 
+    def _has_failed(self, index: int) -> bool:
+        # One that has failed may take long to end: it waits for the others.
+        code = self.workers[index].poll()
+        kind = self._report(index).get("kind")
+        return kind not in (None, "done") or (kind is None and code is not None)
+
+    def _when(self, index: int) -> float:
+        """When a worker has failed; one that could not say so goes first, unless it has given up for another's sake."""
+        sudden = math.inf if self.workers[index].poll() == -signal.SIGABRT else 0.0
+        return float(self._report(index).get("time", sudden))
+
     def _fail(self, failed: Sequence[int]) -> NoReturn:
-        # Others may have failed of it at the same look; and one that was killed has left no time.
-        first = min(failed, key=lambda index: self._report(index).get("time", 0.0))
+        first = min(failed, key=self._when)
         report = self._report(first)
         if report.get("kind") == "problems":
             raise ArgumentError(report["text"])
@@ -214,7 +225,7 @@ class _LocalProcess:
         try:
             self._process = subprocess.Popen(
                 order.command,
-                env=dict(order.environment),
+                env={**order.environment, STARTED_BY: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT if log else None,
