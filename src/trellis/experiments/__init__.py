@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
+    from trellis.experiments import run_fn as run_fn
     from trellis.experiments.experiment import BuildExperiment as BuildExperiment
     from trellis.experiments.experiment import ExperimentConfig as ExperimentConfig
     from trellis.experiments.experiment import experiment_summaries as experiment_summaries
@@ -39,5 +40,6 @@ __getattr__, __dir__, __all__ = door(
         "check_mode": "requirements",
         "run_experiment": "modes",
         "export_experiment": "export",
+        "run_fn": "run_fn",
     },
 )
