@@ -249,7 +249,7 @@ class Trainer:
         dtype = self.runtime.mixed_precision_dtype
         lower = Precision(dtype or "float32").applied_to
         if training and self._placement.shares_params:
-            gather = self._placement.gathering(self._shapes.params)
+            gather = self._placement.gathering(self._shapes)
             # In this order what is gathered is already small.
             return WrappedModel(self.model, lambda apply: lower(gather(apply)))
         return WrappedModel(self.model, lower) if dtype else self.model
