@@ -237,6 +237,8 @@ def test_a_run_may_end_before_its_last_stage_and_be_taken_up_again(tmp_path: Pat
     assert small.files(tmp_path)[-1] == "regular_8"
     for _ in range(2):
         assert run(tmp_path, params(16, export_checkpoint=False))[0].model.n_layers == 2
+    # An evaluation writes nothing, and may look past the steps to train.
+    assert run(tmp_path, params(5), mode="eval")[0].model.n_layers == 2
     assert not (tmp_path / "exported_ckpts").exists()
 
 
