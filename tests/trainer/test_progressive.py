@@ -271,21 +271,25 @@ class WrongPolicy(StackingPolicy):
         return self.data or super().get_train_dataset(stage_id)
 
 
-def test_a_policy_that_returns_what_does_not_fit_is_told_so(tmp_path: Path) -> None:
+def wrong(model_dir: Path, **returned: Any) -> trellis.ProgressiveTrainer:
+    """A trainer whose policy returns what it should not."""
     config = params(checkpoint_interval=100)
     trainer = trellis.ProgressiveTrainer(
-        trellis.get_task(config.task), config=config.trainer, runtime=config.runtime, model_dir=tmp_path
+        trellis.get_task(config.task), config=config.trainer, runtime=config.runtime, model_dir=model_dir
     )
-    policy = trainer.policy = WrongPolicy(trainer.task, config=config.trainer, runtime=config.runtime)
-    policy.model = Stacked(1)
+    trainer.policy = WrongPolicy(trainer.task, config=config.trainer, runtime=config.runtime)
+    vars(trainer.policy).update(returned)
+    return trainer
+
+
+def test_a_policy_that_returns_what_does_not_fit_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="WrongPolicy.get_model\\(0\\) returned Stacked"):
-        trainer.train()
-    policy.model = trellis.BoundModel(Stacked(1), params={"layer_0": {"bias": np.zeros(3)}, "layer_7": np.zeros(2)})
+        wrong(tmp_path, model=Stacked(1)).train()
+    given = {"layer_0": {"bias": np.zeros(3, np.float32)}, "layer_7": np.zeros(2, np.float32)}
     with pytest.raises(ModelError) as caught:
-        trainer.train()
+        wrong(tmp_path, model=trellis.BoundModel(Stacked(1), params=given)).train()
     assert "params/layer_0/bias: float32[3] given, float32[8] in the model" in str(caught.value)
     assert "params/layer_7: float32[2] given, — in the model" in str(caught.value)
-    policy.model, stream = None, tiny.stream(16)
-    policy.data = (stream.batch(step) for step in range(100))
+    iterator = (tiny.stream(16).batch(step) for step in range(100))
     with pytest.raises(ArgumentError, match="get_train_dataset\\(1\\) returned the iterator of the stage before"):
-        trainer.train()
+        wrong(tmp_path, data=iterator).train()

@@ -114,7 +114,7 @@ class ProgressiveTrainer:
         self._drop_exports_past(reached)
         last, old_model = None, None
         for stage_id in range(self.policy.compute_stage_id(reached), len(self._last_steps)):
-            trainer = self._start(stage_id, old_model)
+            trainer = self._trainer(stage_id) if old_model is None else self._start(stage_id, old_model)
             end = trainer.config.train_steps
             if reached < end:
                 print_line(f"Stage {stage_id + 1} of {len(self._last_steps)}: up to step {end}.")
@@ -142,14 +142,15 @@ class ProgressiveTrainer:
         return CheckpointFileReader(dir=self.model_dir, target=_no_init).find_step()
 
     def _trainer_of(self, step: int) -> Trainer:
-        stage_id = self.policy.compute_stage_id(step)
-        if self._current is None or self._current[0] != stage_id:
-            self._start(stage_id, None)
-        assert self._current is not None
-        return self._current[1]
+        return self._trainer(self.policy.compute_stage_id(step))
+
+    def _trainer(self, stage_id: int) -> Trainer:
+        if self._current is not None and self._current[0] == stage_id:
+            return self._current[1]
+        return self._start(stage_id, None)
 
     def _start(self, stage_id: int, old_model: BoundModel | None) -> Trainer:
-        """The trainer of a stage."""
+        """A new trainer of a stage."""
         start = self._last_steps[stage_id - 1] if stage_id else 0
         end, wanted = self._last_steps[stage_id], self.config.train_steps
         config = self.config.replace(
