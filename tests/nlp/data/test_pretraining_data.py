@@ -45,8 +45,8 @@ def test_records_have_the_published_features(tmp_path: Path) -> None:
 
 
 def test_the_same_bytes_are_written_by_one_process_and_by_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_BLOCK_PAIRS", "_BLOCK_DOCUMENTS"):
-        monkeypatch.setattr(f"trellis.nlp.data.pretraining_data.{name}", 8)
+    monkeypatch.setattr("trellis.nlp.data.pretraining_data._BLOCK_PAIRS", 8)
+    monkeypatch.setattr("trellis.nlp.data.next_sentences._BLOCK_DOCUMENTS", 5)
     alone, together = write(tmp_path, "one", n_workers=1), write(tmp_path, "two", n_workers=2)
     assert [path.read_bytes() for path in alone] == [path.read_bytes() for path in together]
     assert sorted(path.name for path in tmp_path.iterdir()) == [

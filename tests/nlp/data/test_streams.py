@@ -67,6 +67,17 @@ def test_text_becomes_batches_that_are_functions_of_seed_and_step(tmp_path: Path
     assert_equal(batch, build_pretraining_stream(text_config(tmp_path, seed=1), InputContext(seed=9)).batch(5))
 
 
+def test_tokens_and_pairs_are_made_once_for_each_seed(tmp_path: Path) -> None:
+    params = text_config(tmp_path, cache_dir=str(tmp_path / "kept"))
+    build_pretraining_stream(params)
+    kept = sorted((tmp_path / "kept").iterdir())
+    assert len(kept) == 2
+    build_pretraining_stream(params)
+    assert sorted((tmp_path / "kept").iterdir()) == kept
+    build_pretraining_stream(params.replace(seed=7))
+    assert len(list((tmp_path / "kept").iterdir())) == 3
+
+
 def test_stacked_batches_are_the_batches_stacked(tmp_path: Path) -> None:
     for settings in ({}, {"use_next_sentence_label": False, "pack_sequences": True}):
         stream = build_pretraining_stream(text_config(tmp_path, **settings))
