@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from trellis.data import encode_examples, find_files
+from trellis.data import find_files
 from trellis.errors import ArgumentError
 from trellis.nlp.data.corpus import Corpus, read_sentences, write_corpus
 from trellis.nlp.data.masking import Masking, example_keys, mask_tokens
 from trellis.nlp.data.next_sentences import Pairing, PlannedPairs, open_corpus, read_plan, write_plan
-from trellis.nlp.data.output import Features, open_records
+from trellis.nlp.data.output import Features, OutputFormat, write_features
 from trellis.nlp.data.sequences import Pairs, Specials, assemble
 from trellis.nlp.data.tokenizer import MASK, Tokenizer
-from trellis.nlp.data.workers import n_useful_workers, ordered_map
+from trellis.nlp.data.workers import n_useful_workers
 
 _BLOCK_PAIRS = 1 << 10
 
@@ -69,6 +69,7 @@ def write_pretraining_data(
     output_files: Sequence[str],
     tokenizer: Tokenizer,
     options: PretrainingOptions,
+    output_format: OutputFormat = "tfrecord",
     n_workers: int | None = None,
 ) -> int:
     """Makes records of plain text, a sentence a line with empty lines between documents; returns how many.
@@ -77,7 +78,7 @@ def write_pretraining_data(
     result depends on the text, the vocabulary and the options, and on nothing else.
 
     Args:
-        output_files: Records go to them in turn.
+        output_files: Records go to them in turn; columns go to one directory.
         n_workers: How many processes work; None is as many as do good.
     """
     if options.dupe_factor < 1:
@@ -93,7 +94,7 @@ def write_pretraining_data(
     files = find_files(input_files)
     if n_workers is None:
         n_workers = n_useful_workers(options.dupe_factor * sum(file.stat().st_size for file in files))
-    parent = Path(output_files[0]).parent
+    parent = Path(output_files[0] if output_files else "").parent
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=parent, prefix=".pretraining-") as folder:
         tokens, plan = Path(folder, "tokens"), Path(folder, "plan")
@@ -102,40 +103,31 @@ def write_pretraining_data(
         corpus = Corpus(tokens)
         write_plan(plan, corpus=corpus, pairing=pairing, n_passes=options.dupe_factor, n_workers=n_workers)
         n_pairs = len(read_plan(plan))
-        order = np.random.Generator(np.random.Philox(options.random_seed)).permutation(n_pairs)
+        generator = np.random.Generator(np.random.Philox(key=options.random_seed % 2**64))
+        order = generator.permutation(n_pairs)
         blocks = (order[start : start + _BLOCK_PAIRS] for start in range(0, n_pairs, _BLOCK_PAIRS))
-        work = functools.partial(_make_records, tokens, plan, options, masking, Specials.of(tokenizer))
-        with (
-            open_records(output_files, gzip=options.gzip_compress) as records,
-            tqdm(desc="Writing", total=n_pairs, unit=" examples", disable=None) as bar,
-        ):
-            for block in ordered_map(work, blocks, n_workers=n_workers):
-                records.write(block)
-                bar.update(len(block))
-    return n_pairs
-
-
-def _make_records(
-    tokens: Path,
-    plan: Path,
-    options: PretrainingOptions,
-    masking: Masking,
-    specials: Specials,
-    numbers: NDArray[np.int64],
-) -> list[bytes]:
-    return encode_examples(_features(open_corpus(tokens), _open_plan(plan), options, masking, specials, numbers))
+        return write_features(
+            output_files,
+            blocks,
+            make=functools.partial(_features, tokens, plan, options, masking, Specials.of(tokenizer)),
+            output_format=output_format,
+            gzip=options.gzip_compress,
+            n_workers=n_workers,
+            n_rows=n_pairs,
+        )
 
 
 def _features(
-    corpus: Corpus,
-    plan: PlannedPairs,
+    tokens: Path,
+    plan_directory: Path,
     options: PretrainingOptions,
     masking: Masking,
     specials: Specials,
     numbers: NDArray[np.int64],
 ) -> Features:
+    sentences, plan = open_corpus(tokens).sentences, _open_plan(plan_directory)
     pairs = Pairs(*(part[numbers] for part in plan.pairs))
-    made = assemble(corpus.sentences.values, pairs=pairs, seq_length=options.max_seq_length, specials=specials)
+    made = assemble(sentences.values, pairs=pairs, seq_length=options.max_seq_length, specials=specials)
     keys = example_keys(numbers, seed=options.random_seed, epochs=0)
     masked = mask_tokens(made.ids, lengths=made.lengths, keys=keys, masking=masking)
     is_v2 = options.use_v2_feature_names
