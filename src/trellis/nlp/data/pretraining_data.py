@@ -83,13 +83,7 @@ def write_pretraining_data(
     """
     if options.dupe_factor < 1:
         raise ArgumentError(f"dupe_factor is {options.dupe_factor}; the text is used at least once.")
-    masking = build_masking(
-        tokenizer,
-        rate=options.masked_lm_prob,
-        max_predictions=options.max_predictions_per_seq,
-        whole_word=options.do_whole_word_mask,
-        max_ngram_size=options.max_ngram_size,
-    )
+    masking = _masking(tokenizer, options)
     pairing = Pairing(options.max_seq_length, options.random_seed, options.short_seq_prob)
     files = find_files(input_files)
     if n_workers is None:
@@ -115,6 +109,16 @@ def write_pretraining_data(
             n_workers=n_workers,
             n_rows=n_pairs,
         )
+
+
+def _masking(tokenizer: Tokenizer, options: PretrainingOptions) -> Masking:
+    return build_masking(
+        tokenizer,
+        rate=options.masked_lm_prob,
+        max_predictions=options.max_predictions_per_seq,
+        whole_word=options.do_whole_word_mask,
+        max_ngram_size=options.max_ngram_size,
+    )
 
 
 def _features(
