@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trellis.errors import TrellisError
+from trellis.errors import Preempted, TrellisError
 from trellis.executor.artifacts import Artifact, Examples
 from trellis.executor.preparation import Run
 from trellis.executor.running import call, prepared
@@ -44,6 +44,8 @@ def _carried_out(run: Run) -> dict[str, str]:
         with prepared(run) as (function, fn_args):
             kind = "failed"
             call(function, fn_args)
+    except Preempted:
+        return {"kind": "preempted"}
     except BaseException as error:  # noqa: BLE001  (told by the process that waits for this one)
         summary = (
             str(error) if isinstance(error, TrellisError) else f"run_fn has raised {type(error).__name__}: {error}"
