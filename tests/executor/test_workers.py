@@ -134,6 +134,15 @@ def test_a_process_that_crashes_is_named_by_its_signal() -> None:
         run(1)
 
 
+def test_an_error_of_trellis_is_told_without_its_trace() -> None:
+    write_module(
+        "from trellis.errors import DataError\n\ndef run_fn(fn_args):\n    raise DataError('the file is empty')\n"
+    )
+    with pytest.raises(RunFailedError) as caught:
+        run(1)
+    assert str(caught.value) == "the file is empty\n\nThat was in run_fn of my_module.py."
+
+
 def test_problems_before_the_run_are_told_once_not_by_each_worker() -> None:
     write_module("def run(fn_args): ...")
     with pytest.raises(ArgumentError) as caught:

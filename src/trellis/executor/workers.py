@@ -188,9 +188,9 @@ class _Team:
         if report.get("kind") == "preempted":
             raise Preempted
         if report.get("kind") == "problems":
-            raise ArgumentError(report["text"])
+            raise ArgumentError(report["summary"])
         code = self.workers[first].poll()
-        what = f"{report['summary']}\n\n{report['text']}" if report else _sudden(code)
+        what = f"{report['summary']}\n\n{report['text']}".rstrip() if report else _sudden(code)
         raise RunFailedError(f"{self._named(first)}{what}{self._tail(first)}")
 
     def _fail_late(self, timeout: float | None, running: set[int]) -> NoReturn:
