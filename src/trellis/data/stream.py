@@ -28,6 +28,17 @@ class SizedStream(Stream, Protocol):
 
 
 @runtime_checkable
+class CountedStream(Stream, Protocol):
+    """A stream of examples that knows how many they are, however often it gives them."""
+
+    batch_size: int
+
+    @property
+    def n_examples(self) -> int:
+        """How many examples make an epoch."""
+
+
+@runtime_checkable
 class StackingStream(Stream, Protocol):
     """A stream that can gather several batches at once, cheaper than one by one."""
 
@@ -118,6 +129,11 @@ class ExampleStream:
         self._n_epochs = n_epochs
         self._drop_remainder = drop_remainder
         self._orders: dict[int, np.ndarray] = {}
+
+    @property
+    def n_examples(self) -> int:
+        """How many examples make an epoch."""
+        return len(self._examples)
 
     @property
     def n_batches(self) -> int | None:

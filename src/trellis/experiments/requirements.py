@@ -25,7 +25,7 @@ def mode_problems(params: ExperimentConfig, *, mode: str) -> Iterator[Problem]:
     config = params.trainer
     least = {"max_to_keep": 1, "n_microbatches": 1, "early_stopping_steps": 0, "validation_steps": -1}
     least |= dict.fromkeys(("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval"), 1)
-    least |= {"train_steps": 1} if "train" in mode else {}
+    least |= {"train_steps": 1} if "train" in mode and config.train_epochs <= 0 else {}
     for name, value in least.items():
         if getattr(config, name) < value:
             yield _problem(config, name, f"is {getattr(config, name)}", f"It has to be {value} or more.")

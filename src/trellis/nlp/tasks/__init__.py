@@ -1,0 +1,25 @@
+"""What is learned from text."""
+
+from typing import TYPE_CHECKING
+
+from trellis.doors import door
+
+if TYPE_CHECKING:
+    from trellis.nlp.tasks.configs import LocalMaskedLMConfig as LocalMaskedLMConfig
+    from trellis.nlp.tasks.configs import MaskedLMConfig as MaskedLMConfig
+    from trellis.nlp.tasks.configs import QuestionAnsweringConfig as QuestionAnsweringConfig
+    from trellis.nlp.tasks.configs import QuestionAnsweringModelConfig as QuestionAnsweringModelConfig
+    from trellis.nlp.tasks.configs import SentencePredictionConfig as SentencePredictionConfig
+    from trellis.nlp.tasks.configs import SentencePredictionModelConfig as SentencePredictionModelConfig
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "MaskedLMConfig": "configs",
+        "LocalMaskedLMConfig": "configs",
+        "SentencePredictionConfig": "configs",
+        "SentencePredictionModelConfig": "configs",
+        "QuestionAnsweringConfig": "configs",
+        "QuestionAnsweringModelConfig": "configs",
+    },
+)
