@@ -38,7 +38,7 @@ class BertEncoderConfig(Config):
     """Whether blocks normalise what goes in instead of what comes out."""
     norm_epsilon: float = 1e-12
     use_gradient_checkpointing: bool = False
-    """Whether the backward pass computes each layer again instead of keeping what it computed: less memory, more time."""
+    """Whether the backward pass computes each layer again, which takes more time and less memory."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class AlbertEncoderConfig(Config):
     return_all_encoder_outputs: bool = False
     norm_epsilon: float = 1e-12
     use_gradient_checkpointing: bool = False
-    """Whether the backward pass computes each layer again instead of keeping what it computed: less memory, more time."""
+    """Whether the backward pass computes each layer again, which takes more time and less memory."""
 
 
 @dataclass
@@ -94,7 +94,7 @@ class MobileBertEncoderConfig(Config):
     return_all_encoder_outputs: bool = False
     norm_epsilon: float = 1e-12
     use_gradient_checkpointing: bool = False
-    """Whether the backward pass computes each block again instead of keeping what it computed: less memory, more time."""
+    """Whether the backward pass computes each block again, which takes more time and less memory."""
 
     no_effect: ClassVar[Mapping[str, str]] = {"input_mask_dtype": "a mask of any number type is taken"}
 
@@ -133,4 +133,4 @@ class PretrainerConfig(Config):
     mlm_activation: Activation = "gelu"
     mlm_initializer_range: float = 0.02
     mlm_output_weights_use_proj: bool = False
-    """How a MobileBERT's masked-LM head meets the narrower embedding table: by a projection, or else by more columns."""
+    """Whether a MobileBERT's masked-LM head is projected to the width of the embedding table; else that is widened."""
