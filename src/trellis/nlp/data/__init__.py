@@ -1,4 +1,4 @@
-"""Text to tokens."""
+"""Text to tokens to batches."""
 
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,18 @@ if TYPE_CHECKING:
     from trellis.nlp.data.configs import SentencePredictionTextDataConfig as SentencePredictionTextDataConfig
     from trellis.nlp.data.local_corpus import byte_sequences as byte_sequences
     from trellis.nlp.data.local_corpus import load_local_corpus as load_local_corpus
+    from trellis.nlp.data.pretraining_stream import build_pretraining_stream as build_pretraining_stream
+    from trellis.nlp.data.question_data import FIRST_UNIQUE_ID as FIRST_UNIQUE_ID
+    from trellis.nlp.data.question_stream import build_question_stream as build_question_stream
+    from trellis.nlp.data.question_stream import load_questions as load_questions
+    from trellis.nlp.data.question_stream import question_tokenizer as question_tokenizer
+    from trellis.nlp.data.question_stream import question_windows as question_windows
+    from trellis.nlp.data.questions import Question as Question
+    from trellis.nlp.data.sentence_stream import build_sentence_stream as build_sentence_stream
+    from trellis.nlp.data.tokenizer import SentencePieceTokenizer as SentencePieceTokenizer
+    from trellis.nlp.data.tokenizer import Tokenizer as Tokenizer
+    from trellis.nlp.data.tokenizer import WordPieceTokenizer as WordPieceTokenizer
+    from trellis.nlp.data.tokenizer import build_tokenizer as build_tokenizer
 
 __getattr__, __dir__, __all__ = door(
     __name__,
@@ -21,6 +33,18 @@ __getattr__, __dir__, __all__ = door(
         "SentencePredictionDataConfig": "configs",
         "SentencePredictionTextDataConfig": "configs",
         "QADataConfig": "configs",
+        "Tokenizer": "tokenizer",
+        "WordPieceTokenizer": "tokenizer",
+        "SentencePieceTokenizer": "tokenizer",
+        "build_tokenizer": "tokenizer",
+        "build_pretraining_stream": "pretraining_stream",
+        "build_sentence_stream": "sentence_stream",
+        "build_question_stream": "question_stream",
+        "load_questions": "question_stream",
+        "question_tokenizer": "question_stream",
+        "question_windows": "question_stream",
+        "Question": "questions",
+        "FIRST_UNIQUE_ID": "question_data",
         "byte_sequences": "local_corpus",
         "load_local_corpus": "local_corpus",
     },
