@@ -99,25 +99,30 @@ def read_sentences(files: Iterable[Path], *, text_fields: Sequence[str] = ("text
     """Yields the sentences of files; documents are numbered over all of them."""
     document = 0
     for file in files:
-        if not is_rows(file):
-            for row in read_rows(file, format="text"):
-                text = str(row.values["text"]).strip()
-                document += not text
-                if text:
-                    yield Sentence(document, text)
-            document += 1
-            continue
-        for row in read_rows(file):
-            for field in text_fields:
-                if not isinstance(row.values.get(field), str):
-                    raise DataError(
-                        f"{file}:{row.line}: there is no text in {field!r}; the columns are {', '.join(row.values)}. "
-                        "Name those with text in text_field_names."
-                    )
-                for line in str(row.values[field]).splitlines():
-                    if line.strip():
-                        yield Sentence(document, line.strip())
-            document += 1
+        lines = _row_lines(file, text_fields) if is_rows(file) else _text_lines(file)
+        for text in lines:
+            document += not text
+            if text:
+                yield Sentence(document, text)
+        document += 1
+
+
+def _text_lines(file: Path) -> Iterator[str]:
+    return (str(row.values["text"]).strip() for row in read_rows(file, format="text"))
+
+
+def _row_lines(file: Path, text_fields: Sequence[str]) -> Iterator[str]:
+    """Yields the lines of the texts of each row, and an empty one after each row."""
+    for row in read_rows(file):
+        wrong = next((name for name in text_fields if not isinstance(row.values.get(name), str)), None)
+        if wrong is not None:
+            raise DataError(
+                f"{file}:{row.line}: there is no text in {wrong!r}; the columns are {', '.join(row.values)}. "
+                "Name those with text in text_field_names."
+            )
+        lines = (line.strip() for name in text_fields for line in str(row.values[name]).splitlines())
+        yield from filter(None, lines)
+        yield ""
 
 
 def is_rows(file: Path) -> bool:

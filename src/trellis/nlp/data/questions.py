@@ -57,18 +57,22 @@ def read_questions(
     """
     skipped = Skipped() if skipped is None else skipped
     n_questions = 0
-    for file in files:
-        for number, article in enumerate(_articles(file)):
-            for question in _questions_of(article, f"{file}, article {number}", version_2_with_negative):
-                n_questions += 1
-                found = _with_span(*question) if is_training and not question[0].is_impossible else question[0]
-                if found is None:
-                    skipped.ids.append(question[0].id)
-                else:
-                    yield found
+    for asked in _asked(files, version_2_with_negative):
+        n_questions += 1
+        question = _with_span(*asked) if is_training and not asked[0].is_impossible else asked[0]
+        if question is None:
+            skipped.ids.append(asked[0].id)
+        else:
+            yield question
     if n_questions == len(skipped.ids):
         why = f" {skipped}" if n_questions else " Give files that have some."
         raise DataError(f"There are no questions in {', '.join(map(str, files))}.{why}")
+
+
+def _asked(files: Sequence[Path], with_negative: bool) -> Iterator[tuple[Question, str, int]]:
+    for file in files:
+        for number, article in enumerate(_articles(file)):
+            yield from _questions_of(article, f"{file}, article {number}", with_negative)
 
 
 def _questions_of(article: Any, place: str, with_negative: bool) -> Iterator[tuple[Question, str, int]]:
