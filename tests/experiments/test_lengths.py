@@ -27,7 +27,10 @@ class Endless(Task):
 
 def experiment(**trainer: Any) -> ExperimentConfig:
     warmup = WarmupConfig(type="polynomial")
-    return ExperimentConfig(trainer=TrainerConfig(optimizer_config=OptimizationConfig(warmup=warmup), **trainer))
+    task = TaskConfig(train_data=DataConfig(global_batch_size=32))
+    return ExperimentConfig(
+        task=task, trainer=TrainerConfig(optimizer_config=OptimizationConfig(warmup=warmup), **trainer)
+    )
 
 
 def test_epochs_become_steps_a_tenth_of_them_warm_up_and_evaluations_come_twice_an_epoch() -> None:
@@ -64,3 +67,7 @@ def test_an_evaluation_reads_no_training_data() -> None:
 def test_data_that_does_not_know_its_size_is_refused_with_the_flag_to_give() -> None:
     with pytest.raises(ArgumentError, match="a tuple_iterator, does not know .*trainer.train_steps=1000"):
         derive_lengths(experiment(train_epochs=3), task=Endless(TaskConfig()))
+
+
+def test_many_short_epochs_are_not_reported_twice_each() -> None:
+    assert derive_lengths(experiment(train_epochs=30), task=Counted(TaskConfig())).trainer.validation_interval == 171

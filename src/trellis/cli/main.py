@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Collection, Sequence
 
-from trellis.cli import data, inspect, train
+from trellis.cli import data, inspect, predict, train
 from trellis.cli.experiment_flags import add_experiment_flags, add_module_flag
 from trellis.cli.words import Word, parse
 from trellis.errors import ArgumentError, TrellisError
@@ -18,6 +18,7 @@ WORDS = {
         Word("config show", "show a config, and where each value comes from", add_experiment_flags, inspect.show),
         Word("config diff", "show in what two configs differ", inspect.add_diff_flags, inspect.diff),
         Word("train", "run an experiment: train it, evaluate it", train.add_flags, train.train),
+        Word("predict", "ask a trained model about text", predict.add_flags, predict.predict),
         Word("data vocabulary", "train a vocabulary on text", data.add_vocabulary_flags, data.vocabulary),
         Word("data pretraining", "make records of text to pretrain on", data.add_pretraining_flags, data.pretraining),
         Word("data finetuning", "make records of GLUE or SQuAD", data.add_finetuning_flags, data.finetuning),

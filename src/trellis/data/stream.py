@@ -29,13 +29,11 @@ class SizedStream(Stream, Protocol):
 
 @runtime_checkable
 class CountedStream(Stream, Protocol):
-    """A stream of examples that knows how many they are, however often it gives them."""
-
-    batch_size: int
+    """A stream that knows how many examples it goes through, once an epoch."""
 
     @property
     def n_examples(self) -> int:
-        """How many examples make an epoch."""
+        """How many different examples there are."""
 
 
 @runtime_checkable
@@ -131,17 +129,17 @@ class ExampleStream:
         self._orders: dict[int, np.ndarray] = {}
 
     @property
-    def n_examples(self) -> int:
-        """How many examples make an epoch."""
-        return len(self._examples)
-
-    @property
     def n_batches(self) -> int | None:
         """How many batches there are, a short last one included; None if the stream is endless."""
         if self._n_epochs is None:
             return None
         n_whole, n_left = divmod(len(self._examples) * self._n_epochs, self.batch_size)
         return n_whole + (n_left > 0 and not self._drop_remainder)
+
+    @property
+    def n_examples(self) -> int:
+        """How many examples an epoch has."""
+        return len(self._examples)
 
     def batch(self, step: int) -> Batch:
         """The batch of one step."""

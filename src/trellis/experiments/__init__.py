@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trellis.experiments.reports import show_config as show_config
     from trellis.experiments.requirements import MODES as MODES
     from trellis.experiments.requirements import check_mode as check_mode
+    from trellis.experiments.run_params import read_params as read_params
 
 __getattr__, __dir__, __all__ = door(
     __name__,
@@ -44,6 +45,7 @@ __getattr__, __dir__, __all__ = door(
         "shipped_config_files": "config_files",
         "find_config_file": "config_files",
         "derive_lengths": "lengths",
+        "read_params": "run_params",
         "run_experiment": "modes",
     },
 )

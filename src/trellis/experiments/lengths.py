@@ -10,6 +10,7 @@ from trellis.tasks import Task
 
 _INTERVALS = ("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval")
 _WARMUP_SHARE = 0.1
+_MOST_REPORTS = 20
 
 
 def derive_lengths(params: ExperimentConfig, *, task: Task, trains: bool = True) -> ExperimentConfig:
@@ -18,7 +19,7 @@ def derive_lengths(params: ExperimentConfig, *, task: Task, trains: bool = True)
     | left open | becomes |
     |---|---|
     | `train_steps: 0`, with `train_epochs` | so many epochs, of whole batches |
-    | with it, an interval that nobody has set | half an epoch |
+    | with it, an interval that nobody has set | half an epoch, or a twentieth of the run if that is longer |
     | the length of a warm-up | a tenth of the run |
 
     A decay whose length is null takes the whole run anyway.
@@ -55,10 +56,14 @@ def _derive_steps(params: ExperimentConfig, task: Task, *, trains: bool) -> None
             f"the training data, a {type(stream).__name__}, does not know its number of examples. "
             f"Give the steps, as in: --params_override=trainer.train_steps=1000"
         )
-    n_per_epoch = max(1, stream.n_examples // stream.batch_size)
-    given = {"train_steps": max(1, int(n_per_epoch * trainer.train_epochs))}
-    given |= {name: max(1, n_per_epoch // 2) for name in _INTERVALS if origin_of(trainer, name) == DEFAULT}
-    epochs = f"{trainer.train_epochs:g} epochs of {stream.n_examples} examples, {stream.batch_size} a batch"
+    batch_size = params.task.train_data.global_batch_size
+    n_per_epoch = max(1, stream.n_examples // batch_size)
+    n_steps = max(1, int(n_per_epoch * trainer.train_epochs))
+    # Of little data an epoch is over before there is anything to tell.
+    interval = max(1, n_per_epoch // 2, n_steps // _MOST_REPORTS)
+    given = {"train_steps": n_steps}
+    given |= dict.fromkeys((name for name in _INTERVALS if origin_of(trainer, name) == DEFAULT), interval)
+    epochs = f"{trainer.train_epochs:g} epochs of {stream.n_examples} examples, {batch_size} a batch"
     _merge(params, "trainer", given, Origin(epochs))
 
 
