@@ -1,6 +1,9 @@
 """One story: an encoder is pretrained on text, fine-tuned on sentences and on questions, and asked."""
 
+import io
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 
 import trellis.nlp.experiments  # noqa: F401  (registers them)
 from tests.nlp.data.small_text import write_corpus_file, write_vocabulary
+from trellis.cli.main import main
 from trellis.errors import ArgumentError, CheckpointFileError, DataError
 from trellis.experiments import ExperimentConfig, get_exp_config, read_params, run_experiment
 from trellis.nlp.tasks import Predictor, load_predictor
@@ -129,6 +133,26 @@ def test_questions_are_answered_from_their_passages(questions: Path, tmp_path: P
     from_file = {found.values["id"]: found.values for found in ask.read(str(questions.parent / "squad.json"))}
     assert set(from_file) == {"1", "2"}
     assert from_file["1"]["answer"] == typed.values["answer"]
+
+
+def test_the_command_answers_text_files_and_what_is_typed(
+    sentences: Path,
+    questions: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    to_sentences, to_questions = (["predict", f"--model_dir={run}"] for run in (sentences, questions))
+    assert main([*to_sentences, "--text=the cat .", "--text=a cat ."]) == 0
+    answer = capsys.readouterr().out
+    assert re.fullmatch(r"(yes|no) \(\d+%\)  the cat \. \| a cat \.\n", answer)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("the cat .\ta cat .\n\n"))
+    assert main(to_sentences) == 0
+    assert capsys.readouterr().out == answer
+    asked = f"--input_file={questions.parent / 'squad.json'}"
+    assert main([*to_questions, asked, "--output_file=out/answers.json"]) == 0
+    assert capsys.readouterr().out.endswith("Written to out/answers.json.\n")
+    assert set(json.loads((tmp_path / "out/answers.json").read_text())) == {"1", "2"}
 
 
 def test_a_warm_start_takes_the_encoder_and_leaves_the_head(pretrained: Path, questions: Path) -> None:
