@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trellis.data.records import read_records as read_records
     from trellis.data.replay import Replay as Replay
     from trellis.data.rows import read_rows as read_rows
+    from trellis.data.stream import CountedStream as CountedStream
     from trellis.data.stream import ExampleStream as ExampleStream
     from trellis.data.stream import SizedStream as SizedStream
     from trellis.data.stream import StackingStream as StackingStream
@@ -44,6 +45,7 @@ __getattr__, __dir__, __all__ = door(
         "RecordFile": "records",
         "RecordWriter": "records",
         "Replay": "replay",
+        "CountedStream": "stream",
         "SizedStream": "stream",
         "StackingStream": "stream",
         "Stream": "stream",

@@ -6,12 +6,16 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.experiments import run_fn as run_fn
+    from trellis.experiments.config_files import find_config_file as find_config_file
+    from trellis.experiments.config_files import register_config_dir as register_config_dir
+    from trellis.experiments.config_files import shipped_config_files as shipped_config_files
     from trellis.experiments.experiment import BuildExperiment as BuildExperiment
     from trellis.experiments.experiment import ExperimentConfig as ExperimentConfig
     from trellis.experiments.experiment import experiment_summaries as experiment_summaries
     from trellis.experiments.experiment import get_exp_config as get_exp_config
     from trellis.experiments.experiment import register_config_factory as register_config_factory
     from trellis.experiments.export import export_experiment as export_experiment
+    from trellis.experiments.lengths import derive_lengths as derive_lengths
     from trellis.experiments.modes import run_experiment as run_experiment
     from trellis.experiments.overrides import parse_params_override as parse_params_override
     from trellis.experiments.overrides import parse_setting as parse_setting
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from trellis.experiments.reports import show_config as show_config
     from trellis.experiments.requirements import MODES as MODES
     from trellis.experiments.requirements import check_mode as check_mode
+    from trellis.experiments.run_params import read_params as read_params
 
 __getattr__, __dir__, __all__ = door(
     __name__,
@@ -38,6 +43,11 @@ __getattr__, __dir__, __all__ = door(
         "list_experiments": "reports",
         "MODES": "requirements",
         "check_mode": "requirements",
+        "register_config_dir": "config_files",
+        "shipped_config_files": "config_files",
+        "find_config_file": "config_files",
+        "derive_lengths": "lengths",
+        "read_params": "run_params",
         "run_experiment": "modes",
         "export_experiment": "export",
         "run_fn": "run_fn",

@@ -13,6 +13,7 @@ from typing import Any
 from trellis.config import raise_if_any
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
+from trellis.experiments.lengths import derive_lengths
 from trellis.experiments.reports import show_config
 from trellis.experiments.requirements import check_mode, mode_problems
 from trellis.extensions import regular_files, replace_file
@@ -59,13 +60,12 @@ def run_experiment(
         from trellis.experiments.continuous_finetuning import run_continuous_finetune
 
         return run_continuous_finetune(params, model_dir=directory)
-    trains = mode in ("train", "train_and_eval", "train_and_post_eval")
     runs_post_eval = run_post_eval or mode == "train_and_post_eval"
+    task = task or get_task(params.task, logging_dir=str(directory))
+    params = _settled(params, task, mode=mode, directory=directory)
     trainer = build_trainer(
         params, mode=mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
     )
-    if trains:
-        _write_params(params, directory)
     last = _run(trainer, mode)
     if runs_post_eval:
         last = trainer.evaluate(last)
@@ -175,6 +175,14 @@ def _checked(params: ExperimentConfig, mode: str, model_dir: str | os.PathLike[s
     raise_if_any(list(mode_problems(params, mode=mode)))
     params.validate()
     return Path(model_dir)
+
+
+def _settled(params: ExperimentConfig, task: Task, *, mode: str, directory: Path) -> ExperimentConfig:
+    """The config with the lengths that follow from the data, written down if it is to be trained."""
+    params = derive_lengths(params, task=task, trains=mode != "eval")
+    if mode in ("train", "train_and_eval", "train_and_post_eval"):
+        _write_params(params, directory)
+    return params
 
 
 def _write_params(params: ExperimentConfig, directory: Path) -> None:

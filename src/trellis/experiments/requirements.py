@@ -26,7 +26,7 @@ def mode_problems(params: ExperimentConfig, *, mode: str) -> Iterator[Problem]:
     config = params.trainer
     least = {"max_to_keep": 1, "n_microbatches": 1, "early_stopping_steps": 0, "validation_steps": -1}
     least |= dict.fromkeys(("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval"), 1)
-    least |= {"train_steps": 1} if "train" in mode else {}
+    least |= {"train_steps": 1} if "train" in mode and config.train_epochs <= 0 else {}
     for name in ("export_checkpoint_interval", "export_max_to_keep"):
         least |= {name: 1} if getattr(config, name, None) is not None else {}
     for name, value in least.items():
