@@ -5,6 +5,7 @@ Run it as `python benchmarks/finetuning.py --data-dir=data --weights=weights`; b
 
 import argparse
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -52,6 +53,21 @@ def report(found: Sequence[dict[str, Any]], *, machine: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def accelerators() -> list[str]:
+    """The names of NVIDIA's, if there are some."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    if shutil.which(command[0]) is None:
+        return []
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def earlier(directory: Path, *, machine: str) -> list[dict[str, Any]]:
+    """The runs of other tasks that were made before on the same machine with the same packages."""
+    file = directory / "finetuning.json"
+    saved: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    return saved["runs"] if saved.get("machine") == machine else []
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs what is asked for, and writes the table after each task."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -63,8 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--n-examples", type=int, help="train and validate on so many only: a trial")
     parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "results")
     flags = parser.parse_args(arguments)
-    machine, found = describe_machine(), []
+    machine = "; ".join([*accelerators(), describe_machine()])
     flags.output_dir.mkdir(parents=True, exist_ok=True)
+    found = [item for item in earlier(flags.output_dir, machine=machine) if item["task"] not in flags.tasks]
     for task in flags.tasks:
         for seed in flags.seeds:
             for side in flags.sides:
