@@ -171,6 +171,29 @@ def test_told_to_stop_a_run_leaves_its_stage_in_good_order(tmp_path: Path, whole
     assert_same(whole, directory)
 
 
+def test_an_iterator_is_read_from_its_beginning_in_each_stage_and_resumed_in_it(tmp_path: Path) -> None:
+    class IteratorPolicy(StackingPolicy):
+        def get_train_dataset(self, stage_id: int) -> Any:
+            return tiny.batches(8 if stage_id else 16)
+
+    def train(model_dir: Path) -> Any:
+        config = params(export_checkpoint=False)
+        trainer = trellis.ProgressiveTrainer(
+            trellis.get_task(config.task), config=config.trainer, runtime=config.runtime, model_dir=model_dir
+        )
+        trainer.policy = IteratorPolicy(trainer.task, config=config.trainer, runtime=config.runtime)
+        return trainer.train()
+
+    train(tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+    for step in (15, 16):
+        shutil.rmtree(tmp_path / "killed" / f"regular_{step}")
+    manifest = checkpoint_storage.read_manifest(tmp_path / "killed" / "regular_12")
+    assert manifest["position"] == {"n_batches": 4}
+    train(tmp_path / "killed")
+    assert_same(tmp_path / "whole", tmp_path / "killed")
+
+
 def test_told_to_stop_while_a_stage_is_prepared_a_run_saves_nothing_that_is_there(tmp_path: Path) -> None:
     class Slow(StackingPolicy):
         def get_train_dataset(self, stage_id: int) -> Any:
