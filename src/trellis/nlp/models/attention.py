@@ -11,6 +11,7 @@ import numpy as np
 from trellis.errors import ArgumentError
 from trellis.nlp.models.layers import Dropout, dense, kernel_init
 
+_TO_HEADS, _FROM_HEADS = ("embed", "heads", "kv"), ("heads", "kv", "embed")
 _FIRST_CAPABILITY = 8.0
 _NEVER = float(np.finfo("float32").min)
 _HALF_PRECISION = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
@@ -45,10 +46,10 @@ class MultiHeadAttention(nn.Module):
     def setup(self) -> None:
         """Makes the projections to heads and back."""
         heads = (self.n_heads, head_size(self.width, self.n_heads))
-        self.query = dense(heads, initializer_range=self.initializer_range)
-        self.key = dense(heads, initializer_range=self.initializer_range)
-        self.value = dense(heads, initializer_range=self.initializer_range)
-        self.output = dense(self.width, initializer_range=self.initializer_range, n_inputs=2)
+        self.query = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
+        self.key = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
+        self.value = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
+        self.output = dense(self.width, initializer_range=self.initializer_range, axes=_FROM_HEADS)
         self.dropout = Dropout(self.dropout_rate)
 
     def __call__(
@@ -82,12 +83,12 @@ class TalkingHeadsAttention(nn.Module):
     def setup(self) -> None:
         """Makes the projections to heads and back, and those between heads."""
         heads = (self.n_heads, head_size(self.width, self.n_heads))
-        self.query = dense(heads, initializer_range=self.initializer_range)
-        self.key = dense(heads, initializer_range=self.initializer_range)
-        self.value = dense(heads, initializer_range=self.initializer_range)
-        self.output = dense(self.width, initializer_range=self.initializer_range, n_inputs=2)
+        self.query = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
+        self.key = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
+        self.value = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
+        self.output = dense(self.width, initializer_range=self.initializer_range, axes=_FROM_HEADS)
         self.dropout = Dropout(self.dropout_rate)
-        between = (kernel_init(self.initializer_range), (self.n_heads, self.n_heads))
+        between = (kernel_init(self.initializer_range, ("heads", None)), (self.n_heads, self.n_heads))
         self.before_softmax = self.param("before_softmax", *between)
         self.after_softmax = self.param("after_softmax", *between)
 
