@@ -2,9 +2,9 @@
 
 import argparse
 
-from trellis.cli.experiment_flags import add_module_flag, register_experiments, resolved
+from trellis.cli.experiment_flags import add_module_flag, resolved
 from trellis.cli.words import Parser
-from trellis.experiments import diff_configs, list_experiments, show_config
+from trellis.experiments import diff_configs, list_experiments, register_experiments, show_config
 
 
 def add_diff_flags(parser: Parser) -> None:

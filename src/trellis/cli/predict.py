@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from trellis.cli.experiment_flags import add_module_flag, register_experiments
+from trellis.cli.experiment_flags import add_module_flag
 from trellis.cli.words import Once, Parser
 from trellis.errors import ArgumentError
-from trellis.experiments import read_params
+from trellis.experiments import read_params, register_experiments
 
 _EPILOG = """\
 Several --text are the parts of one question: a pair of sentences, or a question and the passage that answers it.

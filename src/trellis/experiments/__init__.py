@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trellis.experiments.experiment import experiment_summaries as experiment_summaries
     from trellis.experiments.experiment import get_exp_config as get_exp_config
     from trellis.experiments.experiment import register_config_factory as register_config_factory
+    from trellis.experiments.experiment_modules import register_experiments as register_experiments
     from trellis.experiments.export import export_experiment as export_experiment
     from trellis.experiments.lengths import derive_lengths as derive_lengths
     from trellis.experiments.modes import run_experiment as run_experiment
@@ -46,6 +47,7 @@ __getattr__, __dir__, __all__ = door(
         "register_config_dir": "config_files",
         "shipped_config_files": "config_files",
         "find_config_file": "config_files",
+        "register_experiments": "experiment_modules",
         "derive_lengths": "lengths",
         "read_params": "run_params",
         "run_experiment": "modes",

@@ -1,9 +1,7 @@
 """Our own `run_fn`: a registered experiment as a step of a pipeline."""
 
-import importlib
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +10,14 @@ from trellis.config import Given, Origin
 from trellis.errors import ArgumentError
 from trellis.executor import FnArgs
 from trellis.experiments.experiment import ExperimentConfig
+from trellis.experiments.experiment_modules import register_experiments
+from trellis.experiments.export import export_experiment
 from trellis.experiments.modes import run_experiment
 from trellis.experiments.overrides import resolve
 from trellis.experiments.requirements import check_mode
 from trellis.extensions import newest_file
 from trellis.spelling import nearest
 
-_BUILT_IN = "trellis.experiments.digits"
 _CHECKPOINT = "checkpoint"
 _SETTINGS = ("experiment", "module", "mode", "config_file", "params_override", "set")
 _FIELDS = {
@@ -70,8 +69,7 @@ def _settings(custom_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(settings: Mapping[str, Any], fn_args: FnArgs) -> ExperimentConfig:
-    for name in (_BUILT_IN, *_listed(settings.get("module"))):
-        _import(name)
+    register_experiments(_listed(settings.get("module")), place="custom_config['module']")
     return resolve(
         settings["experiment"],
         config_file=_listed(settings.get("config_file")),
@@ -109,23 +107,12 @@ def _listed(given: str | Sequence[str] | None) -> list[str]:
     return [given] if isinstance(given, str) else list(given or ())
 
 
-def _import(name: str) -> None:
-    if name.endswith(".py"):
-        sys.path.insert(0, str(Path(name).resolve().parent))
-        name = Path(name).stem
-    try:
-        importlib.import_module(name)
-    except Exception as error:
-        error.add_note(f"That was while importing {name!r} of custom_config['module'].")
-        raise
-
-
 def _publish(params: ExperimentConfig, model_dir: Path, serving_dir: Path) -> None:
-    """Copies the best checkpoint file, or else the newest, with the config that it belongs to."""
+    """Exports the model of the best checkpoint file, or else of the newest; the file and its config go along."""
     subdir = params.trainer.best_checkpoint_export_subdir
     best = sorted((model_dir / subdir).glob("*est_*_[0-9]*")) if subdir else []
     source = best[-1] if best else newest_file(model_dir)
     assert source is not None  # a run that trains leaves the checkpoint of its last step
-    serving_dir.mkdir(parents=True)
+    export_experiment(params, model_dir=model_dir, output_dir=serving_dir, checkpoint_file=source)
     shutil.copytree(source, serving_dir / _CHECKPOINT)
     shutil.copy(model_dir / "params.yaml", serving_dir)

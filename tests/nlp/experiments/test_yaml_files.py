@@ -24,7 +24,7 @@ EXPERIMENTS = {
 }
 # Fields that Model Garden does not have.
 OUR_OWN = {
-    *("n_microbatches", "early_stopping_steps", "train_epochs", "mesh", "seed"),
+    *("n_microbatches", "keep_gradients", "early_stopping_steps", "train_epochs", "mesh", "seed"),
     *("norm_epsilon", "use_gradient_checkpointing", "return_all_encoder_outputs"),
     *("label_values", "column_names", "cache_dir", "tokenization", "lower_case", "max_ngram_size", "pack_sequences"),
 }
