@@ -1,6 +1,5 @@
 """Batches of questions with windows over their passages."""
 
-import os
 from typing import Any
 
 import numpy as np
@@ -33,8 +32,8 @@ def build_question_stream(params: QADataConfig, context: InputContext | None = N
         shapes = {name: ((params.seq_length,) if name in _INPUTS else ()) for name in names}
         features = {name: (np.int32, shape) for name, shape in shapes.items()}
         examples = read_features(params, features=features, text_config="a name that ends in .json")
-    drop_remainder = params.drop_remainder and bool(params.is_training)
-    return example_stream(examples, params=params.replace(drop_remainder=drop_remainder), context=context)
+    keeps_all = params.replace(drop_remainder=params.drop_remainder and bool(params.is_training))
+    return example_stream(examples, params=keeps_all, context=context)
 
 
 class QuestionWindows:
@@ -58,7 +57,7 @@ class QuestionWindows:
 
 def reads_questions(params: QADataConfig) -> bool:
     """Whether a config names questions themselves (SQuAD's JSON), not records made of them."""
-    return all(path.removesuffix(".gz").endswith(".json") for path in input_paths(params))
+    return all(path.endswith(".json") for path in input_paths(params))
 
 
 def question_tokenizer(params: QADataConfig) -> Tokenizer:
@@ -94,10 +93,9 @@ def load_questions(params: QADataConfig) -> list[Question]:
             f"input_path is {params.input_path!r}: answers are compared with the questions themselves. "
             "Name SQuAD's JSON file for validation."
         )
-    files = find_files([os.fspath(path) for path in input_paths(params)])
     return list(
         read_questions(
-            files,
+            find_files(input_paths(params)),
             is_training=bool(params.is_training),
             version_2_with_negative=params.version_2_with_negative,
         )

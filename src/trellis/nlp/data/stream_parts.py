@@ -19,7 +19,6 @@ from trellis.data import (
     read_records,
 )
 from trellis.errors import ConfigError, DataError
-from trellis.nlp.data.corpus import is_rows
 from trellis.tasks import InputContext
 
 # The two names that records have for the same thing; batches have the second.
@@ -48,23 +47,20 @@ def seed_of(params: DataConfig, context: InputContext | None) -> int:
     return (context or InputContext()).seed if params.seed is None else params.seed
 
 
-def example_stream(
-    examples: Any, *, params: DataConfig, context: InputContext | None, drop_remainder: bool | None = None
-) -> ExampleStream:
+def example_stream(examples: Any, *, params: DataConfig, context: InputContext | None) -> ExampleStream:
     """Batches of examples: shuffled and without end for training, else all of them once, in order."""
-    check_batches(params, len(examples))
+    _check_batches(params, len(examples))
     return ExampleStream(
         examples,
         batch_size=params.global_batch_size,
         seed=seed_of(params, context),
         shuffle=bool(params.is_training),
         n_epochs=None if params.is_training else 1,
-        drop_remainder=params.drop_remainder if drop_remainder is None else drop_remainder,
+        drop_remainder=params.drop_remainder,
     )
 
 
-def check_batches(params: DataConfig, n_examples: int) -> None:
-    """Refuses batches that there is not one of."""
+def _check_batches(params: DataConfig, n_examples: int) -> None:
     if params.global_batch_size < 1:
         raise ConfigError(f"global_batch_size is {params.global_batch_size}; a batch has at least one example.")
     if not params.is_training and params.drop_remainder and n_examples < params.global_batch_size:
@@ -143,7 +139,12 @@ def _check_shapes(columns: Columns, features: Mapping[str, Any], names: Mapping[
 
 
 def _check_kind(file: Path, text_config: str) -> None:
-    if is_rows(file) or file.suffix in (".txt", ".json") or format_of(file) != "tfrecord":
+    try:
+        is_tfrecord = format_of(file) == "tfrecord"
+    except DataError:
+        # What neither its content nor its name tells is not one for sure.
+        is_tfrecord = False
+    if not is_tfrecord:
         raise DataError(
             f"{file} holds no records that `trellis data` has made. Text is read by {text_config}; "
             "or make records of it with `trellis data`."

@@ -10,6 +10,7 @@ from pathlib import Path
 from trellis.data import find_files
 from trellis.errors import ArgumentError, DataError, MissingPackageError
 from trellis.nlp.data.corpus import read_sentences
+from trellis.nlp.data.output import write_whole
 from trellis.nlp.data.tokenizer import CLS, MASK, SEP, UNKNOWN, preprocess_text
 from trellis.nlp.data.words import split_words
 
@@ -89,15 +90,15 @@ def _count_words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
 
 
 def _alphabet(words: Mapping[str, int]) -> list[str]:
-    """The letters that most words are made of, as first ones and as others, in the order of their numbers."""
+    """The letters that most words are made of, and those of them that continue words, each in order."""
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for letter in word:
             counts[letter] += count
     kept = set(sorted(counts, key=lambda letter: (-counts[letter], letter))[:_MOST_LETTERS])
-    firsts = {word[0] for word in words} & kept
     others = {letter for word in words for letter in word[1:]} & kept
-    return [*sorted(firsts), *(f"##{letter}" for letter in sorted(others))]
+    # The library leaves out letters that are not there by themselves.
+    return [*sorted(kept), *(f"##{letter}" for letter in sorted(others))]
 
 
 def _repeated(words: Mapping[str, int]) -> Iterator[str]:
@@ -131,11 +132,3 @@ def _train_sentencepiece(sentences: Iterator[str], vocab_size: int, lower_case: 
         raise DataError(f"SentencePiece cannot be trained on this text: {error}. Give more text.") from error
     data = model.getvalue()
     return data, int(sentencepiece.SentencePieceProcessor(model_proto=data).get_piece_size())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file that appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
