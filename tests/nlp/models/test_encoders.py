@@ -4,19 +4,30 @@ import functools
 from typing import Any
 
 import flax.errors
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
-from tests.nlp.models.tiny_encoders import KINDS, STUDENT, batch, config, encoder, packed_and_apart, run, weights
+from tests.nlp.models.tiny_encoders import (
+    KINDS,
+    STUDENT,
+    batch,
+    config,
+    encoder,
+    packed_and_apart,
+    run,
+    shapes,
+    weights,
+)
 from trellis.errors import ArgumentError, ConfigError, ModelError
 from trellis.nlp.models import EncoderConfig, GatedFeedForward, TalkingHeadsAttention, build_encoder
 
 
 def n_parameters(model: Any) -> int:
-    shapes = jax.eval_shape(model.init, jax.random.key(0), batch())
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes["params"]))
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes(model, batch())["params"]))
 
 
 @pytest.mark.parametrize(
@@ -175,6 +186,17 @@ def test_heads_that_do_not_talk_are_plain_attention() -> None:
         rtol=1e-4,
         atol=1e-5,
     )
+
+
+def test_parameters_tell_the_names_of_their_axes() -> None:
+    named = jax.eval_shape(encoder("bert").init, jax.random.key(0), batch())["params"]
+    names = nn.get_partition_spec(named)
+    assert names["embeddings"]["word_embeddings"]["embedding"] == P("vocab", "embed")
+    attention, feedforward = names["layer_0"]["attention"], names["layer_0"]["feedforward"]
+    assert attention["query"] == {"kernel": P("embed", "heads", "kv"), "bias": P("heads", "kv")}
+    assert attention["output"]["kernel"] == P("heads", "kv", "embed")
+    assert feedforward["intermediate"] == {"kernel": P("embed", "mlp"), "bias": P("mlp")}
+    assert feedforward["output"]["kernel"] == P("mlp", "embed")
 
 
 def test_a_sequence_longer_than_the_position_table_is_refused() -> None:

@@ -1,5 +1,6 @@
 """The heads, and the models that are an encoder and heads."""
 
+import functools
 from typing import Any
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.nlp.models.tiny_encoders import KINDS, VOCAB_SIZE, batch, config, encoder, run, weights
+from tests.nlp.models.tiny_encoders import KINDS, VOCAB_SIZE, batch, config, encoder, run, shapes, weights
 from trellis.errors import ConfigError
 from trellis.nlp.models import BertClassifier, BertPretrainer, BertSpanLabeler, PretrainerConfig, build_encoder
 from trellis.nlp.models.layers import Dropout
@@ -36,7 +37,7 @@ def test_a_pretrainer_predicts_at_the_masked_positions_what_it_would_predict_the
 
 def test_the_vocabulary_is_projected_to_at_the_masked_positions_only() -> None:
     model, inputs = pretrainer(), {**batch(), "masked_lm_positions": POSITIONS}
-    variables = jax.eval_shape(model.init, jax.random.key(0), inputs)
+    variables = shapes(model, inputs)
     program = str(jax.make_jaxpr(model.apply)(variables, inputs))
     assert f"f32[2,3,{VOCAB_SIZE}]" in program
     assert f"f32[2,8,{VOCAB_SIZE}]" not in program
@@ -54,7 +55,7 @@ def test_the_vocabulary_is_projected_to_at_the_masked_positions_only() -> None:
 def test_a_masked_lm_head_shares_the_embeddings_and_fits_their_width(
     kind: str, changes: dict[str, Any], widths: dict[str, tuple[int, int]]
 ) -> None:
-    params = jax.eval_shape(pretrainer(kind, **changes).init, jax.random.key(0), batch())["params"]["masked_lm"]
+    params = shapes(pretrainer(kind, **changes), batch())["params"]["masked_lm"]
     assert params.pop("output_bias").shape == (VOCAB_SIZE,)
     del params["layer_norm"]
     found = {name: part["kernel"].shape if name == "dense" else part.shape for name, part in params.items()}
@@ -63,7 +64,7 @@ def test_a_masked_lm_head_shares_the_embeddings_and_fits_their_width(
 
 def test_the_parts_of_a_pretrainer_have_the_published_names() -> None:
     model = pretrainer()
-    params = jax.eval_shape(model.init, jax.random.key(0), batch())["params"]
+    params = shapes(model, batch())["params"]
     assert set(params) == {"encoder", "masked_lm", "next_sentence"}
     assert set(params["next_sentence"]) == {"pooler_dense", "logits"}
     assert set(model.checkpoint_items) == {"encoder", "masked_lm", "next_sentence.pooler_dense"}
@@ -106,6 +107,23 @@ def test_a_span_labeler_has_two_logits_for_each_token() -> None:
     outputs = run(model, variables, inputs)
     assert outputs["start_logits"].shape == outputs["end_logits"].shape == (2, 8)
     assert variables["params"]["span_labeling"]["logits"]["kernel"].shape == (16, 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_computes_in_the_precision_of_its_parameters(kind: str) -> None:
+    model, inputs = pretrainer(kind), {**batch(), "masked_lm_positions": POSITIONS}
+    half = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), shapes(model, inputs))
+    train = functools.partial(model.apply, training=True, rngs={"dropout": jax.random.key(0)})
+    outputs = jax.eval_shape(train, half, inputs)
+    assert {leaf.dtype for leaf in jax.tree.leaves(outputs)} == {jnp.dtype("bfloat16")}
+
+
+def test_half_precision_is_close_to_single() -> None:
+    model, inputs = pretrainer(), batch()
+    variables = weights(model, inputs)
+    half = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), variables)
+    difference = run(model, half, inputs)["sequence_output"] - run(model, variables, inputs)["sequence_output"]
+    assert float(jnp.sqrt(jnp.mean(difference**2))) < 0.05
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (64, 63)], ids=["even", "odd"])

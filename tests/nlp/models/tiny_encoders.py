@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,7 +64,12 @@ def weights(model: Any, inputs: Any) -> Any:
         around = 1.0 if path[-1].key == "scale" else 0.0
         return (around + 0.3 * random.standard_normal(leaf.shape)).astype(np.float32)
 
-    return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(model.init, jax.random.key(0), inputs))
+    return jax.tree_util.tree_map_with_path(draw, shapes(model, inputs))
+
+
+def shapes(model: Any, inputs: Any) -> Any:
+    """The shapes of a model's variables, out of the boxes that tell the names of their axes."""
+    return nn.meta.unbox(jax.eval_shape(model.init, jax.random.key(0), inputs))
 
 
 def run(model: Any, variables: Any, inputs: Any, **options: Any) -> Any:

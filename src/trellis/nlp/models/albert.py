@@ -11,7 +11,7 @@ from trellis.nlp.models.attention import MultiHeadAttention
 from trellis.nlp.models.configs import AlbertEncoderConfig
 from trellis.nlp.models.embeddings import Embeddings, EncoderInputs
 from trellis.nlp.models.feedforward import FeedForward
-from trellis.nlp.models.layers import dense
+from trellis.nlp.models.layers import FROM_EMBED, dense
 from trellis.nlp.models.transformer import AttentionClass, FeedForwardClass, TransformerBlock, rematerialised
 
 
@@ -52,7 +52,7 @@ class AlbertEncoder(nn.Module):
             attention_cls=self.attention_cls,
             feedforward_cls=self.feedforward_cls,
         )
-        self.pooler = dense(config.hidden_size, initializer_range=config.initializer_range)
+        self.pooler = dense(config.hidden_size, initializer_range=config.initializer_range, axes=FROM_EMBED)
 
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
         """Returns `sequence_output`, `pooled_output` and, on request, `encoder_outputs`."""

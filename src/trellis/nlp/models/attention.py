@@ -11,6 +11,8 @@ import numpy as np
 from trellis.errors import ArgumentError
 from trellis.nlp.models.layers import Dropout, dense, kernel_init
 
+_TO_HEADS, _FROM_HEADS = ("embed", "heads", "kv"), ("heads", "kv", "embed")
+_FIRST_CAPABILITY = 8.0
 _NEVER = float(np.finfo("float32").min)
 _HALF_PRECISION = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
 
@@ -44,10 +46,10 @@ class MultiHeadAttention(nn.Module):
     def setup(self) -> None:
         """Makes the projections to heads and back."""
         heads = (self.n_heads, head_size(self.width, self.n_heads))
-        self.query = dense(heads, initializer_range=self.initializer_range)
-        self.key = dense(heads, initializer_range=self.initializer_range)
-        self.value = dense(heads, initializer_range=self.initializer_range)
-        self.output = dense(self.width, initializer_range=self.initializer_range, n_inputs=2)
+        self.query = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
+        self.key = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
+        self.value = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
+        self.output = dense(self.width, initializer_range=self.initializer_range, axes=_FROM_HEADS)
         self.dropout = Dropout(self.dropout_rate)
 
     def __call__(
@@ -81,12 +83,12 @@ class TalkingHeadsAttention(nn.Module):
     def setup(self) -> None:
         """Makes the projections to heads and back, and those between heads."""
         heads = (self.n_heads, head_size(self.width, self.n_heads))
-        self.query = dense(heads, initializer_range=self.initializer_range)
-        self.key = dense(heads, initializer_range=self.initializer_range)
-        self.value = dense(heads, initializer_range=self.initializer_range)
-        self.output = dense(self.width, initializer_range=self.initializer_range, n_inputs=2)
+        self.query = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
+        self.key = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
+        self.value = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
+        self.output = dense(self.width, initializer_range=self.initializer_range, axes=_FROM_HEADS)
         self.dropout = Dropout(self.dropout_rate)
-        between = (kernel_init(self.initializer_range), (self.n_heads, self.n_heads))
+        between = (kernel_init(self.initializer_range, ("heads", None)), (self.n_heads, self.n_heads))
         self.before_softmax = self.param("before_softmax", *between)
         self.after_softmax = self.param("after_softmax", *between)
 
@@ -149,8 +151,10 @@ def _by_cudnn(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Arra
 
 
 def _cudnn_takes(query: jax.Array, key: jax.Array) -> bool:
-    """Whether cuDNN's kernel is for such arrays: half precision, even lengths, heads of 8 to 128."""
-    if jax.default_backend() != "gpu" or query.dtype not in _HALF_PRECISION:
+    """Whether cuDNN's kernel is for such arrays here: half precision, even lengths, heads of 8 to 128, not too old."""
+    if query.dtype not in _HALF_PRECISION or query.shape[1] % 2 or key.shape[1] % 2:
         return False
-    even = query.shape[1] % 2 == 0 and key.shape[1] % 2 == 0
-    return even and query.shape[-1] % 8 == 0 and query.shape[-1] <= 128
+    fits = query.shape[-1] % 8 == 0 and query.shape[-1] <= 128
+    # A number on GPUs of NVIDIA, such as 9.0; others have none, or a name.
+    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+    return fits and capability[:1].isdigit() and float(capability) >= _FIRST_CAPABILITY

@@ -11,7 +11,7 @@ from trellis.nlp.models.attention import MultiHeadAttention
 from trellis.nlp.models.configs import BertEncoderConfig
 from trellis.nlp.models.embeddings import Embeddings, EncoderInputs
 from trellis.nlp.models.feedforward import FeedForward
-from trellis.nlp.models.layers import dense
+from trellis.nlp.models.layers import FROM_EMBED, dense
 from trellis.nlp.models.transformer import AttentionClass, FeedForwardClass, TransformerBlock, rematerialised
 
 
@@ -65,7 +65,7 @@ class BertEncoder(nn.Module):
             )
             for index in range(config.num_layers)
         ]
-        self.pooler = dense(config.hidden_size, initializer_range=config.initializer_range)
+        self.pooler = dense(config.hidden_size, initializer_range=config.initializer_range, axes=FROM_EMBED)
 
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
         """Returns `sequence_output` and `pooled_output`, and what the config asks for.

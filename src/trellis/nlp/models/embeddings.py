@@ -8,7 +8,7 @@ import jax
 from flax import struct
 
 from trellis.errors import ModelError
-from trellis.nlp.models.layers import Dropout, dense, kernel_init, layer_norm
+from trellis.nlp.models.layers import TO_EMBED, Dropout, dense, kernel_init, layer_norm
 
 _NEEDED = ("input_word_ids", "input_mask", "input_type_ids")
 
@@ -78,14 +78,17 @@ class Embeddings(nn.Module):
 
     def setup(self) -> None:
         """Makes the tables."""
-        init = kernel_init(self.initializer_range)
-        self.word_embeddings = nn.Embed(self.vocab_size, self.width, embedding_init=init)
-        self.position_embeddings = nn.Embed(self.n_positions, self.width, embedding_init=init)
-        self.type_embeddings = nn.Embed(self.n_types, self.width, embedding_init=init)
+        words = kernel_init(self.initializer_range, ("vocab", "embed"))
+        places = kernel_init(self.initializer_range, TO_EMBED)
+        self.word_embeddings = nn.Embed(self.vocab_size, self.width, embedding_init=words)
+        self.position_embeddings = nn.Embed(self.n_positions, self.width, embedding_init=places)
+        self.type_embeddings = nn.Embed(self.n_types, self.width, embedding_init=places)
         self.layer_norm = layer_norm(self.norm_epsilon)
         self.dropout = Dropout(self.dropout_rate)
         if self.projected_width is not None:
-            self.projection = dense(self.projected_width, initializer_range=self.initializer_range)
+            self.projection = dense(
+                self.projected_width, initializer_range=self.initializer_range, axes=(None, "embed")
+            )
 
     def __call__(self, inputs: EncoderInputs, *, training: bool) -> jax.Array:
         """The first hidden states."""

@@ -5,6 +5,8 @@ import jax
 
 from trellis.nlp.models.layers import activation, dense
 
+_WIDER, _NARROWER = ("embed", "mlp"), ("mlp", "embed")
+
 
 class FeedForward(nn.Module):
     """A wide dense layer, an activation, and a dense layer back to `width`.
@@ -20,8 +22,8 @@ class FeedForward(nn.Module):
 
     def setup(self) -> None:
         """Makes the two layers."""
-        self.intermediate = dense(self.intermediate_size, initializer_range=self.initializer_range)
-        self.output = dense(self.width, initializer_range=self.initializer_range)
+        self.intermediate = dense(self.intermediate_size, initializer_range=self.initializer_range, axes=_WIDER)
+        self.output = dense(self.width, initializer_range=self.initializer_range, axes=_NARROWER)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The new hidden states."""
@@ -38,9 +40,9 @@ class GatedFeedForward(nn.Module):
 
     def setup(self) -> None:
         """Makes the three layers."""
-        self.intermediate = dense(self.intermediate_size, initializer_range=self.initializer_range)
-        self.gate = dense(self.intermediate_size, initializer_range=self.initializer_range)
-        self.output = dense(self.width, initializer_range=self.initializer_range)
+        self.intermediate = dense(self.intermediate_size, initializer_range=self.initializer_range, axes=_WIDER)
+        self.gate = dense(self.intermediate_size, initializer_range=self.initializer_range, axes=_WIDER)
+        self.output = dense(self.width, initializer_range=self.initializer_range, axes=_NARROWER)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """The new hidden states."""

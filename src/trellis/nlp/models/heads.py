@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from trellis.nlp.models.layers import Dropout, activation, dense, kernel_init
+from trellis.nlp.models.layers import FROM_EMBED, Dropout, Initializer, activation, dense, kernel_init, named
 
 Widening = Literal["none", "columns", "projection"]
 """How a masked-LM head as wide as the encoder fits a narrower table: not at all, as it narrows itself first; by more
@@ -40,16 +40,19 @@ class MaskedLM(nn.Module):
         vocab_size, table_width = table.shape
         hidden_size = hidden.shape[-1]
         width = table_width if self.widening == "none" else hidden_size
-        init = kernel_init(self.initializer_range)
-        hidden = activation(self.activation)(nn.Dense(width, kernel_init=init, name="dense")(hidden))
+        hidden = activation(self.activation)(nn.Dense(width, kernel_init=self._init(FROM_EMBED), name="dense")(hidden))
         hidden = nn.LayerNorm(epsilon=self.norm_epsilon, use_fast_variance=False, name="layer_norm")(hidden)
         if width > table_width and self.widening == "columns":
-            columns = self.param("extra_output_weights", init, (vocab_size, width - table_width))
+            columns = self.param("extra_output_weights", self._init(("vocab", None)), (vocab_size, width - table_width))
             table = jnp.concatenate([table, columns.astype(table.dtype)], axis=1)
         elif width > table_width:
-            hidden = hidden @ self.param("output_weights_proj", init, (width, table_width))
-        bias = self.param("output_bias", nn.initializers.zeros_init(), (vocab_size,))
-        return hidden @ table.T + bias[None, None]
+            hidden = hidden @ self.param("output_weights_proj", self._init(FROM_EMBED), (width, table_width))
+        bias = self.param("output_bias", named(nn.initializers.zeros_init(), ("vocab",)), (vocab_size,))
+        logits: jax.Array = hidden @ table.T + bias[None, None]
+        return logits
+
+    def _init(self, axes: tuple[str | None, ...]) -> Initializer:
+        return kernel_init(self.initializer_range, axes)
 
 
 class ClassificationHead(nn.Module):
@@ -69,9 +72,9 @@ class ClassificationHead(nn.Module):
     def setup(self) -> None:
         """Makes the layers."""
         if self.inner_dim:
-            self.pooler_dense = dense(self.inner_dim, initializer_range=self.initializer_range)
+            self.pooler_dense = dense(self.inner_dim, initializer_range=self.initializer_range, axes=FROM_EMBED)
         self.dropout = Dropout(self.dropout_rate)
-        self.logits = dense(self.num_classes, initializer_range=self.initializer_range)
+        self.logits = dense(self.num_classes, initializer_range=self.initializer_range, axes=FROM_EMBED)
 
     def __call__(self, features: jax.Array, *, training: bool) -> jax.Array:
         """The logits, of shape (batch, classes).
@@ -92,7 +95,7 @@ class SpanHead(nn.Module):
 
     def setup(self) -> None:
         """Makes the layer."""
-        self.logits = dense(2, initializer_range=self.initializer_range)
+        self.logits = dense(2, initializer_range=self.initializer_range, axes=FROM_EMBED)
 
     def __call__(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The two, each of shape (batch, length)."""

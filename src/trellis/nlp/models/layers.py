@@ -11,6 +11,10 @@ from trellis.errors import ArgumentError
 from trellis.spelling import nearest
 
 Initializer = Callable[..., Any]
+AxisNames = tuple[str | None, ...]
+
+FROM_EMBED, TO_EMBED = ("embed", None), (None, "embed")
+"""The axes of kernels from the encoder's width to another, and back."""
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": jax.nn.gelu,
@@ -35,20 +39,33 @@ def activation(name: str) -> Callable[[jax.Array], jax.Array]:
     return ACTIVATIONS[name]
 
 
-def kernel_init(initializer_range: float) -> Initializer:
+def kernel_init(initializer_range: float, axes: AxisNames) -> Initializer:
     """Returns the initializer of kernels and embeddings: normal, cut off at two standard deviations."""
-    return nn.initializers.truncated_normal(stddev=initializer_range)
+    return named(nn.initializers.truncated_normal(stddev=initializer_range), axes)
 
 
-def dense(features: int | Sequence[int], *, initializer_range: float, n_inputs: int = 1) -> nn.DenseGeneral:
+def named(init: Initializer, axes: AxisNames) -> Initializer:
+    """Returns an initializer whose arrays tell the names of their axes, by which a mesh shares them out.
+
+    The names are `vocab`, `embed`, `heads`, `kv` and `mlp`; None is an axis without a name.
+    """
+    return nn.with_logical_partitioning(init, axes)
+
+
+def dense(features: int | Sequence[int], *, initializer_range: float, axes: AxisNames) -> nn.DenseGeneral:
     """Returns a dense layer over the last axes.
 
     Args:
         features: The new axes.
-        n_inputs: How many axes they take the place of.
+        axes: The names of all axes of the kernel: those that are taken, and the new ones in their place.
     """
-    axes = tuple(range(-n_inputs, 0))
-    return nn.DenseGeneral(features, axis=axes, kernel_init=kernel_init(initializer_range))
+    n_taken = len(axes) - (1 if isinstance(features, int) else len(features))
+    return nn.DenseGeneral(
+        features,
+        axis=tuple(range(-n_taken, 0)),
+        kernel_init=kernel_init(initializer_range, axes),
+        bias_init=named(nn.initializers.zeros_init(), axes[n_taken:]),
+    )
 
 
 def layer_norm(epsilon: float) -> nn.LayerNorm:

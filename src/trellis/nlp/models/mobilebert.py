@@ -11,7 +11,7 @@ from trellis.nlp.models.attention import MultiHeadAttention
 from trellis.nlp.models.configs import MobileBertEncoderConfig
 from trellis.nlp.models.embeddings import EncoderInputs, embed_places
 from trellis.nlp.models.feedforward import FeedForward
-from trellis.nlp.models.layers import Dropout, NoNorm, dense, kernel_init, layer_norm
+from trellis.nlp.models.layers import FROM_EMBED, TO_EMBED, Dropout, NoNorm, dense, kernel_init, layer_norm
 from trellis.nlp.models.transformer import AttentionClass, FeedForwardClass, rematerialised
 
 _PADDING_ID = 0
@@ -24,11 +24,13 @@ class TrigramEmbeddings(nn.Module):
 
     def setup(self) -> None:
         """Makes the tables."""
-        config, init = self.config, kernel_init(self.config.initializer_range)
-        self.word_embeddings = nn.Embed(config.word_vocab_size, config.word_embed_size, embedding_init=init)
-        self.position_embeddings = nn.Embed(config.max_sequence_length, config.hidden_size, embedding_init=init)
-        self.type_embeddings = nn.Embed(config.type_vocab_size, config.hidden_size, embedding_init=init)
-        self.projection = dense(config.hidden_size, initializer_range=config.initializer_range)
+        config = self.config
+        words = kernel_init(config.initializer_range, ("vocab", "embed"))
+        places = kernel_init(config.initializer_range, TO_EMBED)
+        self.word_embeddings = nn.Embed(config.word_vocab_size, config.word_embed_size, embedding_init=words)
+        self.position_embeddings = nn.Embed(config.max_sequence_length, config.hidden_size, embedding_init=places)
+        self.type_embeddings = nn.Embed(config.type_vocab_size, config.hidden_size, embedding_init=places)
+        self.projection = dense(config.hidden_size, initializer_range=config.initializer_range, axes=TO_EMBED)
         self.layer_norm = _norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
@@ -65,7 +67,7 @@ class Bottleneck(nn.Module):
 
     def setup(self) -> None:
         """Makes the two."""
-        self.dense = dense(self.width, initializer_range=self.config.initializer_range)
+        self.dense = dense(self.width, initializer_range=self.config.initializer_range, axes=FROM_EMBED)
         self.layer_norm = _norm(self.config)
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
@@ -106,7 +108,7 @@ class MobileBertBlock(nn.Module):
             for _ in blocks
         ]
         self.feedforward_layer_norm = [_norm(config) for _ in blocks]
-        self.output = dense(config.hidden_size, initializer_range=config.initializer_range)
+        self.output = dense(config.hidden_size, initializer_range=config.initializer_range, axes=TO_EMBED)
         self.output_layer_norm = _norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
@@ -150,7 +152,7 @@ class MobileBertEncoder(nn.Module):
         block = rematerialised(MobileBertBlock, wanted=config.use_gradient_checkpointing)
         self.block = [block(config, self.attention_cls, self.feedforward_cls) for _ in range(config.num_blocks)]
         if config.classifier_activation:
-            self.pooler = dense(config.hidden_size, initializer_range=config.initializer_range)
+            self.pooler = dense(config.hidden_size, initializer_range=config.initializer_range, axes=FROM_EMBED)
 
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
         """Returns `sequence_output`, `pooled_output` and, on request, `encoder_outputs`, the embeddings first."""
