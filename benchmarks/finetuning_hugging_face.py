@@ -69,13 +69,28 @@ def run(job: Job) -> dict[str, float]:
         begun = time.perf_counter()
         trainer.train()
         trained = time.perf_counter()
-        logits = trainer.predict(Rows(validation, label, with_labels=False)).predictions
+    logits = predict(model, Rows(validation, label, with_labels=False))
     return {
         "score": score(job, params, logits, validation),
         "train_seconds": trained - begun,
         "seconds": time.perf_counter() - started,
         "n_steps": n_steps,
     }
+
+
+def predict(model: Any, rows: "Rows", *, batch_size: int = 64) -> Any:
+    """The logits of all rows: an array, or for questions a pair of them."""
+    import torch
+
+    model.eval()
+    found = []
+    with torch.no_grad():
+        for start in range(0, len(rows), batch_size):
+            batch = rows[slice(start, start + batch_size)]
+            outputs = model(**{name: array.to(model.device) for name, array in batch.items()})
+            found.append([array.float().cpu().numpy() for array in outputs.to_tuple()])
+    arrays = [np.concatenate(parts) for parts in zip(*found, strict=True)]
+    return arrays if len(arrays) > 1 else arrays[0]
 
 
 class Rows:
@@ -92,7 +107,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self._arrays["input_ids"])
 
-    def __getitem__(self, row: int) -> dict[str, Any]:
+    def __getitem__(self, row: int | slice) -> dict[str, Any]:
         return {name: array[row] for name, array in self._arrays.items()}
 
 

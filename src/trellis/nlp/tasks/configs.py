@@ -37,12 +37,12 @@ class LocalMaskedLMConfig(MaskedLMConfig):
 
     model: PretrainerConfig = PretrainerConfig()
     train_data: DataConfig = BertPretrainTextDataConfig(
-        global_batch_size=32, seq_length=64, max_predictions_per_seq=10, use_next_sentence_label=False
+        global_batch_size=32, seq_length=32, max_predictions_per_seq=5, use_next_sentence_label=False
     )
     validation_data: DataConfig = BertPretrainTextDataConfig(
         global_batch_size=32,
-        seq_length=64,
-        max_predictions_per_seq=10,
+        seq_length=32,
+        max_predictions_per_seq=5,
         use_next_sentence_label=False,
         is_training=False,
         drop_remainder=False,
