@@ -9,6 +9,7 @@ from typing import Any
 
 from trellis.cli.experiment_flags import add_experiment_flags, resolved
 from trellis.cli.words import Once, Parser
+from trellis.config import without_effect
 from trellis.errors import ArgumentError
 from trellis.experiments import MODES, ExperimentConfig, check_mode
 
@@ -35,6 +36,8 @@ def train(flags: argparse.Namespace) -> None:
     """Runs an experiment in one of its modes; tells where it writes, what was achieved and where that lies."""
     check_mode(flags.mode)
     params = resolved(flags, mode=flags.mode)
+    for idle in without_effect(params):
+        print(f"{idle.path} has no effect ({idle.origin}): {idle.reason}.")
     is_evaluation = flags.mode in ("eval", "continuous_eval")
     directory = _directory(flags)
     if is_evaluation:
@@ -49,11 +52,16 @@ def train(flags: argparse.Namespace) -> None:
     print("\n".join(_ending(params, directory, logs=logs, has_trained=not is_evaluation)))
 
 
-def _directory(flags: argparse.Namespace) -> Path:
-    """Returns the directory of the run, made if the run will write to it."""
-    directory = Path(flags.model_dir)
+def model_dir(flags: argparse.Namespace) -> Path:
+    """Returns the directory that the flags name."""
     if not flags.model_dir:
         raise ArgumentError("--model_dir is empty: a run needs a directory of its own, as in --model_dir=runs/digits.")
+    return Path(flags.model_dir)
+
+
+def _directory(flags: argparse.Namespace) -> Path:
+    """Returns the directory of the run, made if the run will write to it."""
+    directory = model_dir(flags)
     if flags.mode == "eval" and not directory.is_dir():
         raise ArgumentError(f"--model_dir: there is no directory `{directory}` to evaluate. Give that of a run.")
     try:

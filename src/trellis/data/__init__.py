@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from trellis.data.examples import encode_example as encode_example
     from trellis.data.feed import Feed as Feed
     from trellis.data.feed import build_feed as build_feed
+    from trellis.data.input_paths import matching_paths as matching_paths
+    from trellis.data.input_paths import patterns_in as patterns_in
     from trellis.data.ragged import Padding as Padding
     from trellis.data.records import RecordFile as RecordFile
     from trellis.data.records import RecordWriter as RecordWriter
     from trellis.data.records import read_records as read_records
     from trellis.data.replay import Replay as Replay
     from trellis.data.rows import read_rows as read_rows
+    from trellis.data.stream import CountedStream as CountedStream
     from trellis.data.stream import ExampleStream as ExampleStream
     from trellis.data.stream import SizedStream as SizedStream
     from trellis.data.stream import StackingStream as StackingStream
@@ -31,6 +34,7 @@ __getattr__, __dir__, __all__ = door(
         "DataConfig": "configs",
         "Columns": "columns",
         "ColumnsWriter": "columns_writer",
+        "CountedStream": "stream",
         "ExampleStream": "stream",
         "Feed": "feed",
         "Padding": "ragged",
@@ -44,6 +48,8 @@ __getattr__, __dir__, __all__ = door(
         "build_feed": "feed",
         "decode_example": "examples",
         "encode_example": "examples",
+        "matching_paths": "input_paths",
+        "patterns_in": "input_paths",
         "read_columns": "column_files",
         "read_records": "records",
         "read_rows": "rows",

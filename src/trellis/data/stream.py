@@ -28,6 +28,15 @@ class SizedStream(Stream, Protocol):
 
 
 @runtime_checkable
+class CountedStream(Stream, Protocol):
+    """A stream that knows how many examples it goes through, once an epoch."""
+
+    @property
+    def n_examples(self) -> int:
+        """How many different examples there are."""
+
+
+@runtime_checkable
 class StackingStream(Stream, Protocol):
     """A stream that can gather several batches at once, cheaper than one by one."""
 
@@ -126,6 +135,11 @@ class ExampleStream:
             return None
         n_whole, n_left = divmod(len(self._examples) * self._n_epochs, self.batch_size)
         return n_whole + (n_left > 0 and not self._drop_remainder)
+
+    @property
+    def n_examples(self) -> int:
+        """How many examples an epoch has."""
+        return len(self._examples)
 
     def batch(self, step: int) -> Batch:
         """The batch of one step."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trellis.experiments.overrides import parse_params_override as parse_params_override
     from trellis.experiments.overrides import parse_setting as parse_setting
     from trellis.experiments.overrides import resolve as resolve
+    from trellis.experiments.plan import Plan as Plan
+    from trellis.experiments.plan import plan_experiment as plan_experiment
     from trellis.experiments.reports import diff_configs as diff_configs
     from trellis.experiments.reports import list_experiments as list_experiments
     from trellis.experiments.reports import show_config as show_config
@@ -37,5 +39,7 @@ __getattr__, __dir__, __all__ = door(
         "MODES": "requirements",
         "check_mode": "requirements",
         "run_experiment": "modes",
+        "Plan": "plan",
+        "plan_experiment": "plan",
     },
 )

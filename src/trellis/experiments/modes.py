@@ -13,8 +13,9 @@ from typing import Any
 from trellis.config import raise_if_any
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
+from trellis.experiments.preflight import Preflight
 from trellis.experiments.reports import show_config
-from trellis.experiments.requirements import check_mode, mode_problems
+from trellis.experiments.requirements import check_mode, mode_problems, trains
 from trellis.extensions import regular_files, replace_file
 from trellis.loops import Summary
 from trellis.runtime import print_line
@@ -59,23 +60,39 @@ def run_experiment(
         from trellis.experiments.continuous_finetuning import run_continuous_finetune
 
         return run_continuous_finetune(params, model_dir=directory)
-    trains = mode in ("train", "train_and_eval", "train_and_post_eval")
     runs_post_eval = run_post_eval or mode == "train_and_post_eval"
-    if trains:
-        _write_params(params, directory)
-    trainer = Trainer(
-        task or get_task(params.task, logging_dir=str(directory)),
-        config=params.trainer,
-        runtime=params.runtime,
-        model_dir=directory,
-        evaluate=mode == "train_and_eval",
-        extensions=extensions,
-        save_summary=save_summary,
+    trainer = build_trainer(
+        params, mode=mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
     )
+    preflight = Preflight(params=params, mode=mode, trainer=trainer, runs_post_eval=runs_post_eval)
+    raise_if_any(preflight.problems())
+    if trains(mode):
+        _write_params(params, directory)
     last = _run(trainer, mode)
     if runs_post_eval:
         last = trainer.evaluate(last)
     return trainer.bound_model(last or trainer.read_checkpoint()), _logs(trainer, last) if runs_post_eval else {}
+
+
+def build_trainer(
+    params: ExperimentConfig,
+    *,
+    mode: str,
+    model_dir: Path,
+    task: Task | None = None,
+    extensions: Sequence[Callable[[Any], Any]] = (),
+    save_summary: bool = True,
+) -> Trainer:
+    """The trainer of a run."""
+    return Trainer(
+        task or get_task(params.task, logging_dir=str(model_dir)),
+        config=params.trainer,
+        runtime=params.runtime,
+        model_dir=model_dir,
+        evaluate=mode == "train_and_eval",
+        extensions=extensions,
+        save_summary=save_summary,
+    )
 
 
 def _run(trainer: Trainer, mode: str) -> Any:

@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from trellis.trainer.configs import ProgressiveConfig as ProgressiveConfig
     from trellis.trainer.configs import ProgressiveTrainerConfig as ProgressiveTrainerConfig
     from trellis.trainer.configs import TrainerConfig as TrainerConfig
+    from trellis.trainer.default_extensions import metric_name as metric_name
+    from trellis.trainer.outline import Outline as Outline
+    from trellis.trainer.outline import Side as Side
+    from trellis.trainer.outline import describe_arrays as describe_arrays
     from trellis.trainer.trainer import Trainer as Trainer
 
 __getattr__, __dir__, __all__ = door(
@@ -17,5 +21,9 @@ __getattr__, __dir__, __all__ = door(
         "TrainerConfig": "configs",
         "ProgressiveConfig": "configs",
         "ProgressiveTrainerConfig": "configs",
+        "Outline": "outline",
+        "Side": "outline",
+        "describe_arrays": "outline",
+        "metric_name": "default_extensions",
     },
 )

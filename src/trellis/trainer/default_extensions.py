@@ -79,8 +79,12 @@ def best_writer(config: TrainerConfig, *, model_dir: Path) -> BestCheckpointFile
     if not subdir or not metric:
         return None
     kind = HighestCheckpointFileWriter if config.best_checkpoint_metric_comp == "higher" else LowestCheckpointFileWriter
-    name = "loss" if metric == "validation_loss" else metric.replace("|", "/")
-    return kind(model_dir / subdir, metric=name, stdout=False)
+    return kind(model_dir / subdir, metric=metric_name(metric), stdout=False)
+
+
+def metric_name(published: str) -> str:
+    """What an evaluation calls the metric that a config names as published."""
+    return "loss" if published == "validation_loss" else published.replace("|", "/")
 
 
 def early_stopping(config: TrainerConfig, best: BestCheckpointFileWriter | None) -> EarlyStopping | None:

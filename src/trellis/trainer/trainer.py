@@ -2,10 +2,9 @@
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import jax
 
 from trellis.aliases import Batch, PyTree
 from trellis.batch import split_batch
-from trellis.data import Replay, is_stream
+from trellis.data import is_stream
 from trellis.errors import ArgumentError, DivergedError
 from trellis.extensions import (
     BestCheckpointFileWriter,
@@ -24,7 +23,7 @@ from trellis.extensions import (
     restore_file,
     serial,
 )
-from trellis.loops import Checkpoint, CheckpointSource, EvalLoop, EvalTask, Summary, TrainLoop, TrainTask
+from trellis.loops import Checkpoint, EvalLoop, EvalTask, Summary, TrainLoop, TrainTask
 from trellis.metrics import Metric
 from trellis.model import StepOutput, TrainState, state_maker
 from trellis.optimizers import build_schedule
@@ -39,6 +38,8 @@ from trellis.trainer.default_extensions import (
     on_averages,
     validation_writers,
 )
+from trellis.trainer.outline import Outline, Tracer, peeked
+from trellis.trainer.start import Start
 
 
 class Trainer:
@@ -136,6 +137,23 @@ class Trainer:
         params = variables.pop("params", {})
         return Checkpoint.of(TrainState(state.step, params, variables, self.optimizer.init(params)), step=0)
 
+    def outline(self, *, trains: bool, evaluates: bool) -> Outline:
+        """What a run holds and computes, by abstract evaluation; a side that it does without is left out."""
+        batch = self._peek("_train_data" if trains else "_validation_data")
+        tracer = Tracer(self._template, StepKeys(self._root, 0))
+        is_usual = type(self.task).train_step is Task.train_step
+        return Outline(
+            checkpoint=self._template,
+            outputs=tracer.trace_model(self.model, batch) if is_usual else None,
+            train=tracer.trace_train_step(self._train_step, batch, self._train_data) if trains else None,
+            validation=tracer.trace_validation_step(
+                self._validation_step, self._peek("_validation_data"), self._validation_data
+            )
+            if evaluates
+            else None,
+            n_devices=len(self._devices),
+        )
+
     @cached_property
     def best(self) -> BestCheckpointFileWriter | None:
         """The writer of the best checkpoint file, if the config asks for one."""
@@ -171,7 +189,7 @@ class Trainer:
         periods = [config.steps_per_loop, config.summary_interval, config.checkpoint_interval]
         periods += [config.validation_interval] if self._evaluates else []
         return TrainLoop(
-            init=_Start(self._reader, self.initialize),
+            init=Start(self._reader, self.initialize),
             input_sample=self._sample_inputs,
             task=TrainTask(
                 data=self._skipped.applied_to(self._train_data),
@@ -243,9 +261,11 @@ class Trainer:
     @cached_property
     def _sample_inputs(self) -> tuple[Any, ...]:
         # A run that only evaluates has no need of training data, nor perhaps any.
-        side = "_train_data" if "_train_data" in vars(self) else "_validation_data"
-        sample, vars(self)[side] = _peeked(getattr(self, side))
-        return split_batch(sample)[0]
+        return split_batch(self._peek("_train_data" if "_train_data" in vars(self) else "_validation_data"))[0]
+
+    def _peek(self, side: str) -> Batch:
+        batch, vars(self)[side] = peeked(getattr(self, side))
+        return batch
 
     @cached_property
     def _init_rngs(self) -> dict[str, Any]:
@@ -267,26 +287,3 @@ class Trainer:
         takes_context = "input_context" in inspect.signature(self.task.build_inputs).parameters
         context = {"input_context": InputContext(seed=self.runtime.seed)} if takes_context else {}
         return self.task.build_inputs(params, **context)
-
-
-class _Start(CheckpointSource):
-    """The newest checkpoint file of the run; if there is none, what the task starts from."""
-
-    def __init__(self, reader: CheckpointFileReader, initialize: Callable[[], Checkpoint]) -> None:
-        self.target = reader.target
-        self._reader = reader
-        self._initialize = initialize
-
-    def __call__(self, initializer: Checkpoint) -> Checkpoint:
-        found = self._reader(initializer)
-        return self._initialize() if found is initializer else found
-
-
-def _peeked(data: Any) -> tuple[Batch, Any]:
-    """The first batch, and data that still has it."""
-    if is_stream(data):
-        return data.batch(0), data
-    if isinstance(data, Iterator):
-        first = next(data)
-        return first, chain([first], data)
-    return next(iter(Replay(data, n_batches=1, place="Task.build_inputs"))), data
