@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.command import trellis, trellis_without_jax
+from trellis.cli.main import main
 
 DIGITS = ("plan", "--experiment=digits/classifier", "--model_dir=runs/digits")
 
@@ -44,3 +47,12 @@ def test_train_tells_a_long_warmup_and_missing_files_before_jax_is_imported(tmp_
     assert "\n      --set=trainer.optimizer_config.warmup.linear.warmup_steps=4\n" in done.stderr
     assert "task.validation_data.input_path matches no file: `data/*.jsonl`." in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_published_flags_that_mean_nothing_here_are_accepted_and_said_to(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--tpu=some-tpu", "--tfhub_cache_dir", "cache", "--noenable_async_checkpointing", "--alsologtostderr"]
+    assert main([*DIGITS, *flags]) == 0
+    out = capsys.readouterr().out
+    for name in ("tpu", "tfhub_cache_dir", "noenable_async_checkpointing", "alsologtostderr"):
+        assert f"\n--{name} has no effect: " in out
+    assert "--tf_data_service" not in out

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from trellis.experiments.experiment import experiment_summaries as experiment_summaries
     from trellis.experiments.experiment import get_exp_config as get_exp_config
     from trellis.experiments.experiment import register_config_factory as register_config_factory
+    from trellis.experiments.modes import prepare_experiment as prepare_experiment
     from trellis.experiments.modes import run_experiment as run_experiment
     from trellis.experiments.overrides import parse_params_override as parse_params_override
     from trellis.experiments.overrides import parse_setting as parse_setting
@@ -39,6 +40,7 @@ __getattr__, __dir__, __all__ = door(
         "MODES": "requirements",
         "check_mode": "requirements",
         "run_experiment": "modes",
+        "prepare_experiment": "modes",
         "Plan": "plan",
         "plan_experiment": "plan",
     },

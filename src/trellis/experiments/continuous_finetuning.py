@@ -3,10 +3,11 @@
 import json
 from pathlib import Path
 
+from trellis.bindings import bound
 from trellis.config import Problem, origin_of, raise_if_any
 from trellis.errors import CheckpointFileError
 from trellis.experiments.experiment import ExperimentConfig
-from trellis.experiments.modes import new_files, run_experiment
+from trellis.experiments.modes import new_files, prepare_experiment
 from trellis.extensions import replace_file
 from trellis.runtime import print_line
 from trellis.tasks import BoundModel
@@ -34,12 +35,13 @@ def run_continuous_finetune(
         step = int(file.name.rpartition("_")[2])
         print_line(f"Fine-tuning from `{file}`.")
         task = params.task.replace(init_checkpoint=str(file))
-        result = run_experiment(
+        run = bound(prepare_experiment)(
             params.replace(task=task),
             mode="train_and_eval",
             model_dir=model_dir / f"pretrained_{step}",
             run_post_eval=True,
         )
+        result = run()
         replace_file(model_dir / f"metrics-{step}.json", f"{json.dumps(result[1], indent=2)}\n".encode())
     if result is None:
         raise CheckpointFileError(

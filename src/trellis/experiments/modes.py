@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from trellis.bindings import bound
 from trellis.config import raise_if_any
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
@@ -55,11 +56,40 @@ def run_experiment(
         task: The default is the one that is registered for `params.task`.
         extensions: What else to do with every checkpoint of the training.
     """
+    run = prepare_experiment(
+        params,
+        mode=mode,
+        model_dir=model_dir,
+        task=task,
+        run_post_eval=run_post_eval,
+        save_summary=save_summary,
+        extensions=extensions,
+    )
+    return run()
+
+
+def prepare_experiment(
+    params: ExperimentConfig,
+    *,
+    mode: str,
+    model_dir: str | os.PathLike[str],
+    task: Task | None = None,
+    run_post_eval: bool = False,
+    save_summary: bool = True,
+    extensions: Sequence[Callable[[Any], Any]] = (),
+    pretrain_steps: int | None = None,
+) -> Callable[[], tuple[BoundModel, dict[str, float]]]:
+    """Builds and checks all that `run_experiment` runs, and writes down what it is; what is returned runs it.
+
+    Args:
+        pretrain_steps: The last step of the pretraining that `continuous_train_and_eval` follows; without it, files
+            are awaited until none has come for `trainer.continuous_eval_timeout` seconds.
+    """
     directory = _checked(params, mode, model_dir)
     if mode == "continuous_train_and_eval":
         from trellis.experiments.continuous_finetuning import run_continuous_finetune
 
-        return run_continuous_finetune(params, model_dir=directory)
+        return lambda: run_continuous_finetune(params, model_dir=directory, pretrain_steps=pretrain_steps)
     runs_post_eval = run_post_eval or mode == "train_and_post_eval"
     trainer = build_trainer(
         params, mode=mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
@@ -68,6 +98,10 @@ def run_experiment(
     raise_if_any(preflight.problems())
     if trains(mode):
         _write_params(params, directory)
+    return lambda: _run_and_evaluate(trainer, mode, runs_post_eval=runs_post_eval)
+
+
+def _run_and_evaluate(trainer: Trainer, mode: str, *, runs_post_eval: bool) -> tuple[BoundModel, dict[str, float]]:
     last = _run(trainer, mode)
     if runs_post_eval:
         last = trainer.evaluate(last)
@@ -84,14 +118,16 @@ def build_trainer(
     save_summary: bool = True,
 ) -> Trainer:
     """The trainer of a run."""
-    return Trainer(
+    # What is the default anyway is left out, so that it can be bound from outside.
+    options: dict[str, Any] = {"extensions": extensions} if extensions else {}
+    options |= {} if save_summary else {"save_summary": False}
+    return bound(Trainer)(
         task or get_task(params.task, logging_dir=str(model_dir)),
         config=params.trainer,
         runtime=params.runtime,
         model_dir=model_dir,
         evaluate=mode == "train_and_eval",
-        extensions=extensions,
-        save_summary=save_summary,
+        **options,
     )
 
 
