@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from trellis.experiments.experiment import ExperimentConfig as ExperimentConfig
     from trellis.experiments.experiment import experiment_summaries as experiment_summaries
     from trellis.experiments.experiment import get_exp_config as get_exp_config
+    from trellis.experiments.experiment import recorded_experiment as recorded_experiment
     from trellis.experiments.experiment import register_config_factory as register_config_factory
     from trellis.experiments.modes import prepare_experiment as prepare_experiment
     from trellis.experiments.modes import run_experiment as run_experiment
@@ -31,6 +32,7 @@ __getattr__, __dir__, __all__ = door(
         "register_config_factory": "experiment",
         "get_exp_config": "experiment",
         "experiment_summaries": "experiment",
+        "recorded_experiment": "experiment",
         "resolve": "overrides",
         "parse_params_override": "overrides",
         "parse_setting": "overrides",

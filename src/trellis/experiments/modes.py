@@ -13,7 +13,7 @@ from typing import Any
 from trellis.bindings import bound
 from trellis.config import raise_if_any
 from trellis.errors import ArgumentError
-from trellis.experiments.experiment import ExperimentConfig
+from trellis.experiments.experiment import ExperimentConfig, params_text
 from trellis.experiments.preflight import Preflight
 from trellis.experiments.reports import show_config
 from trellis.experiments.requirements import check_mode, mode_problems, trains
@@ -21,7 +21,7 @@ from trellis.extensions import regular_files, replace_file
 from trellis.loops import Summary
 from trellis.runtime import print_line
 from trellis.tasks import BoundModel, Task, get_task
-from trellis.trainer import Trainer
+from trellis.trainer import Trainer, published_name
 
 _PACKAGES = ("trellis", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorboardX")
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -196,7 +196,7 @@ def _report(summary: Summary) -> Summary:
 
 def _logs(trainer: Trainer, last: Summary) -> dict[str, float]:
     """The metrics of an evaluation under their published names."""
-    logs = {"validation_loss" if name == "loss" else name: value for name, value in last.metrics["eval"].items()}
+    logs = {published_name(name): value for name, value in last.metrics["eval"].items()}
     if trainer.best is not None:
         logs[f"best_{trainer.config.best_checkpoint_eval_metric}"] = trainer.best.best_metric
     return logs
@@ -216,7 +216,7 @@ def _checked(params: ExperimentConfig, mode: str, model_dir: str | os.PathLike[s
 def _write_params(params: ExperimentConfig, directory: Path) -> None:
     """Writes what is about to run: its config, where each value came from, and the versions of what runs it."""
     directory.mkdir(parents=True, exist_ok=True)
-    replace_file(directory / "params.yaml", params.as_yaml().encode())
+    replace_file(directory / "params.yaml", params_text(params).encode())
     replace_file(directory / "provenance.yaml", show_config(params).encode())
     versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
     replace_file(directory / "versions.json", f"{json.dumps(versions, indent=2)}\n".encode())

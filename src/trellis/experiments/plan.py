@@ -192,7 +192,8 @@ def _writes(run: Preflight) -> Iterator[str]:
     if evaluates(run.mode):
         yield f"{directory}/{config.validation_summary_subdir}/ for TensorBoard"
         if config.best_checkpoint_export_subdir and config.best_checkpoint_eval_metric:
-            yield f"{directory}/{config.best_checkpoint_export_subdir}/, the best checkpoint file"
+            best = directory / config.best_checkpoint_export_subdir
+            yield f"{best}/, the best checkpoint file, and info.json with its metrics"
 
 
 def _n_examples(side: Side) -> int | None:

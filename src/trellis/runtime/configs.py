@@ -8,6 +8,7 @@ from trellis.config import Config
 
 _NO_THREADS = "JAX has no thread pools to set"
 _COMPILED = "JAX compiles every step"
+_PROCESSES = "a run uses the devices of the process that it is started in"
 _ALL_REDUCE = "XLA chooses how to reduce over devices"
 _TPU_PARTITION = "sharding comes from runtime.mesh"
 
@@ -39,9 +40,7 @@ class RuntimeConfig(Config):
     num_gpus: int = 0
     """How many GPUs to use; 0 is all that there are."""
     worker_hosts: str | None = None
-    """Comma-separated `host:port` of the processes; the first one coordinates."""
     task_index: int = -1
-    """Which of `worker_hosts` this process is."""
     all_reduce_alg: str | None = None
     num_packs: int = 1
     mixed_precision_dtype: Literal["float32", "float16", "bfloat16"] | None = None
@@ -63,6 +62,9 @@ class RuntimeConfig(Config):
         "dataset_num_private_threads": _NO_THREADS,
         "per_gpu_thread_count": _NO_THREADS,
         "tpu": "JAX finds the TPUs of its host itself",
+        "worker_hosts": _PROCESSES,
+        "task_index": _PROCESSES,
+        "run_eagerly": _COMPILED,
         "all_reduce_alg": _ALL_REDUCE,
         "num_packs": _ALL_REDUCE,
         "batchnorm_spatial_persistent": "XLA chooses the kernel",

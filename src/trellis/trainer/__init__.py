@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from trellis.trainer.configs import ProgressiveTrainerConfig as ProgressiveTrainerConfig
     from trellis.trainer.configs import TrainerConfig as TrainerConfig
     from trellis.trainer.default_extensions import metric_name as metric_name
+    from trellis.trainer.default_extensions import published_name as published_name
     from trellis.trainer.outline import Outline as Outline
     from trellis.trainer.outline import Side as Side
     from trellis.trainer.outline import describe_arrays as describe_arrays
@@ -25,5 +26,6 @@ __getattr__, __dir__, __all__ = door(
         "Side": "outline",
         "describe_arrays": "outline",
         "metric_name": "default_extensions",
+        "published_name": "default_extensions",
     },
 )

@@ -165,7 +165,9 @@ class Trainer:
         steps = self.config.validation_steps
         task = EvalTask(data=self._validation_data, validation_step=self._validation_step, host_metrics=self.task)
         loop = EvalLoop(task=task, rnkey=self._root, n_steps=None if steps == -1 else steps, devices=self._devices)
-        writers = validation_writers(self.config, model_dir=self.model_dir, save_summary=self._save_summary)
+        writers = validation_writers(
+            self.config, model_dir=self.model_dir, best=self.best, save_summary=self._save_summary
+        )
         return Evaluation(loop, best=self.best, then=writers)
 
     def _train(self) -> Summary | None:
