@@ -25,6 +25,8 @@ class Group:
 
     module: str
     contenders: tuple[str, ...]
+    n_slices: int = 1
+    """Into how many parts a measurement is cut, in which the contenders take turns."""
 
 
 # Raw JAX and Trellis share a process, so that they are compared within one; no two frameworks do.
@@ -37,6 +39,7 @@ OURS = Group(
         "Trellis fused, 50 a checkpoint",
         "Trellis fused, 100 a checkpoint",
     ),
+    n_slices=5,
 )
 PEERS = (
     Group("loop_overhead_keras", ("Keras fit", "Keras fit, steps_per_execution=50")),
@@ -62,6 +65,7 @@ class Worker:
     """A process that measures on request, and sleeps in between."""
 
     def __init__(self, group: Group) -> None:
+        self.group = group
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (open as long as the process)
         self._process = subprocess.Popen(
             [sys.executable, __file__, group.module],
@@ -71,16 +75,15 @@ class Worker:
             text=True,
         )
 
-    def measure(self, workload: str, contender: str) -> tuple[float, float]:
-        """Wall time and main-thread time of `N_STEPS` steps, in seconds; the first request also builds and compiles."""
+    def measure(self, workload: str) -> list[tuple[str, float, float]]:
+        """Wall time and main-thread time of `N_STEPS` steps of each contender; the first request also compiles."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        print(json.dumps([workload, contender]), file=self._process.stdin, flush=True)
+        print(json.dumps([workload, self.group.contenders, self.group.n_slices]), file=self._process.stdin, flush=True)
         reply = self._process.stdout.readline()
         if not reply:
             self._errors.seek(0)
-            raise RuntimeError(f"The process of {contender!r} failed:\n{self._errors.read()}")
-        wall, host = json.loads(reply)
-        return wall, host
+            raise RuntimeError(f"The process of {self.group} failed:\n{self._errors.read()}")
+        return [(name, wall, host) for name, (wall, host) in json.loads(reply).items()]
 
     def __enter__(self) -> Self:
         return self
@@ -94,20 +97,17 @@ class Worker:
 def measure_steps(workloads: Sequence[str], *, n_rounds: int, with_peers: bool) -> Iterator[Measurement]:
     """Measures every contender once a round, in an order that is rotated from round to round."""
     with ExitStack() as stack:
-        contenders = []
-        for group in (OURS, *PEERS) if with_peers else (OURS,):
-            worker = stack.enter_context(Worker(group))
-            contenders += [(worker, name) for name in group.contenders]
+        workers = [stack.enter_context(Worker(group)) for group in ((OURS, *PEERS) if with_peers else (OURS,))]
         for workload in workloads:
-            for worker, name in contenders:
-                print(f"  {workload}: warming up {name}", flush=True)
-                worker.measure(workload, name)
+            for worker in workers:
+                print(f"  {workload}: warming up {', '.join(worker.group.contenders)}", flush=True)
+                worker.measure(workload)
             for i in range(n_rounds):
                 print(f"  {workload}: round {i + 1} of {n_rounds}", flush=True)
-                first = i % len(contenders)
-                for worker, name in contenders[first:] + contenders[:first]:
-                    wall, host = worker.measure(workload, name)
-                    yield Measurement(workload, name, i, wall / N_STEPS * 1e6, host / N_STEPS * 1e6)
+                first = i % len(workers)
+                for worker in workers[first:] + workers[:first]:
+                    for name, wall, host in worker.measure(workload):
+                        yield Measurement(workload, name, i, wall / N_STEPS * 1e6, host / N_STEPS * 1e6)
 
 
 def serve(module: str) -> None:
@@ -124,10 +124,15 @@ def serve(module: str) -> None:
         return run
 
     for line in sys.stdin:
-        run = run_of(*json.loads(line))
-        started = time.thread_time()
-        wall = run(N_STEPS)
-        print(json.dumps([wall, time.thread_time() - started]), file=replies, flush=True)
+        workload, names, n_slices = json.loads(line)
+        seconds = {name: [0.0, 0.0] for name in names}
+        for i in range(n_slices):
+            for name in names[i % len(names) :] + names[: i % len(names)]:
+                run = run_of(workload, name)
+                started = time.thread_time()
+                seconds[name][0] += run(N_STEPS // n_slices)
+                seconds[name][1] += time.thread_time() - started
+        print(json.dumps(seconds), file=replies, flush=True)
 
 
 if __name__ == "__main__":

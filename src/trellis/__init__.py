@@ -50,7 +50,12 @@ if TYPE_CHECKING:
     from trellis.tasks.task import Task as Task
     from trellis.tasks.task import get_task as get_task
     from trellis.tasks.task import register_task_cls as register_task_cls
+    from trellis.trainer.configs import ProgressiveConfig as ProgressiveConfig
+    from trellis.trainer.configs import ProgressiveTrainerConfig as ProgressiveTrainerConfig
     from trellis.trainer.configs import TrainerConfig as TrainerConfig
+    from trellis.trainer.progressive_policy import ProgressivePolicy as ProgressivePolicy
+    from trellis.trainer.progressive_policy import register_policy_cls as register_policy_cls
+    from trellis.trainer.progressive_trainer import ProgressiveTrainer as ProgressiveTrainer
     from trellis.trainer.trainer import Trainer as Trainer
 
 __getattr__, __dir__, __all__ = door(
@@ -91,12 +96,17 @@ __getattr__, __dir__, __all__ = door(
         "register_task_cls": "tasks",
         "get_task": "tasks",
         "Trainer": "trainer",
+        "ProgressiveTrainer": "trainer",
+        "ProgressivePolicy": "trainer",
+        "register_policy_cls": "trainer",
         "run_experiment": "experiments",
         "register_config_factory": "experiments",
         "get_exp_config": "experiments",
         "ExperimentConfig": "experiments",
         "TaskConfig": "tasks",
         "TrainerConfig": "trainer",
+        "ProgressiveTrainerConfig": "trainer",
+        "ProgressiveConfig": "trainer",
         "RuntimeConfig": "runtime",
         "DataConfig": "data",
         "OptimizationConfig": "optimizers",

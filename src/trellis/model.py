@@ -9,6 +9,7 @@ import flax.errors
 import jax.numpy as jnp
 import optax
 from flax import struct
+from flax.core.meta import unbox
 from flax.core.scope import in_filter
 
 from trellis.aliases import Array, Batch, Key, PyTree, Variables
@@ -52,13 +53,21 @@ class StepOutput:
     grads: PyTree = None
 
 
-def state_maker(init: Init, *, optimizer: optax.GradientTransformation | None) -> Callable[..., TrainState]:
-    """A function from the keys of `init` by name, and inputs, to the state before the first step."""
+def state_maker(
+    init: Init, *, optimizer: optax.GradientTransformation | None, keep_names: bool = False
+) -> Callable[..., TrainState]:
+    """A function from the keys of `init` by name, and inputs, to the state before the first step.
+
+    Args:
+        keep_names: Whether parameters stay in the boxes that hold the names of their axes, if the model gives some.
+    """
 
     def make(rngs: Mapping[str, Key], *inputs: Any) -> TrainState:
-        variables = dict(init(rngs, *inputs))
-        params = variables.pop("params", {})
-        return TrainState(jnp.int32(0), params, variables, () if optimizer is None else optimizer.init(params))
+        named = dict(init(rngs, *inputs))
+        plain = unbox(named)
+        optimizer_state = () if optimizer is None else optimizer.init(plain.get("params", {}))
+        variables = named if keep_names else plain
+        return TrainState(jnp.int32(0), variables.pop("params", {}), variables, optimizer_state)
 
     return make
 

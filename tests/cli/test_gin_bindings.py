@@ -55,7 +55,7 @@ def test_an_extension_of_ones_own_is_bound_and_written_down_before_the_first_ste
 @pytest.mark.parametrize(
     ("binding", "said"),
     [
-        ("Trainr.save_summary=False", "Did you mean Trainer? What can be bound: run_experiment, Trainer, and what a "),
+        ("Trainr.save_summary=False", "Did you mean Trainer? What can be bound: run_experiment, Trainer, "),
         ("Trainer.sav_summary=False", "Did you mean save_summary? Its arguments that can be bound are: extensions, "),
         ("Trainer.evaluate=False", "Its arguments that can be bound are: extensions, save_summary."),
         ("Trainer.extensions=[@nothing()]", "No configurable matching reference '@nothing()'."),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "examples"
-MOST_LINES = {"01_loop.py": 120, "02_nnx.py": 60, "03_task.py": 80}
+MOST_LINES = {"01_loop.py": 120, "02_nnx.py": 60, "03_task.py": 80, "04_progressive.py": 110}
 
 
 def run(name: str, *flags: str) -> str:
@@ -74,3 +74,12 @@ def test_03_task_takes_overrides_and_learns(tmp_path: Path) -> None:
     assert found, out
     assert float(found[1]) > 0.9
     assert "hidden_size: 32" in (tmp_path / "runs/spirals/params.yaml").read_text()
+
+
+def test_04_progressive_grows_and_learns(tmp_path: Path) -> None:
+    out = run("04_progressive.py", "--model_dir=runs/rows")
+    assert re.findall(r"Stage (\d) of 3: up to step (\d+)\.", out) == [("1", "200"), ("2", "400"), ("3", "600")]
+    found = re.search(r"4 layers: .*'accuracy': ([\d.]+)", out)
+    assert found, out
+    assert float(found[1]) > 0.9
+    assert (tmp_path / "runs/rows/exported_ckpts/regular_600").is_dir()

@@ -37,7 +37,7 @@ def test_train_and_eval_leaves_files_events_and_summaries(tmp_path: Path) -> Non
     points = summaries(tmp_path)
     assert [point["step"] for point in points] == [5, 10, 12]
     assert points[-1]["metrics"]["eval"].keys() == {"accuracy", "loss", "host_accuracy", "at"}
-    assert {"loss", "accuracy", "learning_rate", "gradients_l2norm"} <= points[-1]["metrics"]["train"].keys()
+    assert {"loss", "accuracy", "learning_rate", "weights_l2norm"} <= points[-1]["metrics"]["train"].keys()
     x, y = tiny.examples()
     evaluated = points[-1]["metrics"]["eval"]
     np.testing.assert_allclose(evaluated["accuracy"], tiny.accuracy(model(x), y), rtol=1e-6)

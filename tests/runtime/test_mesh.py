@@ -1,11 +1,13 @@
 """Placement: global arrays, split over devices, with no replica axis."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
 
-from trellis.errors import DataError
-from trellis.runtime import Placement
+from trellis.errors import ArgumentError, ConfigError, DataError
+from trellis.runtime import Placement, RuntimeConfig, build_placement
 
 
 def test_a_batch_is_split_and_a_state_is_everywhere() -> None:
@@ -40,3 +42,79 @@ def test_a_batch_that_cannot_be_split_is_refused_with_sizes_that_can(size: int, 
         DataError, match=rf"{size} examples cannot be split over 8 devices. Use a batch size of {fits},"
     ):
         Placement(jax.devices()).check_divisible(np.zeros((size, 2)))
+
+
+def test_a_batch_is_split_over_data_and_fsdp_and_is_whole_along_model() -> None:
+    placement = Placement(jax.devices(), data=2, fsdp=2, model=2)
+    for batch, stacked, shape in ((np.zeros((16, 2)), False, (4, 2)), (np.zeros((3, 16, 2)), True, (3, 4, 2))):
+        placed = placement.put_batch(batch, stacked=stacked)
+        assert {shard.data.shape for shard in placed.addressable_shards} == {shape}
+    placement.check_divisible(np.zeros((4, 1)))
+    with pytest.raises(DataError, match="6 examples cannot be split over 4 devices. Use a batch size of 4 or 8,"):
+        placement.check_divisible(np.zeros((6, 1)))
+
+
+def test_parameters_go_where_they_are_used_and_stay_there() -> None:
+    placement = Placement(jax.devices(), fsdp=8)
+    placed = placement.put_params({"big": np.zeros((16, 64)), "small": np.zeros(64), "odd": np.zeros((1025, 1))})
+    assert {name: leaf.addressable_shards[0].data.shape for name, leaf in placed.items()} == {
+        "big": (16, 8),
+        "small": (64,),
+        "odd": (1025, 1),
+    }
+    again = placement.put_params(placed)
+    assert all(again[name].sharding == leaf.sharding for name, leaf in placed.items())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"fsdp": 3}, "data=-1, fsdp=3, model=1 takes a multiple of 3 devices, but there are 8"),
+        ({"data": 2, "model": 2}, "data=2, fsdp=1, model=2 takes 4 devices, but there are 8.*may be -1"),
+        ({"data": 16}, "takes 16 devices, but there are 8. Choose sizes whose product is 8"),
+        ({"fsdp": -1}, "cannot be data=-1, fsdp=-1, model=1: an axis has at least one device"),
+        ({"model": 0}, "cannot be data=-1, fsdp=1, model=0"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_the_devices_is_refused_with_both_counts(sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Placement(jax.devices(), **sizes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        ({}, (8, 1, 1)),
+        ({"distribution_strategy": "off"}, (1, 1, 1)),
+        ({"distribution_strategy": "one_device", "num_gpus": 1}, (1, 1, 1)),
+        ({"distribution_strategy": "tpu", "mesh": {"fsdp": 4}}, (2, 4, 1)),
+        ({"distribution_strategy": "multi_worker_mirrored", "num_gpus": 2}, (2, 1, 1)),
+        ({"num_gpus": 4, "mesh": {"data": 1, "fsdp": -1, "model": 2}}, (1, 2, 2)),
+    ],
+)
+def test_published_strategies_are_arrangements(settings: dict[str, Any], sizes: tuple[int, int, int]) -> None:
+    mesh = build_placement(RuntimeConfig(**settings)).mesh
+    assert tuple(mesh.shape.items()) == tuple(zip(("data", "fsdp", "model"), sizes, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"num_gpus": 9}, ArgumentError, "num_gpus is 9, but this process has 8 devices .cpu.. Set runtime.num_gpus=0"),
+        ({"num_gpus": -1}, ConfigError, "runtime.num_gpus is -1"),
+        ({"num_gpus": 2, "distribution_strategy": "off"}, ConfigError, "distribution_strategy=off uses one device"),
+        ({"distribution_strategy": "off", "mesh": {"fsdp": 2}}, ArgumentError, "multiple of 2 devices, but there is 1"),
+        ({"mesh": {"fsdp": -1}}, ConfigError, "runtime.mesh.fsdp is -1, and so is runtime.mesh.data"),
+        ({"mesh": {"data": 0}}, ConfigError, "runtime.mesh.data is 0"),
+        ({"loss_scale": 128.0}, ConfigError, "loss_scale is 128.0, but runtime.mixed_precision_dtype is null"),
+        (
+            {"loss_scale": "dynamic", "mixed_precision_dtype": "bfloat16"},
+            ConfigError,
+            "Only float16 needs a loss scale",
+        ),
+        ({"loss_scale": -1.0, "mixed_precision_dtype": "float16"}, ConfigError, "loss_scale is -1.0"),
+    ],
+)
+def test_a_runtime_that_cannot_be_is_refused(settings: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        build_placement(RuntimeConfig(**settings))

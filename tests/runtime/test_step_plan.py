@@ -8,11 +8,11 @@ from trellis.runtime import StepPlan
 PLANS = [(1,), (3,), (25,), (997,), (4, 6), (500, 1234)]
 
 
-def calls(plan: StepPlan, start: int, stop: int, most: int, *, due_apart: bool = False) -> list[tuple[int, int]]:
+def calls(plan: StepPlan, start: int, stop: int, most: int) -> list[tuple[int, int]]:
     """The calls from one step to another, as (step, number of steps)."""
     made = []
     while start < stop:
-        n = min(plan.n_steps_in_call(start, most, due_apart=due_apart), stop - start)
+        n = min(plan.n_steps_in_call(start, most), stop - start)
         made.append((start, n))
         start += n
     return made
@@ -29,28 +29,17 @@ def test_calls_are_never_longer_than_allowed_and_never_pass_a_checkpoint(periods
 
 @pytest.mark.parametrize("periods", PLANS)
 @pytest.mark.parametrize("most", [1, 7, 50])
-@pytest.mark.parametrize("due_apart", [False, True])
-def test_a_resumed_run_makes_the_calls_that_an_uninterrupted_one_makes(
-    periods: tuple[int, ...], most: int, due_apart: bool
-) -> None:
+def test_a_resumed_run_makes_the_calls_that_an_uninterrupted_one_makes(periods: tuple[int, ...], most: int) -> None:
     plan = StepPlan.of(periods)
-    whole = calls(plan, 0, 3000, most, due_apart=due_apart)
+    whole = calls(plan, 0, 3000, most)
     for step, _ in whole[:: max(1, len(whole) // 40)]:
-        assert calls(plan, step, 3000, most, due_apart=due_apart) == [call for call in whole if call[0] >= step]
-
-
-@pytest.mark.parametrize("periods", PLANS)
-def test_the_step_at_which_a_checkpoint_is_due_runs_by_itself_if_it_is_to(periods: tuple[int, ...]) -> None:
-    plan = StepPlan.of(periods)
-    alone = {step for step, n in calls(plan, 0, 2000, 50, due_apart=True) if n == 1}
-    assert {step - 1 for step in range(1, 2001) for period in periods if step % period == 0} <= alone
+        assert calls(plan, step, 3000, most) == [call for call in whole if call[0] >= step]
 
 
 def test_steps_are_cut_evenly_where_that_is_not_wasteful() -> None:
     assert {n for _, n in calls(StepPlan.of(500), 0, 500, 50)} == {50}
     assert {n for _, n in calls(StepPlan.of(60), 0, 60, 50)} == {30}
     assert [n for _, n in calls(StepPlan.of(53), 0, 53, 50)] == [50, 3]
-    assert [n for _, n in calls(StepPlan.of(100), 0, 100, 50, due_apart=True)] == [33, 33, 33, 1]
 
 
 def test_a_checkpoint_is_due_at_the_multiples_of_every_period() -> None:

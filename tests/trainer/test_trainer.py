@@ -111,3 +111,15 @@ def test_a_run_told_not_to_save_when_stopped_does_not(tmp_path: Path) -> None:
         with pytest.raises(SystemExit):
             trellis.run_experiment(params, mode="train", model_dir=directory, extensions=[stop])
         assert small.files(directory) == expected
+
+
+def test_the_norm_of_the_gradients_is_reported_if_it_is_asked_for(tmp_path: Path) -> None:
+    summary = train(small.params(10, keep_gradients=True), tmp_path / "asked")
+    norms = summary.metrics["train"]
+    squares = [float(np.square(leaf).sum()) for leaf in jax.tree.leaves(jax.device_get(summary.grads))]
+    np.testing.assert_allclose(norms["gradients_l2norm"], sum(squares) ** 0.5, rtol=1e-5)
+    assert norms["weights_l2norm"] > 0
+    plain = train(small.params(10), tmp_path / "plain")
+    assert plain.grads is None
+    assert "gradients_l2norm" not in plain.metrics["train"]
+    assert plain.metrics["train"]["weights_l2norm"] == pytest.approx(norms["weights_l2norm"], rel=1e-6)

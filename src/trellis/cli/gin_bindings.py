@@ -40,6 +40,7 @@ BINDABLE: Mapping[str, Bindable] = {
         "trellis.experiments", "prepare_experiment", ("run_post_eval", "save_summary", "extensions")
     ),
     "Trainer": Bindable("trellis.trainer", "Trainer", ("extensions", "save_summary")),
+    "ProgressiveTrainer": Bindable("trellis.trainer", "ProgressiveTrainer", ("extensions", "save_summary")),
 }
 """By the names that gin files use."""
 

@@ -21,7 +21,7 @@ from trellis.extensions import regular_files, replace_file
 from trellis.loops import Summary
 from trellis.runtime import print_line
 from trellis.tasks import BoundModel, Task, get_task
-from trellis.trainer import Trainer, published_name
+from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, Trainer, published_name
 
 _PACKAGES = ("trellis", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorboardX")
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -101,7 +101,9 @@ def prepare_experiment(
     return lambda: _run_and_evaluate(trainer, mode, runs_post_eval=runs_post_eval)
 
 
-def _run_and_evaluate(trainer: Trainer, mode: str, *, runs_post_eval: bool) -> tuple[BoundModel, dict[str, float]]:
+def _run_and_evaluate(
+    trainer: Trainer | ProgressiveTrainer, mode: str, *, runs_post_eval: bool
+) -> tuple[BoundModel, dict[str, float]]:
     last = _run(trainer, mode)
     if runs_post_eval:
         last = trainer.evaluate(last)
@@ -116,22 +118,19 @@ def build_trainer(
     task: Task | None = None,
     extensions: Sequence[Callable[[Any], Any]] = (),
     save_summary: bool = True,
-) -> Trainer:
-    """The trainer of a run."""
+) -> Trainer | ProgressiveTrainer:
+    """The trainer of the kind that the config asks for."""
     # What is the default anyway is left out, so that it can be bound from outside.
     options: dict[str, Any] = {"extensions": extensions} if extensions else {}
     options |= {} if save_summary else {"save_summary": False}
-    return bound(Trainer)(
-        task or get_task(params.task, logging_dir=str(model_dir)),
-        config=params.trainer,
-        runtime=params.runtime,
-        model_dir=model_dir,
-        evaluate=mode == "train_and_eval",
-        **options,
-    )
+    options |= {"runtime": params.runtime, "model_dir": model_dir, "evaluate": mode == "train_and_eval"}
+    task = task or get_task(params.task, logging_dir=str(model_dir))
+    if isinstance(params.trainer, ProgressiveTrainerConfig):
+        return bound(ProgressiveTrainer)(task, config=params.trainer, **options)
+    return bound(Trainer)(task, config=params.trainer, **options)
 
 
-def _run(trainer: Trainer, mode: str) -> Any:
+def _run(trainer: Trainer | ProgressiveTrainer, mode: str) -> Any:
     if mode == "eval":
         return _report(trainer.evaluate())
     if mode == "continuous_eval":
@@ -177,7 +176,7 @@ def _has_stopped_early(directory: Path) -> bool:
     return b"stopped_early" in kinds and kinds[-1] == b"stopped"
 
 
-def _evaluate_file(trainer: Trainer, path: Path) -> Summary | None:
+def _evaluate_file(trainer: Trainer | ProgressiveTrainer, path: Path) -> Summary | None:
     try:
         return _report(trainer.evaluate(trainer.read_checkpoint(path)))
     except (OSError, ValueError):
@@ -194,7 +193,7 @@ def _report(summary: Summary) -> Summary:
     return summary
 
 
-def _logs(trainer: Trainer, last: Summary) -> dict[str, float]:
+def _logs(trainer: Trainer | ProgressiveTrainer, last: Summary) -> dict[str, float]:
     """The metrics of an evaluation under their published names."""
     logs = {published_name(name): value for name, value in last.metrics["eval"].items()}
     if trainer.best is not None:

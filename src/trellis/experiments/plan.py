@@ -67,8 +67,10 @@ def _report(run: Preflight) -> Iterator[str]:
 def _model(run: Preflight) -> Iterator[str]:
     held = run.outline.checkpoint
     params, state = held.model_params, held.model_state
-    kind = type(run.trainer.model).__name__
+    kind = type(run.outline.model).__name__
     yield f"{kind}: {_count(params):,} parameters, {size_text(n_bytes(params))}"
+    if run.outline.n_steps != run.params.trainer.train_steps and trains(run.mode):
+        yield f"of the stage that ends at step {run.outline.n_steps:,}; later stages have models of their own"
     total = max(1, _count(params))
     named = params.items() if isinstance(params, dict) else [("all", params)]
     yield from _table(
@@ -139,10 +141,12 @@ def _metrics(run: Preflight) -> Iterator[str]:
 
 
 def _devices(run: Preflight) -> Iterator[str]:
-    kind, n_devices = jax.local_devices()[0].device_kind, run.outline.n_devices
-    side = run.outline.train or run.outline.validation
-    share = f", {batch_size(side.batch) / n_devices:g} examples on each" if side and n_devices > 1 else ""
-    yield f"{n_devices} of {jax.local_device_count()} {kind}{share}; JAX {jax.__version__}"
+    placement, side = run.outline.placement, run.outline.train or run.outline.validation
+    used, n_parts = placement.devices, placement.n_parts
+    share = f", {batch_size(side.batch) / n_parts:g} examples on each" if side and n_parts > 1 else ""
+    yield f"{len(used)} of {jax.local_device_count()} {used[0].device_kind}{share}; JAX {jax.__version__}"
+    if len(used) > 1:
+        yield f"mesh: {', '.join(f'{axis} {size}' for axis, size in placement.mesh.shape.items())}"
 
 
 def _memory(run: Preflight) -> Iterator[str]:

@@ -22,7 +22,7 @@ from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions import newest_file, regular_files
 from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task
-from trellis.trainer import Outline, Side, Trainer, metric_name
+from trellis.trainer import Outline, ProgressiveTrainer, Side, Trainer, metric_name
 
 BEST = "trainer.best_checkpoint_eval_metric"
 
@@ -33,7 +33,7 @@ class Preflight:
 
     params: ExperimentConfig
     mode: str
-    trainer: Trainer
+    trainer: Trainer | ProgressiveTrainer
     runs_post_eval: bool = False
 
     @cached_property
@@ -71,7 +71,7 @@ class Preflight:
 
 def _split_problems(run: Preflight) -> Iterator[Problem]:
     """A batch is split evenly over the devices."""
-    side, n_devices = run.outline.train, run.outline.n_devices
+    side, n_devices = run.outline.train, run.outline.placement.n_parts
     size = 0 if side is None else batch_size(side.batch)
     if size % n_devices == 0:
         return
@@ -91,7 +91,7 @@ def _length_problems(run: Preflight) -> Iterator[Problem]:
     """The data lasts for the steps that are to be taken."""
     config = run.params.trainer
     held = n_batches(run.outline.train)
-    if held is not None and held < config.train_steps:
+    if held is not None and held < run.outline.n_steps:
         said = f"is {config.train_steps}, but the training data ends after {held} batches."
         advice = "Train for less, or set task.train_data.is_training=true if that lets the task repeat its data. Write:"
         yield problem_at("trainer.train_steps", config=run.params, said=said, advice=advice, value=held)
@@ -153,7 +153,7 @@ def warm_start_problems(run: Preflight) -> Iterator[Problem]:
     is_there = Path(given).exists() and (run.mode != "continuous_train_and_eval" or newest_file(Path(given)))
     if not trains(run.mode) or run.resumes_from is not None or not is_there:
         return
-    task, model, held = run.trainer.task, run.trainer.model, run.outline.checkpoint
+    task, model, held = run.trainer.task, run.outline.model, run.outline.checkpoint
 
     def initialized(params: PyTree, model_state: PyTree) -> dict[str, Any]:
         return dict(task.initialize(BoundModel(model, params=params, model_state=model_state)))

@@ -8,6 +8,7 @@ from trellis.experiments.corrections import problem_at
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.input_files import data_file_problems, warm_start_problems
 from trellis.optimizers import optimization_problems
+from trellis.runtime import runtime_problems
 from trellis.spelling import nearest
 
 MODES = ("train", "eval", "train_and_eval", "continuous_eval", "continuous_train_and_eval", "train_and_post_eval")
@@ -36,6 +37,7 @@ def mode_problems(params: ExperimentConfig, *, mode: str) -> Iterator[Problem]:
     """Yields what is wrong with a config, if it is to be run in a mode: its numbers, and the files that it names."""
     yield from _number_problems(params, mode)
     yield from _early_stopping_problems(params)
+    yield from runtime_problems(params.runtime)
     if trains(mode):
         yield from _optimizer_problems(params)
         yield from _warmup_problems(params)
@@ -52,6 +54,8 @@ def _number_problems(params: ExperimentConfig, mode: str) -> Iterator[Problem]:
     least = {"max_to_keep": 1, "n_microbatches": 1, "early_stopping_steps": 0, "validation_steps": -1}
     least |= dict.fromkeys(("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval"), 1)
     least |= {"train_steps": 1} if trains(mode) else {}
+    for name in ("export_checkpoint_interval", "export_max_to_keep"):
+        least |= {name: 1} if getattr(params.trainer, name, None) is not None else {}
     for name, value in least.items():
         given = getattr(params.trainer, name)
         if given < value:

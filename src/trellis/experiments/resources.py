@@ -1,5 +1,6 @@
 """What a run takes up: memory on each device, and room on the disk."""
 
+import math
 import shutil
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -28,16 +29,16 @@ class Memory:
         """What the arrays of a run take up; a run that only evaluates has no gradients and no optimizer."""
         held = outline.checkpoint
         nodes = jax.tree.leaves(held.optimizer_state, is_leaf=lambda node: isinstance(node, AverageState))
-        averages = n_bytes([node.average for node in nodes if isinstance(node, AverageState)])
+        averages = _on_each([node.average for node in nodes if isinstance(node, AverageState)])
         trains = outline.train is not None
         side = outline.train or outline.validation
         return cls(
-            parameters=n_bytes(held.model_params),
-            gradients=n_bytes(held.model_params) if trains else 0,
-            optimizer_state=n_bytes(held.optimizer_state) - averages if trains else 0,
+            parameters=_on_each(held.model_params),
+            gradients=_on_each(held.model_params) if trains else 0,
+            optimizer_state=_on_each(held.optimizer_state) - averages if trains else 0,
             averages=averages,
-            model_state=n_bytes(held.model_state),
-            batch=0 if side is None else -(-n_bytes(side.batch) // outline.n_devices),
+            model_state=_on_each(held.model_state),
+            batch=0 if side is None else -(-n_bytes(side.batch) // outline.placement.n_parts),
         )
 
     @property
@@ -88,6 +89,14 @@ def size_text(n_bytes: int) -> str:
 def n_bytes(tree: PyTree) -> int:
     """What the arrays of a tree take up."""
     return sum(int(leaf.size) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _on_each(shapes: PyTree) -> int:
+    """What the arrays take up on each of the devices that they are shared out over."""
+    shared = (
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)
+    )
+    return sum(shared)
 
 
 def device_memory() -> int | None:

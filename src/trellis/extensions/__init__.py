@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from trellis.extensions.best_checkpoint_files import LowestCheckpointFileWriter as LowestCheckpointFileWriter
     from trellis.extensions.checkpoint_files import CheckpointFileReader as CheckpointFileReader
     from trellis.extensions.checkpoint_files import CheckpointFileWriter as CheckpointFileWriter
-    from trellis.extensions.checkpoint_files import newest_file as newest_file
-    from trellis.extensions.checkpoint_files import regular_files as regular_files
     from trellis.extensions.checkpoint_files import restore_file as restore_file
+    from trellis.extensions.checkpoint_names import newest_file as newest_file
+    from trellis.extensions.checkpoint_names import regular_files as regular_files
     from trellis.extensions.disk import replace_file as replace_file
     from trellis.extensions.early_stopping import EarlyStopping as EarlyStopping
     from trellis.extensions.event_writer import EventWriter as EventWriter
@@ -46,8 +46,8 @@ __getattr__, __dir__, __all__ = door(
         "SummaryLogger": "summary_logger",
         "SummaryWriter": "summary_writer",
         "every": "extension",
-        "newest_file": "checkpoint_files",
-        "regular_files": "checkpoint_files",
+        "newest_file": "checkpoint_names",
+        "regular_files": "checkpoint_names",
         "replace_file": "disk",
         "restore_file": "checkpoint_files",
         "serial": "extension",

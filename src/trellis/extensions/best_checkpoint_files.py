@@ -6,7 +6,8 @@ import os
 
 from trellis.errors import ArgumentError, CheckpointFileError
 from trellis.extensions import checkpoint_storage as storage
-from trellis.extensions.checkpoint_files import FileReader, FileWriter, find_files
+from trellis.extensions.checkpoint_files import FileReader, FileWriter
+from trellis.extensions.checkpoint_names import find_files
 from trellis.loops import Checkpoint, Summary
 from trellis.model import Init
 from trellis.runtime import print_line

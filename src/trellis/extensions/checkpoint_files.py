@@ -1,7 +1,6 @@
 """Checkpoints on disk: written in the background, committed whole, read back checked."""
 
 import os
-import re
 import shutil
 import time
 import uuid
@@ -12,38 +11,14 @@ from typing import Any
 
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage as storage
+from trellis.extensions.checkpoint_names import PREEMPTED, REGULAR, find_files
 from trellis.extensions.disk import check_writable, describe_failure, sync_directory
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, CheckpointSource
 from trellis.model import Init
 from trellis.runtime import Session, finish_saves, print_line
 
-_REGULAR = "regular_"
-_PREEMPTED = "preempted_"
 _PROCESS = uuid.uuid4().hex
-
-
-def find_files(directory: Path, *prefixes: str) -> list[tuple[int, Path]]:
-    """The checkpoint files under some prefixes as (step, path), oldest first."""
-    found: dict[tuple[int, str], Path] = {}
-    # A file that was being replaced by one of the same step when the process died stands in for it.
-    pattern = re.compile(rf"({'|'.join(map(re.escape, prefixes))})(\d+)(\.replaced)?")
-    for path in sorted(directory.iterdir(), reverse=True) if directory.is_dir() else ():
-        match = pattern.fullmatch(path.name)
-        if match:
-            found[int(match[2]), match[1]] = path
-    return [(step, path) for (step, _), path in sorted(found.items())]
-
-
-def regular_files(directory: Path) -> list[tuple[int, Path]]:
-    """The files of a `CheckpointFileWriter` as (step, path), oldest first."""
-    return find_files(directory, _REGULAR)
-
-
-def newest_file(directory: Path) -> Path | None:
-    """The newest checkpoint file of a run; None if there is none."""
-    files = find_files(directory, _REGULAR, _PREEMPTED)
-    return files[-1][1] if files else None
 
 
 class FileWriter(Extension):
@@ -163,7 +138,7 @@ class CheckpointFileWriter(FileWriter):
     @property
     def prefix(self) -> str:
         """`regular_`."""
-        return _REGULAR
+        return REGULAR
 
     def join(self, session: Session) -> None:
         """Saves on preemption too."""
@@ -176,21 +151,28 @@ class CheckpointFileWriter(FileWriter):
         return checkpoint
 
     def _save_preempted(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.step != self._last_step:
-            self.write(checkpoint, prefix=_PREEMPTED)
+        # What a run has only started from is there already.
+        is_there = not checkpoint.n_completed_steps and (self._dir / f"{REGULAR}{checkpoint.step}").exists()
+        if checkpoint.step != self._last_step and not is_there:
+            self.write(checkpoint, prefix=PREEMPTED)
 
     def _tidy(self, name: str, step: int, session: Session) -> None:
         super()._tidy(name, step, session)
-        for at, path in find_files(self._dir, _PREEMPTED):
+        for at, path in find_files(self._dir, PREEMPTED):
             if name != path.name and at <= step:
                 storage.remove(path)
 
 
 class FileReader(CheckpointSource):
-    """Finds the newest whole checkpoint file under some prefixes."""
+    """Finds the newest whole checkpoint file under some prefixes.
 
-    def __init__(self, dir: str | os.PathLike[str], *, target: Init) -> None:
+    Args:
+        after: Only files of later steps count: a run that starts at this step needs none.
+    """
+
+    def __init__(self, dir: str | os.PathLike[str], *, target: Init, after: int = -1) -> None:
         self._dir = Path(dir)
+        self._after = after
         self.target = target
 
     @property
@@ -212,6 +194,11 @@ class FileReader(CheckpointSource):
             initializer.session.emit("restored", step=checkpoint.step, text=text, path=str(path), seconds=seconds)
         return checkpoint
 
+    def find_step(self) -> int | None:
+        """The step of the newest whole file; None if there is none."""
+        found = self._find(None)
+        return None if found is None else int(found[1]["step"])
+
     def read(self) -> Checkpoint | None:
         """The newest checkpoint with its trees as nested dicts; None if there is none."""
         found = self._find(None)
@@ -224,7 +211,7 @@ class FileReader(CheckpointSource):
 
     def _find(self, session: Session | None) -> tuple[Path, dict[str, Any]] | None:
         finish_saves()
-        files = find_files(self._dir, *self.prefixes)
+        files = [file for file in find_files(self._dir, *self.prefixes) if file[0] > self._after]
         for _, path in reversed(files):
             try:
                 return path, storage.read_manifest(path)
@@ -234,7 +221,7 @@ class FileReader(CheckpointSource):
                     print_line(text)
                 else:
                     session.emit("skipped_file", step=0, text=text, path=str(path))
-        if files:
+        if files and self._after < 0:
             raise CheckpointFileError(
                 f"Every checkpoint file in `{self._dir}` is damaged ({', '.join(path.name for _, path in files)}). "
                 f"Bring one back, or remove them to start from step 0."
@@ -254,7 +241,7 @@ class CheckpointFileReader(FileReader):
     @property
     def prefixes(self) -> tuple[str, ...]:
         """`regular_`, and `preempted_` for what a stopped run has left."""
-        return (_REGULAR, _PREEMPTED)
+        return (REGULAR, PREEMPTED)
 
 
 def restore_file(path: Path, *, template: Checkpoint) -> Checkpoint:

@@ -42,7 +42,7 @@ class Checkpoint:
     model_state: PyTree = field(repr=False)
     optimizer_state: PyTree = field(repr=False)
     grads: PyTree = field(repr=False)
-    """The gradients of the last step; None if the loop was told not to keep them, or the data ended early."""
+    """The gradients of the last step; None if the loop was told not to keep them."""
     loss: float
     """The mean loss of the steps since the last checkpoint."""
     n_completed_steps: int

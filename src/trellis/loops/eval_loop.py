@@ -40,13 +40,13 @@ class EvalLoop:
         rnkey: Key | None = None,
         n_steps: int | None = None,
         collections: Mapping[str, Sequence[str]] | None = None,
-        devices: Sequence[Any] | None = None,
+        devices: Sequence[Any] | Placement | None = None,
         group: str = "eval",
     ) -> None:
         self.n_steps = n_steps
         self._group = group
         self._batches = Replay(task.data, n_batches=n_steps, place="EvalTask.data")
-        self._placement = Placement(devices)
+        self._placement = Placement.of(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
         self._step = task.validation_step or measuring_step(task, (collections or {}).get("apply", ()))
         self._host_metrics = task.host_metrics
@@ -54,8 +54,7 @@ class EvalLoop:
 
     def __call__(self, checkpoint: Checkpoint) -> Summary:
         """The checkpoint with the metrics of its model."""
-        held = (checkpoint.model_params, checkpoint.model_state)
-        params, model_state = jax.device_put(held, self._placement.replicated)
+        params, model_state = self._placement.put_params((checkpoint.model_params, checkpoint.model_state))
         totals = state = None
         in_flight: deque[Any] = deque()
         for index, batch in enumerate(self._batches):

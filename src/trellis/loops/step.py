@@ -11,7 +11,7 @@ from trellis.errors import ArgumentError
 from trellis.metrics import HostMetrics, Metric, MetricFunction
 from trellis.model import Apply, Forward, TrainState
 from trellis.model import StepOutput as StepOutput
-from trellis.optimizers import compute_gradients
+from trellis.optimizers import update_state
 from trellis.runtime import StepKeys
 
 
@@ -94,13 +94,7 @@ def supervised_step(task: TrainTask, rng_names: Sequence[str], mutable: Sequence
             part_keys = keys if index is None else StepKeys(keys["part"], index)
             return forward(params, model_state, part, part_keys.rngs(rng_names))
 
-        grads, model_state, seen = compute_gradients(
-            measure, params=state.params, model_state=state.model_state, batch=batch, n_parts=task.n_microbatches
-        )
-        updates, optimizer_state = optimizer.update(grads, state.optimizer_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        state = TrainState(state.step, params, model_state, optimizer_state)
-        return state, StepOutput(seen.pop("loss"), seen, grads)
+        return update_state(state, forward=measure, optimizer=optimizer, batch=batch, n_parts=task.n_microbatches)
 
     return step
 

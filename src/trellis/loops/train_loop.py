@@ -42,12 +42,13 @@ class TrainLoop:
         n_steps: The default is the end of the data, for data that knows it.
         collections: The rng collections to give to `init` and `apply`: `{"init": ["params"], "apply": ["dropout"]}`.
         mutable_collections: The collections that a step may change, as linen's `mutable`.
-        devices: The default is all local ones.
+        devices: The default is all local ones; a `Placement` arranges them in a mesh.
         n_fused_steps: The most steps in one compiled call; the default follows from the cost of a step.
         grads: Whether checkpoints hold the gradients of their last step, for the memory of one more set of parameters.
     """
 
     _totals: PyTree
+    _is_diverged: bool
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class TrainLoop:
         n_steps: int | None = None,
         collections: Mapping[str, Sequence[str]] | None = None,
         mutable_collections: Any = DenyList("intermediates"),  # noqa: B008  (immutable)
-        devices: Sequence[Any] | None = None,
+        devices: Sequence[Any] | Placement | None = None,
         stdout: bool = True,
         n_fused_steps: int | None = None,
         grads: bool = True,
@@ -70,21 +71,21 @@ class TrainLoop:
         self.n_steps_per_checkpoint = n_steps_per_checkpoint
         self._feed = build_feed(task.data, place="TrainTask.data")
         self.n_steps = self._feed.n_batches if n_steps is None else n_steps
-        self._placement = Placement(devices)
+        self._placement = Placement.of(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
-        self._has_ended, self._is_diverged = False, False
-        self._lease, self._next_look = Lease(), 0.0
+        self._keep_grads, self._has_ended, self._lease, self._next_look = grads, False, Lease(), 0.0
 
         sample = self._feed.peek()
         self._placement.check_divisible(sample)
         rng_names = {"init": ["params"], "apply": [], **(collections or {})}
         inputs, _ = split_batch(sample if input_sample is None else (input_sample, ()))
         rngs = StepKeys(self._root, 0).rngs(rng_names["init"], prefix="init/")
-        make = state_maker(init.target if isinstance(init, CheckpointSource) else init, optimizer=task.optimizer)
-        shapes = jax.eval_shape(make, rngs, *inputs)
+        target = init.target if isinstance(init, CheckpointSource) else init
+        make = state_maker(target, optimizer=task.optimizer, keep_names=True)
+        shapes = self._placement.shapes(make, rngs, *inputs)
         mutable = mutable_names(shapes.model_state, mutable_collections)
         self._train_step = task.train_step or supervised_step(task, rng_names["apply"], mutable)
-        self._fused = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps, rest=grads)
+        self._fused = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps)
         totals = jax.eval_shape(self._seen_in_step, shapes, sample, self._root)[1]
         packed, self._packing = pack(zeros(totals))
         self._no_totals = self._placement.put_state(packed)
@@ -92,9 +93,9 @@ class TrainLoop:
         found = init(wanted) if isinstance(init, CheckpointSource) else wanted
         self._start_anew(found.step)
         if found is wanted:
-            self._state = self._placement.put_state(jax.jit(make)(rngs, *inputs))
+            self._state = self._placement.build_state(make, rngs, *inputs, like=shapes)
         else:
-            self._resume(found)
+            self._resume(found, shapes)
         self._fused.choose_most_steps(self._state, self._no_totals, sample, self._root)
         seconds = time.perf_counter() - started
         text = f"Total model initialization time is {seconds:.2f} seconds.\n{describe_weights(shapes.params)}\n"
@@ -168,11 +169,11 @@ class TrainLoop:
             self.session.advance()
             if self.session.is_stopping:
                 self._leave(started)
-            self._train(self._fused.n_steps(self._plan, self.step, target), target)
+            self._train(min(self._plan.n_steps_in_call(self.step, self._fused.most_steps), target - self.step), target)
             self.session.progress(self.step, n_steps)
         fetch = self._packing.start_compute(self._totals)
         if n_steps and self.step < n_steps:
-            self._feed.prefetch(self.step, self._fused.n_steps(self._plan, self.step, n_steps))
+            self._feed.prefetch(self.step, self._plan.n_steps_in_call(self.step, self._fused.most_steps))
         self._fused.wait()
         if self._n_completed_steps == 0:
             wanted = n_steps or target
@@ -206,8 +207,10 @@ class TrainLoop:
         if n_taken:
             given = (self._state, self._totals, batch, self._root)
             self._step += n_taken
-            is_due = self.step == target
-            self._state, self._totals, self._grads = self._fused(n_taken, *given, is_due=is_due)
+            if self._fused.is_single_by_wish and self.step < target:
+                (self._state, self._totals), self._grads = self._fused.run_bare(*given), None
+            else:
+                self._state, self._totals, self._grads = self._fused(n_taken, *given)
             self._n_completed_steps += n_taken
         if time.perf_counter() > self._next_look:
             self._look(int(self._packing.unpack(self._totals)[_DIVERGED].compute()))
@@ -239,16 +242,15 @@ class TrainLoop:
 
     def _start_anew(self, step: int) -> None:
         self._step, self._n_completed_steps, self._elapsed_time = step, 0, 0.0
-        self._is_diverged = False
-        self._totals = self._no_totals
+        self._is_diverged, self._totals = False, self._no_totals
 
-    def _resume(self, found: Checkpoint) -> None:
+    def _resume(self, found: Checkpoint, shapes: TrainState) -> None:
         started = time.perf_counter()
         if found.totals is not None:
             self._n_completed_steps, self._elapsed_time = found.n_completed_steps, found.elapsed_time
             self._totals = self._placement.put_state(pack(found.totals)[0])
         state = TrainState(jnp.int32(found.step), found.model_params, found.model_state, found.optimizer_state)
-        self._state = self._placement.put_state(state)
+        self._state = self._placement.put_state(state, like=shapes)
         n_skipped = self._feed.seek(found.step, found.position)
         if n_skipped:
             seconds = time.perf_counter() - started
@@ -261,7 +263,7 @@ class TrainLoop:
         diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0.0, state.step + 1.0))
         seen: dict[str, Metric] = {"loss": loss, **output.metrics, _DIVERGED: diverged}
         state = dataclasses.replace(state, step=state.step + 1)
-        return state, seen, output.grads
+        return state, seen, output.grads if self._keep_grads else None
 
     def _fusable_step(self, state: TrainState, totals: PyTree, batch: Batch, root: Key) -> tuple[Any, Any, Any]:
         state, seen, grads = self._seen_in_step(state, batch, root)

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from trellis.optimizers.configs import SGDExperimentalConfig as SGDExperimentalConfig
     from trellis.optimizers.configs import SLIDEConfig as SLIDEConfig
     from trellis.optimizers.gradients import compute_gradients as compute_gradients
+    from trellis.optimizers.gradients import update_state as update_state
+    from trellis.optimizers.loss_scale import LossScaleState as LossScaleState
+    from trellis.optimizers.loss_scale import current_loss_scale as current_loss_scale
+    from trellis.optimizers.loss_scale import scale_loss as scale_loss
     from trellis.optimizers.optimizer import UpdateRule as UpdateRule
     from trellis.optimizers.optimizer import build_optimizer as build_optimizer
     from trellis.optimizers.optimizer import register_optimizer_cls as register_optimizer_cls
@@ -94,6 +98,10 @@ __getattr__, __dir__, __all__ = door(
         "average_parameters": "averaging",
         "average_weights": "averaging",
         "AverageState": "averaging",
+        "scale_loss": "loss_scale",
+        "current_loss_scale": "loss_scale",
+        "LossScaleState": "loss_scale",
         "compute_gradients": "gradients",
+        "update_state": "gradients",
     },
 )

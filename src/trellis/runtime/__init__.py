@@ -6,6 +6,7 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.runtime import random as random
+    from trellis.runtime.configs import ComputeDtype as ComputeDtype
     from trellis.runtime.configs import MeshConfig as MeshConfig
     from trellis.runtime.configs import RuntimeConfig as RuntimeConfig
     from trellis.runtime.console import describe_size as describe_size
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from trellis.runtime.console import print_line as print_line
     from trellis.runtime.fused_steps import FusedSteps as FusedSteps
     from trellis.runtime.mesh import Placement as Placement
+    from trellis.runtime.mesh import build_placement as build_placement
+    from trellis.runtime.precision import Precision as Precision
     from trellis.runtime.random import StepKeys as StepKeys
+    from trellis.runtime.requirements import runtime_problems as runtime_problems
     from trellis.runtime.session import Attachable as Attachable
     from trellis.runtime.session import Event as Event
     from trellis.runtime.session import Session as Session
@@ -25,10 +29,14 @@ __getattr__, __dir__, __all__ = door(
     {
         "RuntimeConfig": "configs",
         "MeshConfig": "configs",
+        "ComputeDtype": "configs",
         "Attachable": "session",
         "Event": "session",
         "FusedSteps": "fused_steps",
         "Placement": "mesh",
+        "build_placement": "mesh",
+        "Precision": "precision",
+        "runtime_problems": "requirements",
         "Session": "session",
         "StepKeys": "random",
         "StepPlan": "step_plan",

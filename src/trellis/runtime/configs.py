@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 from trellis.config import Config
+
+ComputeDtype: TypeAlias = Literal["float32", "float16", "bfloat16"]
+"""What a model can compute in."""
 
 _NO_THREADS = "JAX has no thread pools to set"
 _COMPILED = "JAX compiles every step"
@@ -43,9 +46,10 @@ class RuntimeConfig(Config):
     task_index: int = -1
     all_reduce_alg: str | None = None
     num_packs: int = 1
-    mixed_precision_dtype: Literal["float32", "float16", "bfloat16"] | None = None
+    mixed_precision_dtype: ComputeDtype | None = None
+    """What the model computes in; parameters, loss and gradients stay float32. Null is float32."""
     loss_scale: Literal["dynamic"] | float | None = None
-    """For float16 only; null is dynamic."""
+    """For float16 only; null is dynamic: 2**15 at first, halved after an overflow, doubled after 2000 good steps."""
     run_eagerly: bool = False
     batchnorm_spatial_persistent: bool = False
     tpu_enable_xla_dynamic_padder: bool | None = None
@@ -53,6 +57,7 @@ class RuntimeConfig(Config):
     default_shard_dim: int = -1
     use_tpu_mp_strategy: bool = False
     mesh: MeshConfig = MeshConfig()
+    """How the devices are arranged."""
     seed: int = 0
     """From which, with the step and a name, every random key follows."""
 

@@ -12,7 +12,6 @@ import numpy as np
 from trellis.aliases import Batch, PyTree
 from trellis.errors import ArgumentError
 from trellis.runtime.mesh import Placement
-from trellis.runtime.step_plan import StepPlan
 
 # A compiled call is not interrupted: these bound its duration (a fraction of a second) and the memory of its batches.
 # They are functions of the program alone, never of a measured time, so that two runs fuse alike.
@@ -30,59 +29,42 @@ class FusableStep(Protocol):
     """One step, to be traced."""
 
     def __call__(self, state: Any, totals: PyTree, batch: Batch, constant: PyTree, /) -> tuple[Any, Any, Any]:
-        """Returns the new state, the new totals, and the rest, such as gradients, which is wanted of few steps."""
+        """Returns the new state, the new totals, and what is wanted of the last step only."""
 
 
 class FusedSteps:
     """Runs a step on one batch, or on several stacked ones by a scan, each number of steps compiled once.
 
-    The state, and the rest that was returned, are donated: the arrays given are gone after the call. Carrying the rest
-    through a scan would copy it at every step, so a step of which it is wanted runs by itself.
-
-    Args:
-        most_steps: How many steps at most go into one call; the default follows from the cost of a step.
-        rest: Whether what a step returns beside state and totals is wanted of the steps at which something is due.
+    The state, and what was returned of the last step, are donated: the arrays given are gone after the call.
     """
 
-    def __init__(
-        self, step: FusableStep, placement: Placement, *, most_steps: int | None = None, rest: bool = False
-    ) -> None:
+    def __init__(self, step: FusableStep, placement: Placement, *, most_steps: int | None = None) -> None:
         if most_steps is not None and most_steps < 1:
             raise ArgumentError(f"n_fused_steps is {most_steps}, but a call runs at least one step.")
         self._step = step
         self._placement = placement
         self._asked = self._chosen = most_steps
-        self._wants_rest = rest
         self._programs: dict[int, Callable[..., Any]] = {}
         self._in_flight: deque[Any] = deque()
-        self._rest: Any = None
+        self._last: Any = None
         self.compile_time = 0.0
         """Seconds spent on tracing and compiling so far."""
 
-    def n_steps(self, plan: StepPlan, step: int, target: int) -> int:
-        """How many steps from `step` on go into the next call, on the way to `target`."""
-        n = plan.n_steps_in_call(step, self._chosen or 1, due_apart=self._wants_rest)
-        return max(1, min(n, target - step - self._wants_rest))
-
-    def __call__(
-        self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree, *, is_due: bool
-    ) -> tuple[Any, Any, Any]:
-        """Starts `n` steps; returns the state, the totals, and the rest if it is wanted.
-
-        Args:
-            batch: With a leading axis of steps if `n` is above one.
-            is_due: Whether the rest is wanted of this step, if it is one.
-        """
+    def __call__(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> tuple[Any, Any, Any]:
+        """Starts `n` steps; `batch` has a leading axis of steps if `n` is above one."""
         batch = self._placement.put_batch(batch, stacked=n > 1)
-        # A large step is not compiled twice, with and without the rest.
-        key = 0 if n == 1 and self._wants_rest and (is_due or self._asked != 1) else n
-        program = self._programs.get(key) or self._compile(key, state, totals, batch, constant)
-        if key == 0:
-            state, self._rest, totals = program(state, self._rest, totals, batch, constant)
-        else:
-            state, totals = program(state, totals, batch, constant)
+        program = self._programs.get(n) or self._compile(n, state, totals, batch, constant)
+        state, self._last, totals = program(state, self._last, totals, batch, constant)
         self._launched(totals)
-        return state, totals, self._rest if key == 0 else None
+        return state, totals, self._last
+
+    def run_bare(self, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> tuple[Any, Any]:
+        """Starts one step of which nothing else is wanted: cheaper by what is not returned, and compiled apart."""
+        batch = self._placement.put_batch(batch)
+        program = self._programs.get(0) or self._compile(0, state, totals, batch, constant)
+        state, totals = program(state, totals, batch, constant)
+        self._launched(totals)
+        return state, totals
 
     def _launched(self, totals: PyTree) -> None:
         self._in_flight.append(jax.tree.leaves(totals)[0])
@@ -92,6 +74,16 @@ class FusedSteps:
         """Waits until at most `n_left` calls are under way; nothing is fetched."""
         while len(self._in_flight) > n_left:
             self._in_flight.popleft().block_until_ready()
+
+    @property
+    def most_steps(self) -> int:
+        """How many steps at most go into one call."""
+        return self._chosen or 1
+
+    @property
+    def is_single_by_wish(self) -> bool:
+        """Whether steps run one by one because that was asked for, and not because they are large."""
+        return self._asked == 1
 
     def choose_most_steps(self, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> None:
         """Chooses, unless it was given, how many steps go into one call: a function of the step and its shapes."""
@@ -110,15 +102,16 @@ class FusedSteps:
 
     def _compile(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> Callable[..., Any]:
         started = time.perf_counter()
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-        if n > 0:
-            steps = self._one if n == 1 else self._scan
-            program = jax.jit(steps, donate_argnums=0, out_shardings=(shardings, None))
+        shardings, everywhere = jax.tree.map(lambda leaf: leaf.sharding, state), self._placement.replicated
+        if n == 0:
+            program = jax.jit(self._bare, donate_argnums=0, out_shardings=(shardings, everywhere))
         else:
-            self._rest = self._nothing(state, totals, batch, constant)
-            kept = (shardings, jax.tree.map(lambda leaf: leaf.sharding, self._rest))
-            # What such a step left is not read, but its memory is used again: nothing is allocated from call to call.
-            program = jax.jit(self._all_of_one, donate_argnums=(0, 1), keep_unused=True, out_shardings=(*kept, None))
+            if self._last is None:
+                self._last = self._nothing(n, state, totals, batch, constant)
+            kept = (shardings, jax.tree.map(lambda leaf: leaf.sharding, self._last), everywhere)
+            steps = self._one if n == 1 else self._scan
+            # What the last step left is not read, but its memory is used again: nothing is allocated from call to call.
+            program = jax.jit(steps, donate_argnums=(0, 1), keep_unused=True, out_shardings=kept)
 
         def first(*arguments: Any) -> Any:
             results = program(*arguments)
@@ -128,19 +121,21 @@ class FusedSteps:
 
         return first
 
-    def _nothing(self, *given: PyTree) -> PyTree:
-        shapes, place = jax.eval_shape(self._step, *given)[2], self._placement.replicated
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=place), shapes)
+    def _nothing(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> PyTree:
+        one = jax.tree.map(lambda leaf: leaf[0], batch) if n > 1 else batch
+        shapes = jax.eval_shape(self._step, state, totals, one, constant)[2]
+        places = self._placement.shardings(shapes, like=state)
+        return jax.tree.map(lambda leaf, place: jnp.zeros(leaf.shape, leaf.dtype, device=place), shapes, places)
 
-    def _all_of_one(self, state: PyTree, rest: PyTree, *given: PyTree) -> tuple[Any, Any, Any]:
-        state, totals, rest = self._step(state, *given)
-        return state, rest, totals
+    def _bare(self, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> tuple[Any, Any]:
+        return self._step(state, totals, batch, constant)[:2]
 
-    def _one(self, *given: PyTree) -> tuple[Any, Any]:
-        return self._step(*given)[:2]
+    def _one(self, state: PyTree, last: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> tuple[Any, ...]:
+        state, totals, last = self._step(state, totals, batch, constant)
+        return state, last, totals
 
-    def _scan(self, state: PyTree, totals: PyTree, batches: Batch, constant: PyTree) -> tuple[Any, Any]:
-        def body(carry: tuple[Any, Any], batch: Batch) -> tuple[tuple[Any, Any], None]:
+    def _scan(self, state: PyTree, last: PyTree, totals: PyTree, batches: Batch, constant: PyTree) -> tuple[Any, ...]:
+        def body(carry: tuple[Any, Any, Any], batch: Batch) -> tuple[tuple[Any, ...], None]:
             return self._one(*carry, batch, constant), None
 
-        return jax.lax.scan(body, (state, totals), batches)[0]
+        return jax.lax.scan(body, (state, last, totals), batches)[0]

@@ -1,32 +1,123 @@
-"""Where arrays live: states on every device, batches split over the `data` axis of a mesh."""
+"""Where arrays live: states and batches, shared out over the axes of a mesh."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from trellis.aliases import Batch, PyTree
 from trellis.batch import batch_size
-from trellis.errors import DataError
+from trellis.config import raise_if_any
+from trellis.errors import ArgumentError, DataError
+from trellis.runtime.configs import RuntimeConfig
+from trellis.runtime.requirements import ONE_DEVICE, runtime_problems
+
+AXIS_RULES: Mapping[Any, str] = {
+    "vocab": "model",
+    "heads": "model",
+    "mlp": "model",
+    "embed": "fsdp",
+    "model": "model",
+    "fsdp": "fsdp",
+}
+"""By the name that a model gives to an axis of a parameter: the axis of the mesh that shares it out."""
+
+_BATCH_AXES = ("data", "fsdp")
+# Smaller arrays are whole on every device of the fsdp axis: gathering them would take longer than what they save.
+_SMALLEST_SHARED = 1024
 
 
 class Placement:
-    """Puts states and batches on the devices of a mesh with one axis, `data`.
+    """Puts states and batches on the devices of a mesh with the axes `data`, `fsdp` and `model`.
 
     Arrays are global: a batch of 32 on eight devices has shape (32, ...) and four examples on each. There is no replica
-    axis anywhere.
+    axis anywhere. A batch is split over `data` and `fsdp`. A parameter, and what an optimizer keeps for it, is shared
+    out over `model` and `fsdp` along those axes that its model names (`AXIS_RULES`), and over `fsdp` else along the
+    longest axis that can be. What cannot be divided evenly is whole everywhere.
+
+    Example:
+        TrainLoop(devices=Placement(fsdp=4, model=2), …)
+
+    Args:
+        devices: The default is all local ones.
+        data: How many devices see different examples and hold the same parameters; -1 for all that are left.
+        fsdp: How many devices see different examples and share out the parameters.
+        model: How many devices share out each layer's computation.
     """
 
-    def __init__(self, devices: Sequence[Any] | None = None) -> None:
+    def __init__(self, devices: Sequence[Any] | None = None, *, data: int = -1, fsdp: int = 1, model: int = 1) -> None:
         self.devices = tuple(jax.local_devices() if devices is None else devices)
-        self.mesh = Mesh(np.array(self.devices), ("data",))
+        self._sizes = _resolved({"data": data, "fsdp": fsdp, "model": model}, len(self.devices))
+        self.mesh = jax.make_mesh(
+            tuple(self._sizes.values()), tuple(self._sizes), axis_types=(AxisType.Auto,) * 3, devices=self.devices
+        )
         self.replicated = NamedSharding(self.mesh, PartitionSpec())
+        self.n_parts = math.prod(self._sizes[axis] for axis in _BATCH_AXES)
 
-    def put_state(self, tree: PyTree) -> PyTree:
-        """Copies a tree to every device; the result shares no memory with what was given."""
-        return jax.device_put(tree, self.replicated, may_alias=False)
+    @classmethod
+    def of(cls, devices: "Sequence[Any] | Placement | None") -> "Placement":
+        """The placement that was given, or one that splits batches over the devices that were."""
+        return devices if isinstance(devices, Placement) else cls(devices)
+
+    def shapes(self, make: Callable[..., PyTree], *given: Any) -> PyTree:
+        """The shapes of the state that a function makes, each with the sharding that it is to have.
+
+        Args:
+            make: May return Flax's boxes with the names of axes, as `state_maker` does if it is told to.
+        """
+        made = jax.eval_shape(make, *given)
+        plain = nn.meta.unbox(made)
+        named = jax.tree.map(
+            lambda leaf, names: self._with_sharding(leaf, self._sharding(leaf.shape, names)) if len(names) else None,
+            plain,
+            nn.get_partition_spec(made),
+        )
+        return jax.tree.map(self._with_sharding, plain, self.shardings(plain, like=named))
+
+    def shardings(self, shapes: PyTree, *, like: PyTree) -> PyTree:
+        """The shardings for arrays of some shapes.
+
+        Args:
+            like: Of a state whose parts are to be followed: an array whose path ends in that of a parameter, and which
+                has its shape, such as its gradient or its moments, gets the parameter's sharding.
+        """
+        leaders = {
+            (_names(path)[1:], leaf.shape): leaf.sharding for path, leaf in jax.tree_util.tree_leaves_with_path(like)
+        }
+
+        def choose(path: Any, leaf: Any) -> NamedSharding:
+            names = _names(path)
+            found = (leaders.get((names[start:], leaf.shape)) for start in range(len(names) + 1))
+            return next((sharding for sharding in found if sharding is not None), self._sharding(leaf.shape))
+
+        return jax.tree_util.tree_map_with_path(choose, shapes)
+
+    def build_state(self, make: Callable[..., PyTree], *given: Any, like: PyTree) -> PyTree:
+        """The state that a function makes, each array made where it is to be.
+
+        Args:
+            like: Its `shapes`.
+        """
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
+        state = jax.jit(lambda *given: nn.meta.unbox(make(*given)), out_shardings=shardings)(*given)
+        return self.put_state(state, like=like)
+
+    def put_state(self, tree: PyTree, *, like: PyTree | None = None) -> PyTree:
+        """Copies a tree to the devices; the result shares no memory with what was given.
+
+        Args:
+            like: Its `shapes`; the default is to have all of it on every device.
+        """
+        shardings = self.replicated if like is None else jax.tree.map(lambda leaf: leaf.sharding, like)
+        return jax.device_put(tree, shardings, may_alias=False)
+
+    def put_params(self, tree: PyTree) -> PyTree:
+        """Puts parameters on the devices; those that are already there stay as they are."""
+        return jax.device_put(tree, jax.tree.map(self._kept_sharding, tree))
 
     def put_batch(self, batch: Batch, *, stacked: bool = False) -> Batch:
         """Splits a batch over the devices.
@@ -36,23 +127,89 @@ class Placement:
         """
         if len(self.devices) == 1:
             return batch
-        spec = PartitionSpec(None, "data") if stacked else PartitionSpec("data")
+        spec = PartitionSpec(None, _BATCH_AXES) if stacked else PartitionSpec(_BATCH_AXES)
         return jax.device_put(batch, NamedSharding(self.mesh, spec))
 
     def put_any_batch(self, batch: Batch) -> Batch:
         """Splits a batch if its size allows it, else copies it to every device: right for a short last batch."""
         if len(self.devices) == 1:
             return batch
-        divisible = batch_size(batch) % len(self.devices) == 0
+        divisible = batch_size(batch) % self.n_parts == 0
         return self.put_batch(batch) if divisible else jax.device_put(batch, self.replicated)
 
     def check_divisible(self, batch: Batch) -> None:
         """Raises an error if a batch cannot be split evenly."""
-        n_devices, size = len(self.devices), batch_size(batch)
-        if size % n_devices:
-            lower, upper = size - size % n_devices, size + n_devices - size % n_devices
+        n_parts, size = self.n_parts, batch_size(batch)
+        if size % n_parts:
+            lower, upper = size - size % n_parts, size + n_parts - size % n_parts
             fits = f"{upper}" if lower == 0 else f"{lower} or {upper}"
             raise DataError(
-                f"A batch of {size} examples cannot be split over {n_devices} devices. "
+                f"A batch of {size} examples cannot be split over {n_parts} devices. "
                 f"Use a batch size of {fits}, or give the loop fewer devices (devices=jax.devices()[:1])."
             )
+
+    def _sharding(self, shape: tuple[int, ...], names: Sequence[Any] = ()) -> NamedSharding:
+        axes: list[str | None] = [None] * len(shape)
+        for index, name in enumerate(names):
+            axis = AXIS_RULES.get(name)
+            if axis not in axes and self._can_share(axis, shape, index):
+                axes[index] = axis
+        free = [index for index in range(len(shape)) if axes[index] is None and self._can_share("fsdp", shape, index)]
+        if free and "fsdp" not in axes:
+            axes[max(free, key=lambda index: shape[index])] = "fsdp"
+        return NamedSharding(self.mesh, PartitionSpec(*axes))
+
+    def _can_share(self, axis: str | None, shape: tuple[int, ...], index: int) -> bool:
+        if axis is None or (axis == "fsdp" and math.prod(shape) < _SMALLEST_SHARED):
+            return False
+        return self._sizes[axis] > 1 and shape[index] % self._sizes[axis] == 0
+
+    def _kept_sharding(self, leaf: Any) -> NamedSharding:
+        sharding = leaf.sharding if isinstance(leaf, jax.Array) else None
+        if isinstance(sharding, NamedSharding) and sharding.mesh == self.mesh:
+            return sharding
+        return self._sharding(np.shape(leaf))
+
+    @staticmethod
+    def _with_sharding(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def build_placement(config: RuntimeConfig) -> Placement:
+    """The local devices that a config asks for, arranged as its mesh says.
+
+    `off` and `one_device` are one device; every other strategy is all local devices, or `num_gpus` of them.
+    """
+    raise_if_any(runtime_problems(config))
+    devices: list[Any] = jax.local_devices()
+    n_wanted = 1 if config.distribution_strategy in ONE_DEVICE else config.num_gpus or len(devices)
+    if n_wanted > len(devices):
+        raise ArgumentError(
+            f"runtime.num_gpus is {n_wanted}, but this process has {len(devices)} devices ({devices[0].platform}). "
+            f"Set runtime.num_gpus=0 to use all that there are."
+        )
+    mesh = config.mesh
+    return Placement(devices[:n_wanted], data=mesh.data, fsdp=mesh.fsdp, model=mesh.model)
+
+
+def _resolved(sizes: Mapping[str, int], n_devices: int) -> dict[str, int]:
+    """The sizes of the axes, with a number in the place of -1."""
+    asked = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+    n_open, known = list(sizes.values()).count(-1), math.prod(size for size in sizes.values() if size != -1)
+    if n_open > 1 or any(size < 1 and size != -1 for size in sizes.values()):
+        raise ArgumentError(
+            f"A mesh cannot be {asked}: an axis has at least one device, and one of them may be -1, for all the "
+            f"devices that are left."
+        )
+    if n_devices % known or (not n_open and n_devices != known):
+        takes = f"a multiple of {known}" if n_open else f"{known}"
+        there = "is 1" if n_devices == 1 else f"are {n_devices}"
+        raise ArgumentError(
+            f"A mesh of {asked} takes {takes} devices, but there {there}. Choose sizes whose product is {n_devices}; "
+            f"one of them may be -1, for all the devices that are left."
+        )
+    return {axis: n_devices // known if size == -1 else size for axis, size in sizes.items()}
+
+
+def _names(path: Any) -> tuple[str, ...]:
+    return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)

@@ -28,18 +28,14 @@ class StepPlan:
         """The next step at which a checkpoint is due."""
         return min((step // period + 1) * period for period in self.periods)
 
-    def n_steps_in_call(self, step: int, most: int, *, due_apart: bool = False) -> int:
-        """How many steps from `step` on go into one call of at most `most`.
-
-        Args:
-            due_apart: Whether the step at which a checkpoint is due runs in a call of its own.
-        """
-        last = max(step // period * period for period in self.periods)
-        end = self.due_after(step) - due_apart
-        if most == 1 or step >= end:
+    def n_steps_in_call(self, step: int, most: int) -> int:
+        """How many steps from `step` on go into one call of at most `most`."""
+        if most == 1:
             return 1
-        n = _even_cut(end - last, most)
-        return min(end - step, n - (step - last) % n)
+        last = max(step // period * period for period in self.periods)
+        due = self.due_after(step)
+        n = _even_cut(due - last, most)
+        return min(due - step, n - (step - last) % n)
 
 
 @lru_cache

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from trellis.tasks.bound_model import BoundModel as BoundModel
     from trellis.tasks.bound_model import Model as Model
     from trellis.tasks.bound_model import bind as bind
+    from trellis.tasks.bound_model import in_precision as in_precision
     from trellis.tasks.bound_model import lasting_init as lasting_init
     from trellis.tasks.configs import DifferentialPrivacyConfig as DifferentialPrivacyConfig
     from trellis.tasks.configs import DigitsConfig as DigitsConfig
@@ -30,6 +31,7 @@ __getattr__, __dir__, __all__ = door(
         "BoundModel": "bound_model",
         "bind": "bound_model",
         "lasting_init": "bound_model",
+        "in_precision": "bound_model",
         "read_warm_start": "warm_start",
         "DifferentialPrivacyConfig": "configs",
         "DigitsConfig": "configs",

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import flax.linen as nn
@@ -9,6 +10,7 @@ import jax
 
 from trellis.aliases import Key, PyTree, Variables
 from trellis.model import Init, TrainState
+from trellis.runtime import ComputeDtype, Precision
 
 _LOSSES = "losses"
 _SOWN = (_LOSSES, "intermediates")
@@ -45,6 +47,24 @@ class ModelWithItems(Protocol):
         """Where a checkpoint file has each part, to where this model has it: `{"encoder": "encoder"}`."""
 
 
+@dataclass(frozen=True)
+class MixedPrecisionModel:
+    """A model that computes in a precision of its own, while its variables stay as they are."""
+
+    model: Model
+    precision: Precision
+
+    @property
+    def init(self) -> Any:
+        """Makes the variables, in the model's own precision."""
+        return self.model.init
+
+    @property
+    def apply(self) -> Any:
+        """Runs the model in the precision."""
+        return self.precision.applied_to(self.model.apply)
+
+
 class BoundModel:
     """A model with its variables: `model(inputs, training=False)` runs it.
 
@@ -67,7 +87,8 @@ class BoundModel:
         model_state: Mapping[str, PyTree] | None = None,
         rngs: Mapping[str, Key] | None = None,
     ) -> None:
-        self.model = model
+        mixed = model if isinstance(model, MixedPrecisionModel) else MixedPrecisionModel(model, Precision())
+        self.model, self._precision = mixed.model, mixed.precision
         self.params = params
         self.model_state: Mapping[str, PyTree] = model_state or {}
         self.losses: list[Any] = []
@@ -86,11 +107,17 @@ class BoundModel:
         if isinstance(self.model, ModelOfTwoModes) and not training:
             apply = self.model.eval_apply
         mutable = [*self.model_state, _LOSSES] if training else [_LOSSES]
-        outputs, changes = apply(self.variables, *arguments, rngs=self._rngs, mutable=mutable, **told)
+        run: Any = self._precision.applied_to(apply)
+        outputs, changes = run(self.variables, *arguments, rngs=self._rngs, mutable=mutable, **told)
         changed = {name: value for name, value in changes.items() if name in self.model_state}
         self.losses = jax.tree.leaves(changes.get(_LOSSES, {}))
         self.model_state = {**self.model_state, **changed}
         return outputs
+
+
+def in_precision(model: Model, *, dtype: ComputeDtype | None) -> Model:
+    """The model, computing in a dtype; None is for a model that is to decide for itself."""
+    return MixedPrecisionModel(model, Precision(dtype)) if dtype else model
 
 
 def bind(model: Model, state: TrainState, *, rngs: Mapping[str, Key] | None = None) -> BoundModel:

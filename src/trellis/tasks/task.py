@@ -15,11 +15,12 @@ from trellis.batch import batch_size
 from trellis.errors import ArgumentError, ModelError
 from trellis.loops import StepOutput, TrainState
 from trellis.metrics import Metric, MetricFunction, as_metric
-from trellis.optimizers import OptimizationConfig, build_optimizer, compute_gradients
+from trellis.optimizers import OptimizationConfig, build_optimizer, scale_loss, update_state
 from trellis.registry import Registry
 from trellis.runtime import RuntimeConfig, StepKeys
 from trellis.tasks.bound_model import BoundModel, Model
 from trellis.tasks.configs import DifferentialPrivacyConfig, TaskConfig
+from trellis.tasks.gradient_noise import add_gradient_noise
 from trellis.tasks.warm_start import read_warm_start
 
 
@@ -128,13 +129,7 @@ class Task(ABC):
             outputs = bound(features, training=True)
             return bound.model_state, self._measure(labels, outputs, bound, metrics, batch_size(part))
 
-        grads, model_state, seen = compute_gradients(
-            forward, params=state.params, model_state=state.model_state, batch=inputs, n_parts=n_microbatches
-        )
-        updates, optimizer_state = optimizer.update(grads, state.optimizer_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        state = TrainState(state.step, params, model_state, optimizer_state)
-        return state, StepOutput(seen.pop(self.loss), seen, grads)
+        return update_state(state, forward=forward, optimizer=optimizer, batch=inputs, n_parts=n_microbatches)
 
     def validation_step(
         self, inputs: Batch, model: BoundModel, metrics: Mapping[str, MetricFunction] | None = None
@@ -177,16 +172,18 @@ class Task(ABC):
         """The optimizer after its config.
 
         Args:
+            runtime_config: Has the loss scaled, if it is in float16.
             dp_config: Has gradients clipped and blurred first.
             n_steps: The length of the run, for schedules whose own length is null.
         """
+        runtime = runtime_config or RuntimeConfig()
         optimizer = build_optimizer(optimizer_config, n_steps=n_steps)
-        if dp_config is None:
-            return optimizer
-        seed = 0 if runtime_config is None else runtime_config.seed
-        stddev = dp_config.clipping_norm * dp_config.noise_multiplier
-        noise = optax.add_noise(stddev**2, gamma=0.0, key=jax.random.key(seed)) if stddev else optax.identity()
-        return optax.chain(optax.clip_by_global_norm(dp_config.clipping_norm), noise, optimizer)
+        if dp_config is not None:
+            stddev = dp_config.clipping_norm * dp_config.noise_multiplier
+            noise = add_gradient_noise(stddev, key=jax.random.key(runtime.seed)) if stddev else optax.identity()
+            optimizer = optax.chain(optax.clip_by_global_norm(dp_config.clipping_norm), noise, optimizer)
+        is_scaled = runtime.mixed_precision_dtype == "float16"
+        return scale_loss(optimizer, loss_scale=runtime.loss_scale) if is_scaled else optimizer
 
     def _measure(
         self,

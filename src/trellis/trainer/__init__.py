@@ -13,12 +13,20 @@ if TYPE_CHECKING:
     from trellis.trainer.outline import Outline as Outline
     from trellis.trainer.outline import Side as Side
     from trellis.trainer.outline import describe_arrays as describe_arrays
+    from trellis.trainer.progressive_policy import ProgressivePolicy as ProgressivePolicy
+    from trellis.trainer.progressive_policy import get_policy as get_policy
+    from trellis.trainer.progressive_policy import register_policy_cls as register_policy_cls
+    from trellis.trainer.progressive_trainer import ProgressiveTrainer as ProgressiveTrainer
     from trellis.trainer.trainer import Trainer as Trainer
 
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
         "Trainer": "trainer",
+        "ProgressiveTrainer": "progressive_trainer",
+        "ProgressivePolicy": "progressive_policy",
+        "register_policy_cls": "progressive_policy",
+        "get_policy": "progressive_policy",
         "TrainerConfig": "configs",
         "ProgressiveConfig": "configs",
         "ProgressiveTrainerConfig": "configs",

@@ -49,6 +49,9 @@ class TrainerConfig(Config):
     """Whether to save when the run is told to stop."""
     n_microbatches: int = 1
     """Into how many parts a batch is cut, to the same effect with less memory: gradient accumulation."""
+    keep_gradients: bool = False
+    """Whether checkpoints hold the gradients of their last step, so that the norm of these is reported as that of the
+    weights is; for the memory of one more set of parameters."""
     early_stopping_steps: int = 0
     """For how many steps `best_checkpoint_eval_metric` may fail to improve before training ends; 0 is for ever."""
 
@@ -63,7 +66,7 @@ class TrainerConfig(Config):
 
 @dataclass
 class ProgressiveConfig(Config):
-    """What a progressive task's own config inherits."""
+    """What the settings of a progressive policy inherit; their class says which policy it is."""
 
 
 @dataclass
@@ -71,6 +74,7 @@ class ProgressiveTrainerConfig(TrainerConfig):
     """A trainer that goes through stages, each with its own model, optimizer and data."""
 
     progressive: ProgressiveConfig | None = None
+    """Which stages there are."""
     export_checkpoint: bool = True
     """Whether to write checkpoint files that hold one stage's plain model."""
     export_checkpoint_interval: int | None = None
@@ -78,3 +82,4 @@ class ProgressiveTrainerConfig(TrainerConfig):
     export_max_to_keep: int | None = None
     """Null is `max_to_keep`."""
     export_only_final_stage_ckpt: bool = True
+    """Whether stages before the last write none."""

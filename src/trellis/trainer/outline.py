@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import jax
@@ -12,10 +11,9 @@ import numpy as np
 
 from trellis.aliases import Batch, PyTree
 from trellis.batch import batch_size, split_batch
-from trellis.data import Replay, is_stream
 from trellis.loops import Checkpoint, StepOutput, TrainState
 from trellis.metrics import Metric, as_metric
-from trellis.runtime import StepKeys
+from trellis.runtime import Placement, StepKeys
 from trellis.tasks import BoundModel, Model
 
 
@@ -34,14 +32,16 @@ class Side:
 class Outline:
     """A run before its first step; a side that it does without is None."""
 
+    model: Model
     checkpoint: Checkpoint
     """What a checkpoint file will hold."""
     outputs: PyTree
     """Of the model; None if the task calls its model in a way of its own."""
     train: Side | None
     validation: Side | None
-    n_devices: int
-    """Over how many devices a batch is split."""
+    n_steps: int
+    """The step at which it ends; in a progressive training, its stage."""
+    placement: Placement
 
 
 @dataclass(frozen=True)
@@ -88,16 +88,6 @@ class Tracer:
         with _tracing("a validation step", batch):
             names = jax.eval_shape(measured, self.checkpoint.model_params, self.checkpoint.model_state)
             return Side(data, batch, tuple(names))
-
-
-def peeked(data: Any) -> tuple[Batch, Any]:
-    """The first batch, and data that still has it."""
-    if is_stream(data):
-        return data.batch(0), data
-    if isinstance(data, Iterator):
-        first = next(data)
-        return first, chain([first], data)
-    return next(iter(Replay(data, n_batches=1, place="Task.build_inputs"))), data
 
 
 def describe_arrays(tree: PyTree) -> str:

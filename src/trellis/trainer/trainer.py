@@ -1,6 +1,5 @@
 """A task, run: its two sides become a training and an evaluation loop, its config a list of extensions."""
 
-import inspect
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -27,8 +26,8 @@ from trellis.loops import Checkpoint, EvalLoop, EvalTask, Summary, TrainLoop, Tr
 from trellis.metrics import Metric
 from trellis.model import StepOutput, TrainState, state_maker
 from trellis.optimizers import build_schedule
-from trellis.runtime import RuntimeConfig, StepKeys, finish_saves, print_line
-from trellis.tasks import BoundModel, InputContext, Task, bind, lasting_init
+from trellis.runtime import RuntimeConfig, StepKeys, build_placement, finish_saves, print_line
+from trellis.tasks import BoundModel, Task, bind, in_precision, lasting_init
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
     Evaluation,
@@ -38,7 +37,9 @@ from trellis.trainer.default_extensions import (
     on_averages,
     validation_writers,
 )
-from trellis.trainer.outline import Outline, Tracer, peeked
+from trellis.trainer.outline import Outline, Tracer
+from trellis.trainer.requirements import check_task
+from trellis.trainer.stage import Stage, peeked, whole_stage
 from trellis.trainer.start import Start
 
 
@@ -54,6 +55,7 @@ class Trainer:
         evaluate: Whether `train` evaluates every `validation_interval` steps and at the last.
         extensions: What else to do with every checkpoint of the training, metrics included.
         save_summary: Whether to write metrics to files.
+        stage: What to run on if not on the task's own model and data from step 0.
     """
 
     def __init__(
@@ -66,30 +68,32 @@ class Trainer:
         evaluate: bool = True,
         extensions: Sequence[Callable[[Any], Any]] = (),
         save_summary: bool = True,
+        stage: Stage | None = None,
     ) -> None:
         self.task = task
         self.config = config
         self.runtime = runtime or RuntimeConfig()
         self.model_dir = Path(model_dir)
-        self.model = task.build_model()
+        self._stage = stage or whole_stage(task, runtime=self.runtime)
+        self.model = self._stage.model
+        self._model = in_precision(self.model, dtype=self.runtime.mixed_precision_dtype)
         self.optimizer = task.create_optimizer(
             config.optimizer_config,
             runtime_config=self.runtime,
             dp_config=getattr(task.task_config, "differential_privacy_config", None),
-            n_steps=config.train_steps or None,
+            n_steps=self._n_steps or None,
         )
         self._evaluates = evaluate
         self._extensions = tuple(extensions)
         self._save_summary = save_summary
+        self._placement = build_placement(self.runtime)
         self._root = jax.random.key(self.runtime.seed)
         self._skipped = SkippedData(self.model_dir)
-        self._reader = CheckpointFileReader(dir=self.model_dir, target=lasting_init(self.model))
-        takes_parts = "n_microbatches" in inspect.signature(task.train_step).parameters
-        if config.n_microbatches != 1 and not takes_parts:
-            raise ArgumentError(
-                f"trainer.n_microbatches is {config.n_microbatches}, but {type(task).__name__}.train_step takes no "
-                f"n_microbatches. Let it cut the batch into so many parts, or leave trainer.n_microbatches at 1."
-            )
+        self._reader = CheckpointFileReader(
+            dir=self.model_dir, target=lasting_init(self.model), after=self._stage.start_step or -1
+        )
+        self._make_state = state_maker(self._reader.target, optimizer=self.optimizer, keep_names=True)
+        check_task(task, config=config)
 
     def train(self) -> Summary | None:
         """Trains up to `train_steps`, from the newest checkpoint file if there is one; returns the last summary.
@@ -97,12 +101,16 @@ class Trainer:
         None if there was nothing left to do. When the loss blows up, goes back to the last checkpoint file and past
         the data since, up to `recovery_max_trials` times; after that the error is raised.
         """
-        self._train_data  # noqa: B018  (built first: the model is initialised with its inputs)
+        self.build_train_data()
         while True:
             try:
                 return self._train()
             except DivergedError as error:
                 self._recover(error)
+
+    def build_train_data(self) -> Any:
+        """The training data; once it is built, its first batch is what the model is initialised with."""
+        return self._train_data
 
     def evaluate(self, checkpoint: Checkpoint | None = None) -> Summary:
         """The metrics of a checkpoint, by default of the newest file, on the validation data."""
@@ -127,31 +135,36 @@ class Trainer:
     def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
         held = on_averages(checkpoint)
-        return BoundModel(self.model, params=held.model_params, model_state=held.model_state)
+        return BoundModel(self._model, params=held.model_params, model_state=held.model_state)
 
     def initialize(self) -> Checkpoint:
-        """Step 0: the model's own variables after `Task.initialize`."""
-        make = state_maker(self._reader.target, optimizer=self.optimizer)
-        state = jax.jit(make)(self._init_rngs, *self._sample_inputs)
-        variables = dict(self.task.initialize(bind(self.model, state)))
+        """The first step: the model's own variables after `Task.initialize`."""
+        given = (self._make_state, self._init_rngs, *self._sample_inputs)
+        state = self._placement.build_state(*given, like=self._placement.shapes(*given))
+        variables = dict(self._stage.initialize(bind(self.model, state)))
         params = variables.pop("params", {})
-        return Checkpoint.of(TrainState(state.step, params, variables, self.optimizer.init(params)), step=0)
+        # An iterator of this stage is not read yet, however many steps there were before.
+        state = TrainState(state.step, params, variables, self.optimizer.init(params))
+        return Checkpoint.of(state, step=self._stage.start_step, position={"n_batches": 0})
 
     def outline(self, *, trains: bool, evaluates: bool) -> Outline:
         """What a run holds and computes, by abstract evaluation; a side that it does without is left out."""
         batch = self._peek("_train_data" if trains else "_validation_data")
-        tracer = Tracer(self._template, StepKeys(self._root, 0))
-        is_usual = type(self.task).train_step is Task.train_step
+        tracer = Tracer(self._template, StepKeys(self._root, self._stage.start_step))
+        train = validation = None
+        if trains:
+            train = tracer.trace_train_step(self._train_step, batch, self._train_data)
+        if evaluates:
+            held_out = self._peek("_validation_data")
+            validation = tracer.trace_validation_step(self._validation_step, held_out, self._validation_data)
         return Outline(
+            model=self.model,
             checkpoint=self._template,
-            outputs=tracer.trace_model(self.model, batch) if is_usual else None,
-            train=tracer.trace_train_step(self._train_step, batch, self._train_data) if trains else None,
-            validation=tracer.trace_validation_step(
-                self._validation_step, self._peek("_validation_data"), self._validation_data
-            )
-            if evaluates
-            else None,
-            n_devices=len(self._devices),
+            outputs=tracer.trace_model(self._model, batch) if type(self.task).train_step is Task.train_step else None,
+            train=train,
+            validation=validation,
+            n_steps=self.config.train_steps,
+            placement=self._placement,
         )
 
     @cached_property
@@ -164,7 +177,7 @@ class Trainer:
         """The extension that evaluates a checkpoint."""
         steps = self.config.validation_steps
         task = EvalTask(data=self._validation_data, validation_step=self._validation_step, host_metrics=self.task)
-        loop = EvalLoop(task=task, rnkey=self._root, n_steps=None if steps == -1 else steps, devices=self._devices)
+        loop = EvalLoop(task=task, rnkey=self._root, n_steps=None if steps == -1 else steps, devices=self._placement)
         writers = validation_writers(
             self.config, model_dir=self.model_dir, best=self.best, save_summary=self._save_summary
         )
@@ -189,7 +202,7 @@ class Trainer:
     def _build_train_loop(self) -> TrainLoop:
         config = self.config
         periods = [config.steps_per_loop, config.summary_interval, config.checkpoint_interval]
-        periods += [config.validation_interval] if self._evaluates else []
+        periods += [*self._stage.periods, *([config.validation_interval] if self._evaluates else [])]
         return TrainLoop(
             init=Start(self._reader, self.initialize),
             input_sample=self._sample_inputs,
@@ -201,18 +214,20 @@ class Trainer:
             rnkey=self._root,
             n_steps=config.train_steps,
             n_steps_per_checkpoint=periods,
-            devices=self._devices,
+            devices=self._placement,
+            grads=config.keep_gradients,
         )
 
     def _build_extensions(self, stopping: EarlyStopping | None) -> list[Callable[[Any], Any]]:
-        rate, n_steps = self.config.optimizer_config, self.config.train_steps
-        has_rate = rate.learning_rate.type is not None
+        rate, start = self.config.optimizer_config, self._stage.start_step
+        schedule = build_schedule(rate, n_steps=self._n_steps) if rate.learning_rate.type is not None else None
         return default_extensions(
             self.config,
             model_dir=self.model_dir,
             evaluation=self.evaluation if self._evaluates else None,
             stopping=stopping,
-            schedule=build_schedule(rate, n_steps=n_steps) if has_rate else None,
+            # An optimizer counts the steps of its own stage.
+            schedule=schedule and (lambda step: schedule(step - start)),
             extensions=self._extensions,
             save_summary=self._save_summary,
         )
@@ -225,8 +240,8 @@ class Trainer:
                 way = "recovery needs training data that is a stream (`batch(step)`)"
             error.add_note(f"{way}. Lower the learning rate, clip gradients, or look at the data of those steps.")
             raise error
-        found = self._reader.read()
-        step = 0 if found is None else found.step
+        found = self._reader.find_step()
+        step = self._stage.start_step if found is None else found
         self._skipped.add(step=step, n_batches=error.step - step)
         left_out = f"past the {error.step - step} batches since"
         print_line(f"{error} Recovery {n_trials + 1} of {most}: back to step {step}, {left_out}.")
@@ -237,7 +252,7 @@ class Trainer:
         return self.task.train_step(
             batch,
             state=state,
-            model=self.model,
+            model=self._model,
             optimizer=self.optimizer,
             metrics=self.task.build_metrics(training=True),
             keys=keys,
@@ -247,18 +262,18 @@ class Trainer:
     def _validation_step(
         self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys
     ) -> tuple[dict[str, Metric], dict[str, Any]]:
-        model = BoundModel(self.model, params=params, model_state=model_state)
+        model = BoundModel(self._model, params=params, model_state=model_state)
         logs = self.task.validation_step(batch, model, self.task.build_metrics(training=False))
         metrics = {name: value for name, value in logs.items() if isinstance(value, Metric)}
         return metrics, {name: value for name, value in logs.items() if name not in metrics}
 
     @cached_property
     def _train_data(self) -> Any:
-        return self._build_inputs(self.task.task_config.train_data)
+        return self._stage.build_train_data()
 
     @cached_property
     def _validation_data(self) -> Any:
-        return self._build_inputs(self.task.task_config.validation_data)
+        return self._stage.build_validation_data()
 
     @cached_property
     def _sample_inputs(self) -> tuple[Any, ...]:
@@ -271,21 +286,13 @@ class Trainer:
 
     @cached_property
     def _init_rngs(self) -> dict[str, Any]:
-        return StepKeys(self._root, 0).rngs(["params"], prefix="init/")
+        return StepKeys(self._root, self._stage.start_step).rngs(["params"], prefix="init/")
 
     @cached_property
     def _template(self) -> Checkpoint:
-        make = state_maker(self._reader.target, optimizer=self.optimizer)
-        return Checkpoint.of(jax.eval_shape(make, self._init_rngs, *self._sample_inputs), step=0)
+        shapes = self._placement.shapes(self._make_state, self._init_rngs, *self._sample_inputs)
+        return Checkpoint.of(shapes, step=0)
 
     @property
-    def _devices(self) -> Sequence[Any]:
-        devices: list[Any] = jax.local_devices()
-        if self.runtime.distribution_strategy in ("off", "one_device"):
-            return devices[:1]
-        return devices[: self.runtime.num_gpus or None]
-
-    def _build_inputs(self, params: Any) -> Any:
-        takes_context = "input_context" in inspect.signature(self.task.build_inputs).parameters
-        context = {"input_context": InputContext(seed=self.runtime.seed)} if takes_context else {}
-        return self.task.build_inputs(params, **context)
+    def _n_steps(self) -> int:
+        return self.config.train_steps - self._stage.start_step

@@ -1,0 +1,272 @@
+"""A task, run in stages: each is a Trainer's run from the step where the one before it ended."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from trellis.aliases import Variables
+from trellis.data import is_stream
+from trellis.errors import ArgumentError, ModelError, Preempted
+from trellis.extensions import (
+    BestCheckpointFileWriter,
+    CheckpointFileReader,
+    CheckpointFileWriter,
+    Extension,
+    every,
+    regular_files,
+)
+from trellis.extensions import checkpoint_storage as storage
+from trellis.loops import Checkpoint, Summary
+from trellis.runtime import RuntimeConfig, Session, print_line
+from trellis.tasks import BoundModel, Task
+from trellis.trainer.configs import ProgressiveTrainerConfig
+from trellis.trainer.default_extensions import best_writer, on_averages
+from trellis.trainer.outline import Outline
+from trellis.trainer.progressive_policy import get_policy
+from trellis.trainer.stage import Stage
+from trellis.trainer.trainer import Trainer
+
+EXPORT_DIR = "exported_ckpts"
+"""Where in `model_dir` the checkpoint files go that hold a stage's plain model."""
+
+
+class ProgressiveTrainer:
+    """Runs a task in the stages of a policy, with the methods of a `Trainer`.
+
+    A stage is a Trainer's run up to an absolute step. Its last checkpoint is always saved, and the next stage starts
+    from it: in memory, or from its file if the run was interrupted there, to the same effect. A checkpoint file belongs
+    to the stage that ran its step.
+
+    Example:
+        trainer = trellis.ProgressiveTrainer(task, config=params.trainer, runtime=params.runtime, model_dir=model_dir)
+        trainer.train()
+
+    Args:
+        evaluate: Whether `train` evaluates every `validation_interval` steps and at the last of each stage.
+        extensions: What else to do with every checkpoint of the training, metrics included.
+        save_summary: Whether to write metrics to files.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        config: ProgressiveTrainerConfig,
+        runtime: RuntimeConfig | None = None,
+        model_dir: str | os.PathLike[str],
+        evaluate: bool = True,
+        extensions: Sequence[Callable[[Any], Any]] = (),
+        save_summary: bool = True,
+    ) -> None:
+        self.task = task
+        self.config = config
+        self.runtime = runtime or RuntimeConfig()
+        self.model_dir = Path(model_dir)
+        self.policy = get_policy(task, config=config, runtime=self.runtime)
+        self._last_steps = self.policy.last_steps
+        self._evaluates = evaluate
+        self._extensions = tuple(extensions)
+        self._save_summary = save_summary
+        self._current: tuple[int, Trainer] | None = None
+        self._prepared: Trainer | None = None
+        self._train_data: Any = None
+        self._watch = Session()
+
+    def train(self) -> Summary | None:
+        """Trains up to `train_steps`, from the newest checkpoint file if there is one; returns the last summary.
+
+        None if there was nothing left to do.
+        """
+        # A wish to stop that comes between two stages, or while one is prepared, finds no loop that would hear it.
+        with self._watch.watching_for_sigterm():
+            return self._train()
+
+    def evaluate(self, checkpoint: Checkpoint | None = None) -> Summary:
+        """The metrics of a checkpoint, by default of the newest file, on the validation data of its stage."""
+        if checkpoint is None:
+            checkpoint = self.read_checkpoint()
+        return self._trainer_of(checkpoint.step).evaluate(checkpoint)
+
+    def read_checkpoint(self, path: Path | None = None) -> Checkpoint:
+        """The checkpoint of a file, by default of the newest in `model_dir` that is whole."""
+        step = (self._reached() or 0) if path is None else int(path.name.rpartition("_")[2])
+        return self._trainer_of(step).read_checkpoint(path)
+
+    def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
+        """The model with the parameters of a checkpoint, or with their averages if there are some."""
+        return self._trainer_of(checkpoint.step).bound_model(checkpoint)
+
+    def outline(self, *, trains: bool, evaluates: bool) -> Outline:
+        """What the stage that comes next holds and computes, by abstract evaluation."""
+        self._prepared = self._trainer_of(self._reached() or 0)
+        return self._prepared.outline(trains=trains, evaluates=evaluates)
+
+    @property
+    def best(self) -> BestCheckpointFileWriter | None:
+        """The writer of the best checkpoint file, if the config asks for one."""
+        return best_writer(self.config, model_dir=self.model_dir)
+
+    def _train(self) -> Summary | None:
+        reached = self._reached() or 0
+        self._drop_exports_past(reached)
+        last, old_model = None, None
+        for stage_id in range(self.policy.compute_stage_id(reached), len(self._last_steps)):
+            prepared, self._prepared = self._prepared, None
+            trainer = prepared or self._start(stage_id, old_model)
+            end = trainer.config.train_steps
+            if reached < end:
+                print_line(f"Stage {stage_id + 1} of {len(self._last_steps)}: up to step {end}.")
+                last = trainer.train()
+                if last is None or last.step < end:
+                    return last
+                reached = end
+            if reached >= self.config.train_steps:
+                break
+            self._leave_if_told(reached)
+            trainer.build_train_data()
+            checkpoint = last or trainer.read_checkpoint()
+            old_model = BoundModel(trainer.model, params=checkpoint.model_params, model_state=checkpoint.model_state)
+        return last
+
+    def _leave_if_told(self, step: int) -> None:
+        if self._watch.is_stopping:
+            print_line(
+                f"Stopped by SIGTERM between two stages: step {step} is saved. The same command continues the run. "
+                f"Exit code 143."
+            )
+            raise Preempted
+
+    def _reached(self) -> int | None:
+        """The step of the newest whole checkpoint file, of whatever stage."""
+        return CheckpointFileReader(dir=self.model_dir, target=_no_init).find_step()
+
+    def _trainer_of(self, step: int) -> Trainer:
+        stage_id = self.policy.compute_stage_id(step)
+        if self._current is None or self._current[0] != stage_id:
+            self._start(stage_id, None)
+        assert self._current is not None
+        return self._current[1]
+
+    def _start(self, stage_id: int, old_model: BoundModel | None) -> Trainer:
+        """The trainer of a stage."""
+        start = self._last_steps[stage_id - 1] if stage_id else 0
+        config = self.config.replace(
+            optimizer_config=self.policy.get_optimizer(stage_id),
+            train_steps=min(self._last_steps[stage_id], self.config.train_steps or self._last_steps[stage_id]),
+        )
+        interval = config.export_checkpoint_interval or config.checkpoint_interval
+        is_last = stage_id == len(self._last_steps) - 1
+        exports = config.export_checkpoint and (is_last or not config.export_only_final_stage_ckpt)
+        export = [every(interval, self._build_export())] if exports else []
+        trainer = Trainer(
+            self.task,
+            config=config,
+            runtime=self.runtime,
+            model_dir=self.model_dir,
+            evaluate=self._evaluates,
+            extensions=[_StageStart(stage_id, start, self._watch), *self._extensions, *export],
+            save_summary=self._save_summary,
+            stage=self._build_stage(stage_id, old_model, start=start, periods=(interval,) if exports else ()),
+        )
+        self._current = (stage_id, trainer)
+        return trainer
+
+    def _build_stage(
+        self, stage_id: int, old_model: BoundModel | None, *, start: int, periods: tuple[int, ...]
+    ) -> Stage:
+        bound = self.policy.get_model(stage_id, old_model)
+        place = f"{type(self.policy).__name__}.get_model"
+        if not isinstance(bound, BoundModel):
+            raise ModelError(
+                f"{place}({stage_id}) returned {bound!r}. Return trellis.BoundModel(model, params=…), with {{}} for "
+                f"parameters that are to be initialised."
+            )
+
+        def initialize(model: BoundModel) -> Variables:
+            own = model.variables if stage_id else self.task.initialize(model)
+            return _overlaid(own, bound.variables, place=f"{place}({stage_id})")
+
+        return Stage(
+            model=bound.model,
+            build_train_data=lambda: self._checked_train_data(stage_id),
+            build_validation_data=lambda: self.policy.get_eval_dataset(stage_id),
+            initialize=initialize,
+            start_step=start,
+            periods=periods,
+        )
+
+    def _checked_train_data(self, stage_id: int) -> Any:
+        before, self._train_data = self._train_data, self.policy.get_train_dataset(stage_id)
+        if before is self._train_data and not is_stream(before):
+            raise ArgumentError(
+                f"{type(self.policy).__name__}.get_train_dataset({stage_id}) returned the iterator of the stage "
+                f"before, which a resumed run could not find again. Return a new one, or a stream (`batch(step)`)."
+            )
+        return self._train_data
+
+    def _build_export(self) -> Callable[[Checkpoint], Checkpoint]:
+        keep = self.config.export_max_to_keep or self.config.max_to_keep
+        writer = CheckpointFileWriter(self.model_dir / EXPORT_DIR, keep=keep)
+
+        def export(checkpoint: Checkpoint) -> Checkpoint:
+            # Not the writer itself, which would also save when the run is stopped.
+            writer.handle(dataclasses.replace(on_averages(checkpoint), optimizer_state=(), position=None, lease=None))
+            return checkpoint
+
+        return export
+
+    def _drop_exports_past(self, step: int) -> None:
+        """Removes what was exported by steps that are run again."""
+        for exported, path in regular_files(self.model_dir / EXPORT_DIR):
+            if exported > step:
+                storage.remove(path)
+
+
+class _StageStart(Extension):
+    """Tells which stage begins, and tells its loop of a wish to stop that came before."""
+
+    def __init__(self, stage_id: int, step: int, watch: Session) -> None:
+        self._stage_id, self._step, self._watch = stage_id, step, watch
+
+    def join(self, session: Session) -> None:
+        session.is_stopping = session.is_stopping or self._watch.is_stopping
+        session.emit("stage", step=self._step, stage_id=self._stage_id)
+
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        return checkpoint
+
+
+def _no_init(rngs: Any, *inputs: Any) -> Variables:
+    return {}
+
+
+def _overlaid(own: Variables, given: Variables, *, place: str) -> Variables:
+    """A model's own variables, with those that are given in their place."""
+    leaves = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(dict(given))}
+    wanted = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(dict(own))}
+    wrong = [
+        f"  {name}: {_described(leaf)} given, {_described(wanted[name]) if name in wanted else '—'} in the model"
+        for name, leaf in leaves.items()
+        if name not in wanted or jnp.shape(leaf) != jnp.shape(wanted[name])
+    ]
+    if wrong:
+        raise ModelError(f"{place} returned variables that its model does not have:\n" + "\n".join(wrong))
+
+    def pick(path: Any, leaf: Any) -> Any:
+        return jnp.asarray(leaves.get(_name(path), leaf), leaf.dtype)
+
+    variables: Variables = jax.tree_util.tree_map_with_path(pick, dict(own))
+    return variables
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _described(leaf: Any) -> str:
+    return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
