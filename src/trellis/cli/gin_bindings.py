@@ -104,7 +104,7 @@ def _fault(parse: Callable[[], object]) -> str:
     """Does a part of the reading; returns what is wrong, empty if nothing is."""
     try:
         parse()
-    except (ValueError, TypeError, SyntaxError, TokenError, OSError, ImportError) as error:
+    except (ValueError, LookupError, TypeError, SyntaxError, TokenError, OSError, ImportError) as error:
         return f"{error}{_way_out(str(error))}"
     return ""
 
