@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from trellis.bindings import bound
-from trellis.config import Problem, origin_of, raise_if_any
 from trellis.errors import CheckpointFileError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.modes import new_files, prepare_experiment
@@ -26,10 +25,6 @@ def run_continuous_finetune(
             `trainer.continuous_eval_timeout` seconds.
     """
     pretrained = Path(params.task.init_checkpoint)
-    if not params.task.init_checkpoint:
-        path = "task.init_checkpoint"
-        advice = "Give the model_dir of the pretraining, as in: --params_override=task.init_checkpoint=runs/pretraining"
-        raise_if_any([Problem(f"{path} is not set.", origin_of(params.task, "init_checkpoint"), path, advice)])
     result = None
     for file in new_files(pretrained, timeout=params.trainer.continuous_eval_timeout, last_step=pretrain_steps):
         step = int(file.name.rpartition("_")[2])

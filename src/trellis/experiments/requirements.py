@@ -45,8 +45,9 @@ def mode_problems(params: ExperimentConfig, *, mode: str) -> Iterator[Problem]:
         yield from data_file_problems(params, side="train_data")
     if evaluates(mode):
         yield from data_file_problems(params, side="validation_data")
-    # A pretraining that is to be followed may not have begun.
-    if trains(mode) and mode != "continuous_train_and_eval":
+    if mode == "continuous_train_and_eval":
+        yield from _pretraining_problems(params)
+    elif trains(mode):
         yield from warm_start_problems(params)
 
 
@@ -73,6 +74,13 @@ def _early_stopping_problems(params: ExperimentConfig) -> Iterator[Problem]:
         said = "is set, but nothing says what is best."
         advice = "Set best_checkpoint_export_subdir and best_checkpoint_eval_metric, which say what better means."
         yield problem_at("trainer.early_stopping_steps", config=params, said=said, advice=advice)
+
+
+def _pretraining_problems(params: ExperimentConfig) -> Iterator[Problem]:
+    # That there is nothing yet is no problem: the pretraining that is to be followed may not have begun.
+    if not params.task.init_checkpoint:
+        advice = "Give the model_dir of the pretraining, as in: --set=task.init_checkpoint=runs/pretraining"
+        yield problem_at("task.init_checkpoint", config=params, said="is not set.", advice=advice)
 
 
 def _optimizer_problems(params: ExperimentConfig) -> Iterator[Problem]:
