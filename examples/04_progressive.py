@@ -38,7 +38,7 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(self, letters):
         """Logits of the four letters."""
-        x = nn.Dense(64, name="row")(nn.Embed(4, 8, name="letters")(letters).reshape(len(letters), -1))
+        x = nn.Dense(64, name="row")(nn.Embed(4, 8, name="letters")(letters).reshape(letters.shape[0], -1))
         for number in range(self.n_layers):
             x = Layer(name=f"layer_{number}")(x)
         return nn.Dense(4, name="classifier")(x)

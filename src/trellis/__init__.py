@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from trellis.metrics import Mean as Mean
     from trellis.optimizers.configs import OptimizationConfig as OptimizationConfig
     from trellis.runtime.configs import RuntimeConfig as RuntimeConfig
+    from trellis.serving.load import load_model as load_model
     from trellis.tasks.bound_model import BoundModel as BoundModel
     from trellis.tasks.configs import TaskConfig as TaskConfig
     from trellis.tasks.task import InputContext as InputContext
@@ -102,6 +103,7 @@ __getattr__, __dir__, __all__ = door(
         "run_experiment": "experiments",
         "register_config_factory": "experiments",
         "get_exp_config": "experiments",
+        "load_model": "serving",
         "ExperimentConfig": "experiments",
         "TaskConfig": "tasks",
         "TrainerConfig": "trainer",

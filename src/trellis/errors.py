@@ -41,6 +41,14 @@ class DivergedError(TrellisError, RuntimeError):
         self.step = step
 
 
+class RunFailedError(TrellisError, RuntimeError):
+    """A `run_fn` that failed, or did not leave what it was run for."""
+
+
+class ModelRefusedError(RunFailedError):
+    """A `run_fn` that returned, but left a model that cannot be used, or its inputs changed."""
+
+
 class StaleCheckpointError(TrellisError, RuntimeError):
     """A checkpoint was touched after its loop had moved on and reused its arrays."""
 
@@ -51,6 +59,10 @@ class CheckpointFileError(TrellisError, OSError):
 
 class CheckpointMismatchError(CheckpointFileError):
     """A checkpoint file that holds another structure than the one asked for."""
+
+
+class ServedModelError(TrellisError, OSError):
+    """A served model that cannot be written or read."""
 
 
 class MissingPackageError(TrellisError, ImportError):

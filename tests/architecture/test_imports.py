@@ -46,7 +46,8 @@ def test_importing_trellis_loads_nothing_but_trellis() -> None:
 
 def test_an_import_against_the_arrows_is_found(tmp_path: Path) -> None:
     shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
-    for name, text in {"loops": "import trellis.tasks", "tasks": "", "errors": "", "doors": "", ".": ""}.items():
+    names = ("tasks", "executor", "errors", "doors", ".")
+    for name, text in {"loops": "import trellis.tasks", **dict.fromkeys(names, "")}.items():
         package = tmp_path / "src" / "trellis" / name
         package.mkdir(parents=True, exist_ok=True)
         (package / "__init__.py").write_text(text)

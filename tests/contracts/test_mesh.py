@@ -14,7 +14,7 @@ from tests import tiny
 from trellis.runtime import Placement
 
 ARRANGEMENTS = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2), (4, 2, 1), (1, 2, 4)]
-# Sums over devices are taken in another order: a few units in the last of float32's seven digits, over six steps.
+# Sums over devices are taken in another order: a few units in the last of float32's seven digits, over four steps.
 ROUNDING = 2e-5
 
 
@@ -57,9 +57,9 @@ def train_loop(devices: Placement, **options: Any) -> trellis.TrainLoop:
 
 
 def history(devices: Placement) -> list[dict[str, float]]:
-    evaluate = tiny.eval_loop(Block(), devices=devices, data=tiny.stream(128, shuffle=False, n_epochs=1))
+    evaluate = tiny.eval_loop(Block(), devices=devices, data=tiny.stream(256, shuffle=False, n_epochs=1))
     seen = []
-    for checkpoint in train_loop(devices):
+    for checkpoint in train_loop(devices, n_steps=4, n_steps_per_checkpoint=1, n_fused_steps=1):
         metrics = evaluate(checkpoint).metrics
         seen.append({name: metrics["train"][name] for name in ("loss", "accuracy", "gradients_l2norm")})
         seen.append(dict(metrics["eval"]))
@@ -86,7 +86,6 @@ def test_every_arrangement_has_the_losses_and_metrics_of_one_device(
 @pytest.mark.parametrize(
     ("arrangement", "up", "down", "embedding"),
     [
-        ((8, 1, 1), (32, 64), (64, 32), (8, 32)),
         ((1, 8, 1), (4, 64), (64, 4), (8, 32)),
         ((1, 1, 8), (32, 8), (8, 32), (8, 32)),
         ((2, 2, 2), (16, 32), (32, 16), (8, 32)),

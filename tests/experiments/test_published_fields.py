@@ -40,7 +40,7 @@ TRAINER: dict[str, Any] = {
     "validation_summary_subdir": "validation",
     "preemption_on_demand_checkpoint": True,
 }
-OUR_TRAINER: dict[str, Any] = {"n_microbatches": 1, "early_stopping_steps": 0}
+OUR_TRAINER: dict[str, Any] = {"n_microbatches": 1, "early_stopping_steps": 0, "keep_gradients": False}
 RUNTIME: dict[str, Any] = {
     "distribution_strategy": "mirrored",
     "enable_xla": False,

@@ -1,8 +1,10 @@
 """Placement: global arrays, split over devices, with no replica axis."""
 
+import re
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -64,6 +66,24 @@ def test_parameters_go_where_they_are_used_and_stay_there() -> None:
     }
     again = placement.put_params(placed)
     assert all(again[name].sharding == leaf.sharding for name, leaf in placed.items())
+
+
+def test_parameters_are_gathered_where_they_are_used_and_examples_never() -> None:
+    placement = Placement(jax.devices(), fsdp=8)
+    params = placement.put_params({"up": np.ones((32, 64), np.float32), "down": np.ones((64, 32), np.float32)})
+    batch = placement.put_batch(np.ones((24, 32), np.float32))
+
+    def apply(variables: Any, x: Any) -> Any:
+        return jnp.sum(jnp.tanh(x @ variables["params"]["up"]) @ variables["params"]["down"])
+
+    gathering: Any = placement.gathering(params)(apply)  # type: ignore[arg-type]
+    grads = jax.jit(jax.grad(lambda params, x: gathering({"params": params}, x)))
+    program = grads.lower(params, batch).compile().as_text()
+    gathered = set(re.findall(r"= f32\[([\d,]+)\]\S* all-gather\(", program))
+    assert gathered == {"32,64", "64,32"}
+    assert {shard.data.shape for shard in grads(params, batch)["up"].addressable_shards} == {(32, 8)}
+    other = {"params": {"else": params["up"], "up": params["up"], "down": params["down"]}}
+    np.testing.assert_allclose(gathering(other, batch), gathering({"params": params}, batch))
 
 
 @pytest.mark.parametrize(

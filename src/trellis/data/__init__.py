@@ -9,13 +9,19 @@ if TYPE_CHECKING:
     from trellis.data.columns import Columns as Columns
     from trellis.data.columns_writer import ColumnsWriter as ColumnsWriter
     from trellis.data.configs import DataConfig as DataConfig
+    from trellis.data.example_blocks import encode_examples as encode_examples
     from trellis.data.examples import decode_example as decode_example
     from trellis.data.examples import encode_example as encode_example
     from trellis.data.feed import Feed as Feed
     from trellis.data.feed import build_feed as build_feed
+    from trellis.data.files import find_files as find_files
+    from trellis.data.files import fingerprint as fingerprint
+    from trellis.data.files import format_of as format_of
     from trellis.data.input_paths import matching_paths as matching_paths
     from trellis.data.input_paths import patterns_in as patterns_in
     from trellis.data.ragged import Padding as Padding
+    from trellis.data.ragged import Ragged as Ragged
+    from trellis.data.ragged import offsets_of as offsets_of
     from trellis.data.records import RecordFile as RecordFile
     from trellis.data.records import RecordWriter as RecordWriter
     from trellis.data.records import read_records as read_records
@@ -38,6 +44,7 @@ __getattr__, __dir__, __all__ = door(
         "ExampleStream": "stream",
         "Feed": "feed",
         "Padding": "ragged",
+        "Ragged": "ragged",
         "RecordFile": "records",
         "RecordWriter": "records",
         "Replay": "replay",
@@ -50,6 +57,11 @@ __getattr__, __dir__, __all__ = door(
         "encode_example": "examples",
         "matching_paths": "input_paths",
         "patterns_in": "input_paths",
+        "encode_examples": "example_blocks",
+        "find_files": "files",
+        "fingerprint": "files",
+        "format_of": "files",
+        "offsets_of": "ragged",
         "read_columns": "column_files",
         "read_records": "records",
         "read_rows": "rows",

@@ -48,8 +48,8 @@ def encode_example(features: Mapping[str, ArrayLike | bytes | Sequence[bytes]]) 
     entries = []
     for name in sorted(features):
         feature = _encode_feature(name, features[name])
-        entries.append(_block(1, _block(1, name.encode()) + _block(2, feature)))
-    return _block(1, b"".join(entries))
+        entries.append(encode_block(1, encode_block(1, name.encode()) + encode_block(2, feature)))
+    return encode_block(1, b"".join(entries))
 
 
 def decode_name(key: bytes) -> str:
@@ -89,16 +89,16 @@ def _encode_feature(name: str, value: ArrayLike | bytes | Sequence[bytes]) -> by
     texts = [value] if isinstance(value, str | bytes) else value
     if isinstance(texts, Sequence) and len(texts) > 0 and isinstance(texts[0], str | bytes):
         # Not by way of an array: NumPy drops zeros at the end of bytes.
-        return _block(BYTES, b"".join(_block(1, _bytes(name, text)) for text in texts))
+        return encode_block(BYTES, b"".join(encode_block(1, _bytes(name, text)) for text in texts))
     array = np.asarray(value).reshape(-1)
     if array.size == 0 and not isinstance(value, np.ndarray):
         return b""
     if array.dtype.kind == "f":
-        return _block(FLOAT, _block(1, array.astype("<f4").tobytes()) if array.size else b"")
+        return encode_block(FLOAT, encode_block(1, array.astype("<f4").tobytes()) if array.size else b"")
     if array.dtype.kind in "iub" and (array.dtype != np.uint64 or not (array >> np.uint64(63)).any()):
-        return _block(INT64, _block(1, encode_varints(array.astype(np.int64))) if array.size else b"")
+        return encode_block(INT64, encode_block(1, encode_varints(array.astype(np.int64))) if array.size else b"")
     if array.dtype.kind in "SUO" and array.size:
-        return _block(BYTES, b"".join(_block(1, _bytes(name, text)) for text in array.tolist()))
+        return encode_block(BYTES, b"".join(encode_block(1, _bytes(name, text)) for text in array.tolist()))
     raise _unfit(name, f"dtype {array.dtype}")
 
 
@@ -114,7 +114,8 @@ def _unfit(name: str, found: str) -> ArgumentError:
     return ArgumentError(f"Feature {name!r} has {found}, but a tf.Example holds int64, float32 or bytes. Convert it.")
 
 
-def _block(number: int, payload: bytes) -> bytes:
+def encode_block(number: int, payload: bytes) -> bytes:
+    """Returns a field of bytes: its number, its length, its payload."""
     head = [number << 3 | _LENGTH]
     length = len(payload)
     while length >= 0x80:

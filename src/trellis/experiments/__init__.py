@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
+    from trellis.experiments import run_fn as run_fn
     from trellis.experiments.experiment import BuildExperiment as BuildExperiment
     from trellis.experiments.experiment import ExperimentConfig as ExperimentConfig
     from trellis.experiments.experiment import experiment_summaries as experiment_summaries
     from trellis.experiments.experiment import get_exp_config as get_exp_config
     from trellis.experiments.experiment import recorded_experiment as recorded_experiment
     from trellis.experiments.experiment import register_config_factory as register_config_factory
+    from trellis.experiments.export import export_experiment as export_experiment
     from trellis.experiments.modes import prepare_experiment as prepare_experiment
     from trellis.experiments.modes import run_experiment as run_experiment
     from trellis.experiments.overrides import parse_params_override as parse_params_override
@@ -45,5 +47,7 @@ __getattr__, __dir__, __all__ = door(
         "prepare_experiment": "modes",
         "Plan": "plan",
         "plan_experiment": "plan",
+        "export_experiment": "export",
+        "run_fn": "run_fn",
     },
 )

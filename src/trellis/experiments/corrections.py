@@ -16,7 +16,8 @@ def problem_at(path: str, *, config: Config, said: str, advice: str = "", value:
         return problem
     if origin.form == "flag":
         start = origin.column - 1
-        edits = (Edit(start, start + origin.width, str(value)),)
+        # What a pipeline gives has no text to be edited.
+        edits = (Edit(start, start + origin.width, str(value)),) if origin.text else ()
         return Problem(problem.message, origin, path, advice, f"{path}={value}", edits)
     is_in_file = origin.form == "file"
     fix = f"{path.rpartition('.')[2]}: {value}" if is_in_file else f"--set={path}={value}"

@@ -14,21 +14,23 @@ def resolve(
     config_file: Sequence[str] = (),
     params_override: str = "",
     settings: Sequence[str] = (),
+    values: Sequence[Given] = (),
     mode: str | None = None,
 ) -> ExperimentConfig:
     """Returns the config that an experiment has after its files and flags, validated and locked.
 
-    Later ones win: the factory, each `config_file`, `params_override`, each of `settings`. Everything that is wrong
-    with any of them is raised as one error.
+    Later ones win: the factory, each `config_file`, `params_override`, each of `settings`, each of `values`. Everything
+    that is wrong with any of them is raised as one error.
 
     Args:
         params_override: The text of `--params_override`, such as `task.hidden_size=32,trainer.train_steps=2000`.
         settings: The texts of `--set`, such as `task.hidden_size=32`.
+        values: Settings that are no text, each with its origin.
         mode: What the config is to be run in, if it is: what that needs is checked with the rest.
     """
     config = get_exp_config(experiment)
     problems: list[Problem] = []
-    for given, found in _layers(config_file, params_override, settings):
+    for given, found in [*_layers(config_file, params_override, settings), *((each, []) for each in values)]:
         problems += [*found, *merge(config, given)]
     wrong = {problem.path for problem in problems}
     needed = () if mode is None else mode_problems(config, mode=mode)

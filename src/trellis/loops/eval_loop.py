@@ -12,7 +12,7 @@ from trellis.data import Replay
 from trellis.loops.checkpoint import Checkpoint, Summary
 from trellis.loops.step import EvalTask, measuring_step
 from trellis.metrics import compute, merge
-from trellis.runtime import Placement, StepKeys
+from trellis.runtime import Placement, StepKeys, shardings_of
 
 _CALLS_IN_FLIGHT = 4  # few enough to bound memory; many collectives at once can also lock up virtual CPU devices
 
@@ -55,6 +55,7 @@ class EvalLoop:
     def __call__(self, checkpoint: Checkpoint) -> Summary:
         """The checkpoint with the metrics of its model."""
         params, model_state = self._placement.put_params((checkpoint.model_params, checkpoint.model_state))
+        self._shardings = shardings_of(params)
         totals = state = None
         in_flight: deque[Any] = deque()
         for index, batch in enumerate(self._batches):
@@ -74,5 +75,6 @@ class EvalLoop:
         return self._host_metrics and self._host_metrics.aggregate_logs(state, jax.device_get(measured[1]))
 
     def _measured(self, totals: Any, params: PyTree, model_state: PyTree, batch: Batch, root: Key, index: Array) -> Any:
+        params = self._placement.gather(params, shardings=self._shardings)
         seen, outputs = self._step(params, model_state, batch, StepKeys(root, index))
         return (dict(seen) if totals is None else merge(totals, seen)), outputs

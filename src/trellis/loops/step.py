@@ -1,6 +1,6 @@
 """One step of a task: forward, loss and metrics as sums, gradients, update."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -81,12 +81,14 @@ class EvalTask:
             raise ArgumentError("An EvalTask needs apply and metrics, or in their place a whole validation_step.")
 
 
-def supervised_step(task: TrainTask, rng_names: Sequence[str], mutable: Sequence[str]) -> TrainStep:
-    """The training step of a task that is given by its model, loss and optimizer."""
+def supervised_step(
+    task: TrainTask, rng_names: Sequence[str], mutable: Sequence[str], around: Callable[[Apply], Apply]
+) -> TrainStep:
+    """The training step of a task that is given by its model, loss and optimizer; `around` it what devices need."""
     assert task.apply is not None
     assert task.loss is not None
     assert task.optimizer is not None
-    forward = Forward(task.apply, {"loss": task.loss, **task.metrics}, mutable)
+    forward = Forward(around(task.apply), {"loss": task.loss, **task.metrics}, mutable)
     optimizer = task.optimizer
 
     def step(state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:

@@ -66,8 +66,7 @@ class TrainLoop:
         n_fused_steps: int | None = None,
         grads: bool = True,
     ) -> None:
-        started = time.perf_counter()
-        self.session = Session(stdout=stdout)
+        started, self.session = time.perf_counter(), Session(stdout=stdout)
         self.n_steps_per_checkpoint = n_steps_per_checkpoint
         self._feed = build_feed(task.data, place="TrainTask.data")
         self.n_steps = self._feed.n_batches if n_steps is None else n_steps
@@ -84,7 +83,8 @@ class TrainLoop:
         make = state_maker(target, optimizer=task.optimizer, keep_names=True)
         shapes = self._placement.shapes(make, rngs, *inputs)
         mutable = mutable_names(shapes.model_state, mutable_collections)
-        self._train_step = task.train_step or supervised_step(task, rng_names["apply"], mutable)
+        around = self._placement.gathering(shapes.params)
+        self._train_step = task.train_step or supervised_step(task, rng_names["apply"], mutable, around)
         self._fused = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps)
         totals = jax.eval_shape(self._seen_in_step, shapes, sample, self._root)[1]
         packed, self._packing = pack(zeros(totals))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trellis.runtime.fused_steps import FusedSteps as FusedSteps
     from trellis.runtime.mesh import Placement as Placement
     from trellis.runtime.mesh import build_placement as build_placement
+    from trellis.runtime.mesh import shardings_of as shardings_of
     from trellis.runtime.precision import Precision as Precision
     from trellis.runtime.random import StepKeys as StepKeys
     from trellis.runtime.requirements import runtime_problems as runtime_problems
@@ -35,6 +36,7 @@ __getattr__, __dir__, __all__ = door(
         "FusedSteps": "fused_steps",
         "Placement": "mesh",
         "build_placement": "mesh",
+        "shardings_of": "mesh",
         "Precision": "precision",
         "runtime_problems": "requirements",
         "Session": "session",

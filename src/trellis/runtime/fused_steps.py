@@ -11,7 +11,7 @@ import numpy as np
 
 from trellis.aliases import Batch, PyTree
 from trellis.errors import ArgumentError
-from trellis.runtime.mesh import Placement
+from trellis.runtime.mesh import Placement, shardings_of
 
 # A compiled call is not interrupted: these bound its duration (a fraction of a second) and the memory of its batches.
 # They are functions of the program alone, never of a measured time, so that two runs fuse alike.
@@ -102,13 +102,13 @@ class FusedSteps:
 
     def _compile(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> Callable[..., Any]:
         started = time.perf_counter()
-        shardings, everywhere = jax.tree.map(lambda leaf: leaf.sharding, state), self._placement.replicated
+        shardings, everywhere = shardings_of(state), self._placement.replicated
         if n == 0:
             program = jax.jit(self._bare, donate_argnums=0, out_shardings=(shardings, everywhere))
         else:
             if self._last is None:
                 self._last = self._nothing(n, state, totals, batch, constant)
-            kept = (shardings, jax.tree.map(lambda leaf: leaf.sharding, self._last), everywhere)
+            kept = (shardings, shardings_of(self._last), everywhere)
             steps = self._one if n == 1 else self._scan
             # What the last step left is not read, but its memory is used again: nothing is allocated from call to call.
             program = jax.jit(steps, donate_argnums=(0, 1), keep_unused=True, out_shardings=kept)

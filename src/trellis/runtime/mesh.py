@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -9,10 +10,11 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from trellis.aliases import Batch, PyTree
+from trellis.aliases import Array, Batch, PyTree, Variables
 from trellis.batch import batch_size
 from trellis.config import raise_if_any
 from trellis.errors import ArgumentError, DataError
+from trellis.model import Apply
 from trellis.runtime.configs import RuntimeConfig
 from trellis.runtime.requirements import ONE_DEVICE, runtime_problems
 
@@ -63,6 +65,11 @@ class Placement:
         """The placement that was given, or one that splits batches over the devices that were."""
         return devices if isinstance(devices, Placement) else cls(devices)
 
+    @property
+    def shares_params(self) -> bool:
+        """Whether devices share out the parameters, and gather them where they are used."""
+        return self._sizes["fsdp"] > 1
+
     def shapes(self, make: Callable[..., PyTree], *given: Any) -> PyTree:
         """The shapes of the state that a function makes, each with the sharding that it is to have.
 
@@ -102,8 +109,8 @@ class Placement:
         Args:
             like: Its `shapes`.
         """
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
-        state = jax.jit(lambda *given: nn.meta.unbox(make(*given)), out_shardings=shardings)(*given)
+        state = jax.jit(lambda *given: nn.meta.unbox(make(*given)), out_shardings=shardings_of(like))(*given)
+        # A function may return arrays that it was not the one to make.
         return self.put_state(state, like=like)
 
     def put_state(self, tree: PyTree, *, like: PyTree | None = None) -> PyTree:
@@ -112,12 +119,42 @@ class Placement:
         Args:
             like: Its `shapes`; the default is to have all of it on every device.
         """
-        shardings = self.replicated if like is None else jax.tree.map(lambda leaf: leaf.sharding, like)
-        return jax.device_put(tree, shardings, may_alias=False)
+        return jax.device_put(tree, self.replicated if like is None else shardings_of(like), may_alias=False)
 
     def put_params(self, tree: PyTree) -> PyTree:
         """Puts parameters on the devices; those that are already there stay as they are."""
         return jax.device_put(tree, jax.tree.map(self._kept_sharding, tree))
+
+    def gather(self, params: PyTree, *, shardings: PyTree) -> PyTree:
+        """Parameters, in a function that is compiled, as they are computed with: whole along `fsdp`.
+
+        Left to itself XLA may as well gather a batch, and have every device compute with all examples.
+
+        Args:
+            shardings: How the parameters are shared out, and their gradients are to be. A tree of another structure
+                than the parameters' leaves them alone.
+        """
+        structure: Any = jax.tree.structure(shardings)
+        if not self.shares_params or structure != jax.tree.structure(params):
+            return params
+        return jax.tree.map(lambda leaf, shared: _gathered(leaf, _without_fsdp(shared), shared), params, shardings)
+
+    def gathering(self, like: PyTree) -> Callable[[Apply], Apply]:
+        """What turns a model's `apply` into one that gathers its parameters first.
+
+        Args:
+            like: The `shapes` of the parameters.
+        """
+        shardings = shardings_of(like)
+
+        def around(apply: Apply) -> Apply:
+            def gathered(variables: Variables, *inputs: Any, **options: Any) -> Any:
+                params = self.gather(variables.get("params", {}), shardings=shardings)
+                return apply({**variables, "params": params}, *inputs, **options)
+
+            return gathered if self.shares_params else apply
+
+        return around
 
     def put_batch(self, batch: Batch, *, stacked: bool = False) -> Batch:
         """Splits a batch over the devices.
@@ -209,6 +246,31 @@ def _resolved(sizes: Mapping[str, int], n_devices: int) -> dict[str, int]:
             f"one of them may be -1, for all the devices that are left."
         )
     return {axis: n_devices // known if size == -1 else size for axis, size in sizes.items()}
+
+
+def shardings_of(tree: PyTree) -> PyTree:
+    """How the arrays of a tree, or those that its shapes stand for, are shared out."""
+    return jax.tree.map(lambda leaf: leaf.sharding, tree)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _gathered(array: Array, whole: NamedSharding, shared: NamedSharding) -> Array:
+    return jax.lax.with_sharding_constraint(array, whole)
+
+
+def _gathered_forward(array: Array, whole: NamedSharding, shared: NamedSharding) -> tuple[Array, None]:
+    return _gathered(array, whole, shared), None
+
+
+def _gathered_backward(whole: NamedSharding, shared: NamedSharding, _: None, grad: Array) -> tuple[Array]:
+    return (jax.lax.with_sharding_constraint(grad, shared),)
+
+
+_gathered.defvjp(_gathered_forward, _gathered_backward)
+
+
+def _without_fsdp(sharding: NamedSharding) -> NamedSharding:
+    return sharding.update(spec=PartitionSpec(*(None if axis == "fsdp" else axis for axis in sharding.spec)))
 
 
 def _names(path: Any) -> tuple[str, ...]:

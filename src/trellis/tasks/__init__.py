@@ -7,12 +7,14 @@ from trellis.doors import door
 if TYPE_CHECKING:
     from trellis.tasks.bound_model import BoundModel as BoundModel
     from trellis.tasks.bound_model import Model as Model
+    from trellis.tasks.bound_model import WrappedModel as WrappedModel
     from trellis.tasks.bound_model import bind as bind
-    from trellis.tasks.bound_model import in_precision as in_precision
     from trellis.tasks.bound_model import lasting_init as lasting_init
     from trellis.tasks.configs import DifferentialPrivacyConfig as DifferentialPrivacyConfig
     from trellis.tasks.configs import DigitsConfig as DigitsConfig
     from trellis.tasks.configs import TaskConfig as TaskConfig
+    from trellis.tasks.export import export_task as export_task
+    from trellis.tasks.task import InferenceStep as InferenceStep
     from trellis.tasks.task import InputContext as InputContext
     from trellis.tasks.task import Task as Task
     from trellis.tasks.task import get_task as get_task
@@ -27,11 +29,13 @@ __getattr__, __dir__, __all__ = door(
         "register_task_cls": "task",
         "get_task": "task",
         "InputContext": "task",
+        "InferenceStep": "task",
+        "export_task": "export",
         "Model": "bound_model",
         "BoundModel": "bound_model",
         "bind": "bound_model",
         "lasting_init": "bound_model",
-        "in_precision": "bound_model",
+        "WrappedModel": "bound_model",
         "read_warm_start": "warm_start",
         "DifferentialPrivacyConfig": "configs",
         "DigitsConfig": "configs",

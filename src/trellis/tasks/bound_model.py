@@ -1,16 +1,16 @@
 """A model together with its variables, as a task's steps call it."""
 
+import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import flax.linen as nn
 import jax
 
 from trellis.aliases import Key, PyTree, Variables
-from trellis.model import Init, TrainState
-from trellis.runtime import ComputeDtype, Precision
+from trellis.model import Apply, Init, TrainState
 
 _LOSSES = "losses"
 _SOWN = (_LOSSES, "intermediates")
@@ -47,22 +47,26 @@ class ModelWithItems(Protocol):
         """Where a checkpoint file has each part, to where this model has it: `{"encoder": "encoder"}`."""
 
 
+Around: TypeAlias = Callable[[Apply], Apply]
+"""What turns a model's `apply` into another with the same contract."""
+
+
 @dataclass(frozen=True)
-class MixedPrecisionModel:
-    """A model that computes in a precision of its own, while its variables stay as they are."""
+class WrappedModel:
+    """A model that is run in another way than by itself, such as in another precision."""
 
     model: Model
-    precision: Precision
+    around: Around
 
     @property
     def init(self) -> Any:
-        """Makes the variables, in the model's own precision."""
+        """Makes the variables, as the model itself does."""
         return self.model.init
 
     @property
     def apply(self) -> Any:
-        """Runs the model in the precision."""
-        return self.precision.applied_to(self.model.apply)
+        """Runs the model."""
+        return self.around(self.model.apply)
 
 
 class BoundModel:
@@ -87,8 +91,8 @@ class BoundModel:
         model_state: Mapping[str, PyTree] | None = None,
         rngs: Mapping[str, Key] | None = None,
     ) -> None:
-        mixed = model if isinstance(model, MixedPrecisionModel) else MixedPrecisionModel(model, Precision())
-        self.model, self._precision = mixed.model, mixed.precision
+        wrapped = model if isinstance(model, WrappedModel) else WrappedModel(model, lambda apply: apply)
+        self.model, self._around = wrapped.model, wrapped.around
         self.params = params
         self.model_state: Mapping[str, PyTree] = model_state or {}
         self.losses: list[Any] = []
@@ -99,6 +103,13 @@ class BoundModel:
         """All collections, parameters included."""
         return {"params": self.params, **self.model_state}
 
+    def with_variables(self, variables: Variables) -> "BoundModel":
+        """The same model with other variables."""
+        other = copy.copy(self)
+        other.params = variables.get("params", {})
+        other.model_state = {name: value for name, value in variables.items() if name != "params"}
+        return other
+
     def __call__(self, inputs: Any, *, training: bool = False) -> Any:
         """The outputs; a tuple of inputs is several arguments."""
         arguments = inputs if isinstance(inputs, tuple) else (inputs,)
@@ -107,17 +118,12 @@ class BoundModel:
         if isinstance(self.model, ModelOfTwoModes) and not training:
             apply = self.model.eval_apply
         mutable = [*self.model_state, _LOSSES] if training else [_LOSSES]
-        run: Any = self._precision.applied_to(apply)
+        run: Any = self._around(apply)
         outputs, changes = run(self.variables, *arguments, rngs=self._rngs, mutable=mutable, **told)
         changed = {name: value for name, value in changes.items() if name in self.model_state}
         self.losses = jax.tree.leaves(changes.get(_LOSSES, {}))
         self.model_state = {**self.model_state, **changed}
         return outputs
-
-
-def in_precision(model: Model, *, dtype: ComputeDtype | None) -> Model:
-    """The model, computing in a dtype; None is for a model that is to decide for itself."""
-    return MixedPrecisionModel(model, Precision(dtype)) if dtype else model
 
 
 def bind(model: Model, state: TrainState, *, rngs: Mapping[str, Key] | None = None) -> BoundModel:

@@ -4,7 +4,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,13 @@ class InputContext:
 
     seed: int = 0
     """The seed of the run, for data configs that have none of their own."""
+
+
+class InferenceStep(Protocol):
+    """What a model answers to inputs, to be traced and compiled."""
+
+    def __call__(self, inputs: Any, model: BoundModel, /) -> Any:
+        """The outputs."""
 
 
 class Task(ABC):
@@ -142,6 +149,14 @@ class Task(ABC):
     def inference_step(self, inputs: Any, model: BoundModel) -> Any:
         """The model's outputs."""
         return model(inputs, training=False)
+
+    def serving_functions(self) -> Mapping[str, InferenceStep]:
+        """What a served model of this task answers with, by name; the first one if a caller names none."""
+        return {"inference_step": self.inference_step}
+
+    def serving_files(self) -> Mapping[str, str]:
+        """Files that a served model of this task needs, such as a vocabulary: the name to give each, and its path."""
+        return {}
 
     def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
         """On the host: the state after one more batch of what `validation_step` returned beside metrics.

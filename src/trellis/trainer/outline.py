@@ -14,7 +14,10 @@ from trellis.batch import batch_size, split_batch
 from trellis.loops import Checkpoint, StepOutput, TrainState
 from trellis.metrics import Metric, as_metric
 from trellis.runtime import Placement, StepKeys
-from trellis.tasks import BoundModel, Model
+from trellis.tasks import BoundModel, Model, Task
+
+Peeked = tuple[Batch, Any]
+"""The first batch of some data, and the data."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,11 @@ class Tracer:
     checkpoint: Checkpoint
     keys: StepKeys
 
-    def trace_model(self, model: Model, batch: Batch) -> PyTree:
-        """The model's outputs."""
+    def trace_model(self, model: Model, peeked: Peeked | None, *, task: Task) -> PyTree:
+        """The model's outputs; None if the task calls its model in a way of its own."""
+        if peeked is None or type(task).train_step is not Task.train_step:
+            return None
+        batch, _ = peeked
 
         def outputs(params: PyTree, model_state: PyTree) -> PyTree:
             return BoundModel(model, params=params, model_state=model_state)(split_batch(batch)[0])
@@ -61,10 +67,12 @@ class Tracer:
             return jax.eval_shape(outputs, self.checkpoint.model_params, self.checkpoint.model_state)
 
     def trace_train_step(
-        self, step: Callable[[TrainState, Batch, StepKeys], tuple[TrainState, StepOutput]], batch: Batch, data: Any
-    ) -> Side:
+        self, step: Callable[[TrainState, Batch, StepKeys], tuple[TrainState, StepOutput]], peeked: Peeked | None
+    ) -> Side | None:
         """The training side; an error if the loss is no scalar."""
-        held = self.checkpoint
+        if peeked is None:
+            return None
+        (batch, data), held = peeked, self.checkpoint
         state = TrainState(jnp.int32(0), held.model_params, held.model_state, held.optimizer_state)
 
         def measured(state: TrainState) -> dict[str, Metric]:
@@ -77,10 +85,12 @@ class Tracer:
     def trace_validation_step(
         self,
         step: Callable[[PyTree, PyTree, Batch, StepKeys], tuple[dict[str, Metric], dict[str, Any]]],
-        batch: Batch,
-        data: Any,
-    ) -> Side:
+        peeked: Peeked | None,
+    ) -> Side | None:
         """The validation side."""
+        if peeked is None:
+            return None
+        batch, data = peeked
 
         def measured(params: PyTree, model_state: PyTree) -> dict[str, Metric]:
             return step(params, model_state, batch, self.keys)[0]

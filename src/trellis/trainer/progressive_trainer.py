@@ -106,6 +106,10 @@ class ProgressiveTrainer:
         self._prepared = self._trainer_of(self._reached() or 0)
         return self._prepared.outline(trains=trains, evaluates=evaluates)
 
+    def inference_inputs(self, step: int) -> Any:
+        """The inputs of a first batch, as `Task.inference_step` takes them in the stage of a step."""
+        return self._trainer_of(step).inference_inputs()
+
     @property
     def best(self) -> BestCheckpointFileWriter | None:
         """The writer of the best checkpoint file, if the config asks for one."""

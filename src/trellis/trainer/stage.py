@@ -8,6 +8,8 @@ from typing import Any
 
 from trellis.aliases import Batch, Variables
 from trellis.data import Replay, is_stream
+from trellis.extensions import CheckpointFileReader
+from trellis.loops import Checkpoint, CheckpointSource
 from trellis.runtime import RuntimeConfig
 from trellis.tasks import BoundModel, InputContext, Model, Task
 
@@ -25,6 +27,20 @@ class Stage:
     """How many steps were completed before. Checkpoint files of this step and earlier ones are not of this stage."""
     periods: tuple[int, ...] = ()
     """Yields a checkpoint at multiples of these too."""
+
+
+class Start(CheckpointSource):
+    """The newest checkpoint file of the run; if there is none, what the stage starts from."""
+
+    def __init__(self, reader: CheckpointFileReader, *, initialize: Callable[[], Checkpoint]) -> None:
+        self.target = reader.target
+        self._reader = reader
+        self._initialize = initialize
+
+    def __call__(self, initializer: Checkpoint) -> Checkpoint:
+        """The checkpoint to start from."""
+        found = self._reader(initializer)
+        return self._initialize() if found is initializer else found
 
 
 def whole_stage(task: Task, *, runtime: RuntimeConfig) -> Stage:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from trellis.metrics import Metric
 from trellis.model import StepOutput, TrainState, state_maker
 from trellis.optimizers import build_schedule
 from trellis.runtime import RuntimeConfig, StepKeys, build_placement, finish_saves, print_line
-from trellis.tasks import BoundModel, Task, bind, in_precision, lasting_init
+from trellis.tasks import BoundModel, Model, Task, bind, lasting_init
+from trellis.trainer.computing_model import computing_model
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
     Evaluation,
@@ -39,8 +40,7 @@ from trellis.trainer.default_extensions import (
 )
 from trellis.trainer.outline import Outline, Tracer
 from trellis.trainer.requirements import check_task
-from trellis.trainer.stage import Stage, peeked, whole_stage
-from trellis.trainer.start import Start
+from trellis.trainer.stage import Stage, Start, peeked, whole_stage
 
 
 class Trainer:
@@ -76,16 +76,14 @@ class Trainer:
         self.model_dir = Path(model_dir)
         self._stage = stage or whole_stage(task, runtime=self.runtime)
         self.model = self._stage.model
-        self._model = in_precision(self.model, dtype=self.runtime.mixed_precision_dtype)
+        self._model = computing_model(self.model, runtime=self.runtime)
         self.optimizer = task.create_optimizer(
             config.optimizer_config,
             runtime_config=self.runtime,
             dp_config=getattr(task.task_config, "differential_privacy_config", None),
             n_steps=self._n_steps or None,
         )
-        self._evaluates = evaluate
-        self._extensions = tuple(extensions)
-        self._save_summary = save_summary
+        self._evaluates, self._extensions, self._save_summary = evaluate, tuple(extensions), save_summary
         self._placement = build_placement(self.runtime)
         self._root = jax.random.key(self.runtime.seed)
         self._skipped = SkippedData(self.model_dir)
@@ -137,10 +135,14 @@ class Trainer:
         held = on_averages(checkpoint)
         return BoundModel(self._model, params=held.model_params, model_state=held.model_state)
 
+    def inference_inputs(self, step: int = 0) -> Any:
+        """The inputs of a first batch, as `Task.inference_step` takes them; they do not depend on the step here."""
+        inputs = self._sample_inputs
+        return inputs[0] if len(inputs) == 1 else inputs
+
     def initialize(self) -> Checkpoint:
         """The first step: the model's own variables after `Task.initialize`."""
-        given = (self._make_state, self._init_rngs, *self._sample_inputs)
-        state = self._placement.build_state(*given, like=self._placement.shapes(*given))
+        state = self._placement.build_state(self._make_state, self._init_rngs, *self._sample_inputs, like=self._shapes)
         variables = dict(self._stage.initialize(bind(self.model, state)))
         params = variables.pop("params", {})
         # An iterator of this stage is not read yet, however many steps there were before.
@@ -149,20 +151,15 @@ class Trainer:
 
     def outline(self, *, trains: bool, evaluates: bool) -> Outline:
         """What a run holds and computes, by abstract evaluation; a side that it does without is left out."""
-        batch = self._peek("_train_data" if trains else "_validation_data")
+        train = self._peek("_train_data") if trains else None
+        validation = self._peek("_validation_data") if evaluates else None
         tracer = Tracer(self._template, StepKeys(self._root, self._stage.start_step))
-        train = validation = None
-        if trains:
-            train = tracer.trace_train_step(self._train_step, batch, self._train_data)
-        if evaluates:
-            held_out = self._peek("_validation_data")
-            validation = tracer.trace_validation_step(self._validation_step, held_out, self._validation_data)
         return Outline(
             model=self.model,
             checkpoint=self._template,
-            outputs=tracer.trace_model(self._model, batch) if type(self.task).train_step is Task.train_step else None,
-            train=train,
-            validation=validation,
+            outputs=tracer.trace_model(self._model, train or validation, task=self.task),
+            train=tracer.trace_train_step(partial(self._step, self._training_model), train),
+            validation=tracer.trace_validation_step(self._validation_step, validation),
             n_steps=self.config.train_steps,
             placement=self._placement,
         )
@@ -175,13 +172,11 @@ class Trainer:
     @cached_property
     def evaluation(self) -> Evaluation:
         """The extension that evaluates a checkpoint."""
-        steps = self.config.validation_steps
+        config, best, steps = self.config, self.best, self.config.validation_steps
         task = EvalTask(data=self._validation_data, validation_step=self._validation_step, host_metrics=self.task)
         loop = EvalLoop(task=task, rnkey=self._root, n_steps=None if steps == -1 else steps, devices=self._placement)
-        writers = validation_writers(
-            self.config, model_dir=self.model_dir, best=self.best, save_summary=self._save_summary
-        )
-        return Evaluation(loop, best=self.best, then=writers)
+        then = validation_writers(config, model_dir=self.model_dir, best=best, save_summary=self._save_summary)
+        return Evaluation(loop, best=best, then=then)
 
     def _train(self) -> Summary | None:
         loop = self._build_train_loop()
@@ -204,12 +199,12 @@ class Trainer:
         periods = [config.steps_per_loop, config.summary_interval, config.checkpoint_interval]
         periods += [*self._stage.periods, *([config.validation_interval] if self._evaluates else [])]
         return TrainLoop(
-            init=Start(self._reader, self.initialize),
+            init=Start(self._reader, initialize=self.initialize),
             input_sample=self._sample_inputs,
             task=TrainTask(
                 data=self._skipped.applied_to(self._train_data),
                 optimizer=self.optimizer,
-                train_step=self._train_step,
+                train_step=partial(self._step, self._training_model),
             ),
             rnkey=self._root,
             n_steps=config.train_steps,
@@ -246,18 +241,22 @@ class Trainer:
         left_out = f"past the {error.step - step} batches since"
         print_line(f"{error} Recovery {n_trials + 1} of {most}: back to step {step}, {left_out}.")
 
-    def _train_step(self, state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
+    def _step(self, model: Model, state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
         # A task's own step need not know of parts if there are none.
         parts = {"n_microbatches": self.config.n_microbatches} if self.config.n_microbatches != 1 else {}
         return self.task.train_step(
             batch,
             state=state,
-            model=self._model,
+            model=model,
             optimizer=self.optimizer,
             metrics=self.task.build_metrics(training=True),
             keys=keys,
             **parts,
         )
+
+    @cached_property
+    def _training_model(self) -> Model:
+        return computing_model(self.model, runtime=self.runtime, placement=self._placement, shapes=self._shapes.params)
 
     def _validation_step(
         self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys
@@ -278,20 +277,23 @@ class Trainer:
     @cached_property
     def _sample_inputs(self) -> tuple[Any, ...]:
         # A run that only evaluates has no need of training data, nor perhaps any.
-        return split_batch(self._peek("_train_data" if "_train_data" in vars(self) else "_validation_data"))[0]
+        return split_batch(self._peek("_train_data" if "_train_data" in vars(self) else "_validation_data")[0])[0]
 
-    def _peek(self, side: str) -> Batch:
+    def _peek(self, side: str) -> tuple[Batch, Any]:
         batch, vars(self)[side] = peeked(getattr(self, side))
-        return batch
+        return batch, vars(self)[side]
 
     @cached_property
     def _init_rngs(self) -> dict[str, Any]:
         return StepKeys(self._root, self._stage.start_step).rngs(["params"], prefix="init/")
 
     @cached_property
+    def _shapes(self) -> Any:
+        return self._placement.shapes(self._make_state, self._init_rngs, *self._sample_inputs)
+
+    @cached_property
     def _template(self) -> Checkpoint:
-        shapes = self._placement.shapes(self._make_state, self._init_rngs, *self._sample_inputs)
-        return Checkpoint.of(shapes, step=0)
+        return Checkpoint.of(self._shapes, step=0)
 
     @property
     def _n_steps(self) -> int:

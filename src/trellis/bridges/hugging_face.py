@@ -1,0 +1,271 @@
+"""Hugging Face's directories of BERT, ALBERT and MobileBERT: read and written, without torch and transformers."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trellis.aliases import PyTree
+from trellis.bridges.hugging_face_config import read_config, write_config
+from trellis.bridges.hugging_face_names import Weight, weights_of
+from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, MissingPackageError
+
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_SHARDS = "model-*-of-*.safetensors"
+_OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
+_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+_POOLED_HEADS = ("sentence_prediction", "next_sentence")
+_ARCHITECTURES = {
+    ("masked_lm", "next_sentence"): "ForPreTraining",
+    ("masked_lm",): "ForMaskedLM",
+    ("next_sentence",): "ForNextSentencePrediction",
+    ("sentence_prediction",): "ForSequenceClassification",
+    ("span_labeling",): "ForQuestionAnswering",
+    (): "Model",
+}
+_WITHOUT_POOLER = ("ForMaskedLM", "ForQuestionAnswering")
+_CLASS_NAMES = {"bert": "Bert", "albert": "Albert", "mobilebert": "MobileBert"}
+
+
+def read_hugging_face_config(directory: str | Path) -> dict[str, Any]:
+    """Returns the fields of an `EncoderConfig` for the encoder in a directory: `{"type": "bert", "bert": {…}}`."""
+    return read_config(_read_json(Path(directory)), place=str(Path(directory, _CONFIG)))
+
+
+def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
+    """Returns the fields of an `EncoderConfig`, and the parameters, in float32.
+
+    The parameters have `encoder` and what there is of `masked_lm`, `next_sentence`, `sentence_prediction` and
+    `span_labeling`, under the names of our models; a head that uses the pooler has a copy of it as `pooler_dense`. A
+    masked-LM head has the encoder's activation. Heads of other kinds do not matter.
+
+    Example:
+        fields, params = read_hugging_face("weights/bert-base-uncased")
+        encoder = build_encoder(EncoderConfig(fields))
+        outputs = encoder.apply({"params": params["encoder"]}, batch)
+    """
+    folder = Path(directory)
+    raw = _read_json(folder)
+    fields = read_config(raw, place=str(folder / _CONFIG))
+    kind = fields["type"]
+    found = _plain_names(_read_arrays(folder), kind)
+    n_classes = found["classifier.bias"].shape[0] if "classifier.bias" in found else 2
+    parts = weights_of(kind, write_config(fields), n_classes=n_classes)
+    _check_vocabulary(folder, rows=len(found.get("embeddings.word_embeddings.weight", ())), said=raw["vocab_size"])
+    held = {
+        name: weights
+        for name, weights in parts.items()
+        if name == "encoder" or any(weight.theirs in found for weight in weights)
+    }
+    _check_weights(folder, found, [weight for weights in held.values() for weight in weights])
+    flat = {weight.ours: weight.to_ours(found[weight.theirs]) for weights in held.values() for weight in weights}
+    for head in _POOLED_HEADS:
+        if "pooler" in held and head in held:
+            flat |= {f"{head}/pooler_dense/{leaf}": flat[f"encoder/pooler/{leaf}"] for leaf in ("kernel", "bias")}
+    return fields, _nested(flat)
+
+
+def write_hugging_face(
+    directory: str | Path, *, config: Mapping[str, Any], params: PyTree, vocab_files: Sequence[str | Path] = ()
+) -> None:
+    """Writes a directory that `transformers` loads: `config.json`, `model.safetensors` and the files of the vocabulary.
+
+    The directory appears whole or not at all.
+
+    Example:
+        write_hugging_face("out/bert", config=encoder_config.as_dict(), params=params, vocab_files=["vocab.txt"])
+
+    Args:
+        directory: A new one.
+        config: All fields of an `EncoderConfig`.
+        params: `encoder`, and at most the heads that one of Hugging Face's models has. The pooler of a head is written
+            in the place of the encoder's, which that head does not use.
+        vocab_files: Copied under their own names.
+    """
+    folder = Path(directory)
+    if folder.exists():
+        raise ArgumentError(f"`{folder}` exists already. Name a directory that does not, to write the model to.")
+    missing = [str(file) for file in vocab_files if not Path(file).is_file()]
+    if missing:
+        raise ArgumentError(f"vocab_files: there is no {', '.join(missing)}.")
+    theirs = write_config(config)
+    kind = theirs["model_type"]
+    flat = _flat(params)
+    heads = tuple(sorted({name.partition("/")[0] for name in flat} - {"encoder"}))
+    architecture = _ARCHITECTURES.get(heads)
+    if architecture is None:
+        raise ArgumentError(f"Hugging Face has no model with the heads {', '.join(heads)}. Leave some out of params.")
+    arrays = _their_arrays(flat, theirs, without_pooler=architecture in _WITHOUT_POOLER)
+    if architecture != "Model":
+        arrays = {_prefixed(name, kind): array for name, array in arrays.items()}
+    theirs["architectures"] = [f"{_CLASS_NAMES[kind]}{architecture}"]
+    if "sentence_prediction" in heads:
+        labels = range(arrays["classifier.bias"].shape[0])
+        theirs["id2label"] = {str(label): f"LABEL_{label}" for label in labels}
+        theirs["label2id"] = {f"LABEL_{label}": label for label in labels}
+    _write(folder, theirs, arrays, vocab_files)
+
+
+def _read_json(folder: Path) -> dict[str, Any]:
+    file = folder / _CONFIG
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointFileError(
+            f"`{file}` does not exist. Give a directory of Hugging Face's, with {_CONFIG} and {_WEIGHTS}."
+        ) from None
+    except ValueError as error:
+        raise CheckpointFileError(f"`{file}` is not JSON: {error}.") from None
+    if not isinstance(config, dict):
+        raise CheckpointFileError(f"`{file}` holds no settings, but {config!r:.40}.")
+    return config
+
+
+def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
+    files = [folder / _WEIGHTS] if (folder / _WEIGHTS).is_file() else sorted(folder.glob(_SHARDS))
+    if not files:
+        pickled = sorted(file.name for file in folder.glob("*.bin"))
+        instead = f" It has {', '.join(pickled)}, but pickled weights are not read." if pickled else ""
+        raise CheckpointFileError(
+            f"`{folder}` has no {_WEIGHTS}.{instead} Load the model with transformers and save it: "
+            f"`model.save_pretrained(directory)` writes that file."
+        )
+    arrays: dict[str, np.ndarray] = {}
+    for file in files:
+        arrays |= _safetensors().load_file(file)
+    return arrays
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise MissingPackageError("safetensors", "nlp") from None
+    return safetensors.numpy
+
+
+def _plain_names(arrays: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
+    """The arrays in float32, under the names of today, without what all names start with and what is there twice."""
+    found = {}
+    for name, array in arrays.items():
+        plain = name.removeprefix(f"{kind}.")
+        for old, new in _OLD_NAMES.items():
+            plain = plain.removesuffix(old) + new if plain.endswith(old) else plain
+        if plain not in _BUFFERS:
+            found[plain] = np.asarray(array, np.float32)
+    head = "predictions" if kind == "albert" else "cls.predictions"
+    bias = found.pop(f"{head}.decoder.bias", None)
+    if bias is not None:
+        found.setdefault(f"{head}.bias", bias)
+    table, decoder = found.get("embeddings.word_embeddings.weight"), found.pop(f"{head}.decoder.weight", None)
+    if decoder is not None and table is not None and not np.array_equal(decoder, table):
+        raise CheckpointMismatchError(
+            f"{head}.decoder.weight differs from embeddings.word_embeddings.weight, but our masked-LM head shares the "
+            "embeddings. Such a model cannot be read."
+        )
+    return found
+
+
+def _check_vocabulary(folder: Path, *, rows: int, said: int) -> None:
+    if rows not in (0, said):
+        raise CheckpointMismatchError(
+            f"`{folder}`: the weights are for a vocabulary of {rows} words, but vocab_size in {_CONFIG} is {said}. "
+            "One of the two files is of another model."
+        )
+    vocabulary = folder / "vocab.txt"
+    n_words = len(vocabulary.read_bytes().splitlines()) if vocabulary.is_file() else 0
+    if n_words > said:
+        raise CheckpointMismatchError(
+            f"`{vocabulary}` has {n_words} words, but the weights are for {said}. It is of another model."
+        )
+
+
+def _check_weights(folder: Path, found: Mapping[str, np.ndarray], wanted: Sequence[Weight]) -> None:
+    """Lists all that is missing, of another shape, or in the encoder without a place in ours."""
+    shapes = {weight.theirs: weight.their_shape for weight in wanted}
+    lines = [f"  missing     {name} {shape}" for name, shape in shapes.items() if name not in found]
+    lines += [
+        f"  other shape {name} {found[name].shape}, not {shape}"
+        for name, shape in shapes.items()
+        if name in found and found[name].shape != shape
+    ]
+    inside = ("embeddings.", "encoder.", "pooler.")
+    lines += [f"  unexpected  {name}" for name in sorted(found) if name.startswith(inside) and name not in shapes]
+    if lines:
+        raise CheckpointMismatchError(
+            f"The weights in `{folder}` are not those of the model that its {_CONFIG} describes:\n" + "\n".join(lines)
+        )
+
+
+def _their_arrays(
+    flat: Mapping[str, np.ndarray], config: Mapping[str, Any], *, without_pooler: bool
+) -> dict[str, np.ndarray]:
+    arrays = dict(flat)
+    for head in reversed(_POOLED_HEADS):
+        for leaf in ("kernel", "bias"):
+            pooler = arrays.pop(f"{head}/pooler_dense/{leaf}", None)
+            if pooler is not None:
+                arrays[f"encoder/pooler/{leaf}"] = pooler
+    if without_pooler:
+        arrays = {name: array for name, array in arrays.items() if not name.startswith("encoder/pooler/")}
+    n_classes = len(arrays.get("sentence_prediction/logits/bias", (0, 0)))
+    parts = weights_of(config["model_type"], config, n_classes=n_classes)
+    known = {weight.ours: weight for weights in parts.values() for weight in weights}
+    required = {weight.ours for weight in parts["encoder"]}
+    lines = [f"  missing    {name}" for name in sorted(required - arrays.keys())]
+    lines += [f"  unexpected {name}" for name in sorted(arrays.keys() - known.keys())]
+    lines += [
+        f"  other shape {name} {array.shape}, not {known[name].shape}"
+        for name, array in arrays.items()
+        if name in known and array.shape != known[name].shape
+    ]
+    if lines:
+        raise CheckpointMismatchError(
+            f"The parameters are not those of Hugging Face's {config['model_type']} with these settings:\n"
+            + "\n".join(lines)
+        )
+    return {known[name].theirs: known[name].to_theirs(array) for name, array in arrays.items()}
+
+
+def _prefixed(name: str, kind: str) -> str:
+    inside = name.startswith(("embeddings.", "encoder.", "pooler."))
+    return f"{kind}.{name}" if inside else name
+
+
+def _write(
+    folder: Path, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray], vocab_files: Sequence[str | Path]
+) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
+        unfinished = Path(scratch, "model")
+        unfinished.mkdir()
+        # Not by `save_file`, whose files nobody else may read.
+        (unfinished / _WEIGHTS).write_bytes(_safetensors().save(dict(arrays), metadata={"format": "pt"}))
+        (unfinished / _CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        for file in vocab_files:
+            shutil.copyfile(file, unfinished / Path(file).name)
+        os.rename(unfinished, folder)
+
+
+def _flat(params: PyTree, above: str = "") -> dict[str, np.ndarray]:
+    flat: dict[str, np.ndarray] = {}
+    for name, value in params.items():
+        inner = isinstance(value, Mapping)
+        flat |= _flat(value, f"{above}{name}/") if inner else {f"{above}{name}": np.asarray(value, np.float32)}
+    return flat
+
+
+def _nested(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, array in flat.items():
+        *folders, leaf = name.split("/")
+        place = tree
+        for part in folders:
+            place = place.setdefault(part, {})
+        place[leaf] = array
+    return tree

@@ -1,0 +1,143 @@
+"""Keras 3 models in a loop, on Keras's JAX backend."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from flax.core.scope import in_filter
+from flax.errors import InvalidRngError
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from trellis.aliases import Key, Variables
+from trellis.errors import ArgumentError, MissingPackageError
+
+try:
+    # Without TensorFlow Keras cannot even be imported, unless it is told what to run on instead.
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    import keras
+except ImportError as error:
+    raise MissingPackageError("keras", "keras") from error
+
+_NO_KEYS: Mapping[str, Key] = {}
+_SEED = "seed_generator_state"
+
+
+class KerasModel:
+    """A Keras model as `init` and `apply`, to be used as those of a linen module.
+
+    Weights that are trained are in the collection `params`, all others (such as the statistics of a batch
+    normalisation) in `state`, under the names of their layers. A Keras model comes with its weights: `init` gives
+    these, whatever the key. Random layers draw from the key `dropout`, so that in a loop they are a function of the
+    root key and the step. What layers add as losses is in the collection `losses`, which a `Task` adds to its loss.
+
+    Example:
+        model = KerasModel(keras.Sequential([keras.Input([64]), keras.layers.Dense(10)]))
+        loop = TrainLoop(
+            init=model.init,
+            task=TrainTask(apply=model.apply, optimizer=optax.adam(1e-3), loss=cross_entropy, data=stream),
+            collections={"apply": ["dropout"]},
+        )
+        evaluate = EvalLoop(task=EvalTask(apply=model.eval_apply, metrics={"accuracy": accuracy}, data=held_out))
+
+    Args:
+        model: One that is built: its layers know the shapes of their inputs.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        if not isinstance(model, keras.Model):
+            raise ArgumentError(f"{model!r} is no keras.Model. Give one, such as keras.Sequential([...]).")
+        if keras.backend.backend() != "jax":
+            raise ArgumentError(
+                f"Keras runs on {keras.backend.backend()}, but a loop needs JAX. Set the variable KERAS_BACKEND to jax "
+                f"before Keras is imported."
+            )
+        if not model.built:
+            raise ArgumentError(
+                f"The model {model.name!r} has no weights yet. Begin it with keras.Input(shape), or call it on a batch."
+            )
+        self._model = model
+        self._trained = _paths(model, model.trainable_variables)
+        self._others = _paths(model, model.non_trainable_variables)
+
+    def init(self, rngs: Mapping[str, Key], *inputs: Any) -> Variables:
+        """The weights that the model has, whatever the keys and the inputs."""
+        return self._as_variables(
+            [jax.numpy.copy(each.value) for each in self._model.trainable_variables],
+            [jax.numpy.copy(each.value) for each in self._model.non_trainable_variables],
+        )
+
+    def apply(
+        self, variables: Variables, *inputs: Any, rngs: Mapping[str, Key] = _NO_KEYS, mutable: Any = False
+    ) -> Any:
+        """The outputs in training mode; with `mutable` a pair of them and the changed collections."""
+        if "dropout" not in rngs and any(path[-1] == _SEED for path in self._others):
+            raise InvalidRngError(f'{self._model.name} needs PRNG for "dropout"')
+        return self._run(variables, inputs, rngs, mutable, training=True)
+
+    def eval_apply(
+        self, variables: Variables, *inputs: Any, rngs: Mapping[str, Key] = _NO_KEYS, mutable: Any = False
+    ) -> Any:
+        """The outputs in evaluation mode; otherwise as `apply`."""
+        return self._run(variables, inputs, rngs, mutable, training=False)
+
+    def bind(self, variables: Variables) -> keras.Model:
+        """The Keras model itself, with these weights in the place of its own: to be saved, or called.
+
+        Example:
+            model.bind({"params": checkpoint.model_params, **checkpoint.model_state}).save("model.keras")
+        """
+        params, state = _flat(variables, "params"), _flat(variables, "state")
+        for paths, weights, values in (
+            (self._trained, self._model.trainable_variables, params),
+            (self._others, self._model.non_trainable_variables, state),
+        ):
+            for path, weight in zip(paths, weights, strict=True):
+                if path[-1] != _SEED:
+                    weight.assign(values[path])
+        return self._model
+
+    def _run(
+        self, variables: Variables, inputs: tuple[Any, ...], rngs: Mapping[str, Key], mutable: Any, *, training: bool
+    ) -> Any:
+        params, state = _flat(variables, "params"), _flat(variables, "state")
+        # A functional model takes several inputs as a list.
+        is_listed = len(inputs) > 1 and len(getattr(self._model, "inputs", None) or ()) == len(inputs)
+        # Keras's own layers add a bias without saying how.
+        with jax.numpy_rank_promotion("allow"):
+            outputs, others, losses = self._model.stateless_call(
+                [params[path] for path in self._trained],
+                [_seed(rngs, index) if path[-1] == _SEED else state[path] for index, path in enumerate(self._others)],
+                *([list(inputs)] if is_listed else inputs),
+                training=training,
+                return_losses=True,
+            )
+        if mutable is False:
+            return outputs
+        changed = {**self._as_variables([], others), "losses": {"keras": tuple(losses)}}
+        return outputs, {name: part for name, part in changed.items() if name != "params" and in_filter(mutable, name)}
+
+    def _as_variables(self, trained: Sequence[Any], others: Sequence[Any]) -> dict[str, Any]:
+        params = dict(zip(self._trained, trained, strict=False))
+        state = {path: value for path, value in zip(self._others, others, strict=True) if path[-1] != _SEED}
+        named = {"params": unflatten_dict(params)}
+        return {**named, "state": unflatten_dict(state)} if state else named
+
+
+def _paths(model: keras.Model, weights: Sequence[Any]) -> list[tuple[str, ...]]:
+    """The names of weights, without that of the model, which depends on how many have been made before."""
+    paths = [tuple(each.path.removeprefix(f"{model.name}/").split("/")) for each in weights]
+    twice = sorted({"/".join(path) for path in paths if path[-1] != _SEED and paths.count(path) > 1})
+    if twice:
+        raise ArgumentError(f"The model {model.name!r} has several weights called {', '.join(twice)}. Name its layers.")
+    return paths
+
+
+def _flat(variables: Variables, name: str) -> dict[tuple[str, ...], Any]:
+    return dict(flatten_dict(dict(variables.get(name, {}))))
+
+
+def _seed(rngs: Mapping[str, Key], index: int) -> Any:
+    """The state of a seed: that of the step's key, another one for each layer."""
+    key = jax.random.fold_in(rngs.get("dropout", jax.random.key(0)), index)
+    return jax.random.bits(key, (2,), "uint32")

@@ -1,0 +1,225 @@
+"""`trellis data`: vocabularies, and records to pretrain and to fine-tune on."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trellis.cli.words import Once, Parser
+from trellis.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from trellis.nlp.data import Split, Tokenizer
+
+_TOKENIZATIONS = ("WordPiece", "SentencePiece")
+_TASK_TYPES = ("classification", "regression", "squad")
+_FORMATS = ("tfrecord", "columns")
+
+_FINETUNING = """\
+  trellis data finetuning --classification_task_name=MRPC --input_data_dir=glue/MRPC --vocab_file=vocab.txt \\
+    --train_data_output_path=mrpc/train.tfrecord --eval_data_output_path=mrpc/dev.tfrecord \\
+    --meta_data_file_path=mrpc/meta.json
+
+  trellis data finetuning --fine_tuning_task_type=squad --squad_data_file=train-v1.1.json --max_seq_length=384 \\
+    --vocab_file=vocab.txt --train_data_output_path=squad/train.tfrecord --meta_data_file_path=squad/meta.json
+"""
+_PRETRAINING = """\
+The text has a sentence a line, and an empty line between documents.
+
+  trellis data pretraining --input_file='text/*.txt' --output_file=a.tfrecord,b.tfrecord --vocab_file=vocab.txt
+"""
+_VOCABULARY = """\
+  trellis data vocabulary --input_file='text/*.txt' --output_file=vocab.txt --vocab_size=8000
+"""
+
+
+def add_vocabulary_flags(parser: Parser) -> None:
+    """Adds what `vocabulary` needs to know."""
+    parser.epilog = _VOCABULARY
+    _add(parser, "input_file", str, None, "text, as paths or patterns separated by commas", required=True)
+    _add(parser, "output_file", str, None, "where the vocabulary goes", required=True)
+    _add(parser, "vocab_size", int, 30522, "how many tokens it may have")
+    _add(parser, "min_frequency", int, 2, "how often pieces must meet to be joined (WordPiece)")
+    _add(parser, "tokenization", str, "WordPiece", "what it is for", choices=_TOKENIZATIONS)
+    _add(parser, "do_lower_case", _boolean, True, "whether case does not count")
+
+
+def add_finetuning_flags(parser: Parser) -> None:
+    """Adds the published flags."""
+    parser.epilog = _FINETUNING
+    _add(parser, "fine_tuning_task_type", str, "classification", "the kind of task", choices=_TASK_TYPES)
+    _add(parser, "classification_task_name", str, "MNLI", "a task of GLUE or SuperGLUE, such as MRPC")
+    _add(parser, "input_data_dir", str, None, "the folder with the task's files, such as train.tsv")
+    _add(parser, "mnli_type", str, "matched", "which of MNLI's files", choices=("matched", "mismatched"))
+    _add(parser, "squad_data_file", str, None, "SQuAD's JSON file")
+    _add(parser, "doc_stride", int, 128, "by how many tokens windows over a long passage differ")
+    _add(parser, "max_query_length", int, 64, "of questions, in tokens; longer ones are cut")
+    _add(parser, "version_2_with_negative", _boolean, False, "whether some questions have no answer")
+    _add(parser, "train_data_output_path", str, None, "where examples to train on go")
+    _add(parser, "eval_data_output_path", str, None, "where examples to validate with go")
+    _add(parser, "test_data_output_path", str, None, "where examples without labels go")
+    _add(parser, "meta_data_file_path", str, None, "where sizes and labels are written", required=True)
+    _add(parser, "max_seq_length", int, 128, "of a sequence, in tokens; longer ones are cut")
+    _add(parser, "output_format", str, "tfrecord", "what is written", choices=_FORMATS)
+    _add_tokenizer_flags(parser)
+
+
+def add_pretraining_flags(parser: Parser) -> None:
+    """Adds the published flags."""
+    parser.epilog = _PRETRAINING
+    _add(parser, "input_file", str, None, "text, as paths or patterns separated by commas", required=True)
+    _add(parser, "output_file", str, None, "TFRecord files, separated by commas", required=True)
+    _add(parser, "max_seq_length", int, 128, "of a sequence, in tokens")
+    _add(parser, "max_predictions_per_seq", int, 20, "how many tokens of a sequence are masked at most")
+    _add(parser, "masked_lm_prob", float, 0.15, "the share of tokens that is masked")
+    _add(parser, "short_seq_prob", float, 0.1, "how often sequences are shorter")
+    _add(parser, "do_whole_word_mask", _boolean, False, "whether words are masked whole")
+    _add(parser, "max_ngram_size", int, None, "up to how many words in a row are masked; needs whole words")
+    _add(parser, "dupe_factor", int, 10, "how often the text is used, masked anew each time")
+    _add(parser, "random_seed", int, 12345, "of pairs, masks and order")
+    _add(parser, "gzip_compress", _boolean, False, "whether the files are compressed")
+    _add(parser, "use_v2_feature_names", _boolean, False, "input_word_ids instead of input_ids, and so on")
+    _add(parser, "n_workers", int, None, "how many processes work; as many as do good")
+    _add_tokenizer_flags(parser)
+
+
+def vocabulary(flags: argparse.Namespace) -> None:
+    """Trains a vocabulary on text."""
+    from trellis.nlp.data import train_vocabulary
+
+    n_tokens = train_vocabulary(
+        _listed(flags.input_file),
+        output_file=flags.output_file,
+        vocab_size=flags.vocab_size,
+        tokenization=flags.tokenization,
+        lower_case=flags.do_lower_case,
+        min_frequency=flags.min_frequency,
+    )
+    print(f"{n_tokens} tokens were written to {flags.output_file}.")
+
+
+def finetuning(flags: argparse.Namespace) -> None:
+    """Makes records of a published task's files."""
+    make: Callable[[argparse.Namespace], dict[str, object]]
+    make = _squad if flags.fine_tuning_task_type == "squad" else _sentences
+    meta = make(flags)
+    sizes = ", ".join(f"{name.split('_')[0]} {size}" for name, size in meta.items() if name.endswith("_data_size"))
+    print(f"Examples: {sizes}. What a model needs to know of them: {flags.meta_data_file_path}")
+
+
+def pretraining(flags: argparse.Namespace) -> None:
+    """Makes masked records of plain text."""
+    from trellis.nlp.data import PretrainingOptions, write_pretraining_data
+
+    n_examples = write_pretraining_data(
+        _listed(flags.input_file),
+        output_files=_listed(flags.output_file),
+        tokenizer=_tokenizer(flags),
+        options=PretrainingOptions(
+            max_seq_length=flags.max_seq_length,
+            max_predictions_per_seq=flags.max_predictions_per_seq,
+            random_seed=flags.random_seed,
+            dupe_factor=flags.dupe_factor,
+            masked_lm_prob=flags.masked_lm_prob,
+            short_seq_prob=flags.short_seq_prob,
+            do_whole_word_mask=flags.do_whole_word_mask,
+            max_ngram_size=flags.max_ngram_size,
+            use_v2_feature_names=flags.use_v2_feature_names,
+            gzip_compress=flags.gzip_compress,
+        ),
+        n_workers=flags.n_workers,
+    )
+    print(f"{n_examples} examples were written to {flags.output_file}.")
+
+
+def _sentences(flags: argparse.Namespace) -> dict[str, object]:
+    from trellis.nlp.data import get_sentence_task, write_sentence_data
+
+    task = get_sentence_task(flags.classification_task_name)
+    kind = "regression" if task.labels is None else "classification"
+    if flags.fine_tuning_task_type != kind:
+        raise ArgumentError(f"{task.name} is a {kind}: give --fine_tuning_task_type={kind}.")
+    given: dict[Split, str | None] = {
+        "train": flags.train_data_output_path,
+        "dev": flags.eval_data_output_path,
+        "test": flags.test_data_output_path,
+    }
+    paths = {split: path for split, path in given.items() if path}
+    if not paths:
+        raise ArgumentError("Nothing is to be written: give --train_data_output_path, --eval_… or --test_….")
+    if not flags.input_data_dir:
+        raise ArgumentError(f"--input_data_dir is missing: the folder with {', '.join(task.files.values())}.")
+    for path in paths.values():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    return write_sentence_data(
+        task,
+        input_dir=flags.input_data_dir,
+        output_paths=paths,
+        meta_data_file=flags.meta_data_file_path,
+        tokenizer=_tokenizer(flags),
+        seq_length=flags.max_seq_length,
+        output_format=flags.output_format,
+        mnli_type=flags.mnli_type,
+    )
+
+
+def _squad(flags: argparse.Namespace) -> dict[str, object]:
+    from trellis.nlp.data import Skipped, Windows, write_question_data
+
+    if not flags.squad_data_file or not flags.train_data_output_path:
+        missing = "--train_data_output_path" if flags.squad_data_file else "--squad_data_file"
+        raise ArgumentError(f"{missing} is missing. Validation needs no records: it reads SQuAD's JSON.")
+    skipped = Skipped()
+    meta = write_question_data(
+        flags.squad_data_file,
+        output_path=flags.train_data_output_path,
+        meta_data_file=flags.meta_data_file_path,
+        tokenizer=_tokenizer(flags),
+        windows=Windows(flags.max_seq_length, flags.doc_stride, flags.max_query_length),
+        version_2_with_negative=flags.version_2_with_negative,
+        output_format=flags.output_format,
+        skipped=skipped,
+    )
+    if skipped.ids:
+        print(skipped, file=sys.stderr)
+    return meta
+
+
+def _tokenizer(flags: argparse.Namespace) -> "Tokenizer":
+    from trellis.nlp.data import build_tokenizer
+
+    name = "vocab_file" if flags.tokenization == "WordPiece" else "sp_model_file"
+    file = getattr(flags, name)
+    if not file:
+        raise ArgumentError(f"--{name} is missing: --tokenization={flags.tokenization} needs it.")
+    return build_tokenizer(file, tokenization=flags.tokenization, lower_case=flags.do_lower_case)
+
+
+def _add_tokenizer_flags(parser: Parser) -> None:
+    _add(parser, "tokenization", str, "WordPiece", "how text is cut into tokens", choices=_TOKENIZATIONS)
+    _add(parser, "vocab_file", str, None, "the vocabulary for WordPiece, a token a line")
+    _add(parser, "sp_model_file", str, None, "the model for SentencePiece")
+    _add(parser, "do_lower_case", _boolean, True, "whether case does not count")
+
+
+def _add(parser: Parser, name: str, kind: Any, default: object, text: str, **options: Any) -> None:
+    shown = "" if default is None else f"; the default is {str(default).lower() if kind is _boolean else default}"
+    if "choices" in options:
+        text = f"{text}: {' or '.join(options['choices'])}"
+    if kind is _boolean:
+        options |= {"nargs": "?", "const": True}
+    metavar = {int: "N", float: "X", _boolean: "BOOL"}.get(kind, "TEXT")
+    parser.add_argument(
+        f"--{name}", action=Once, type=kind, default=default, metavar=metavar, help=text + shown, **options
+    )
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,64 @@
+"""`trellis export`: the model of a run, to be served."""
+
+import argparse
+from pathlib import Path
+
+from trellis.cli.experiment_flags import add_experiment_flags, resolved
+from trellis.cli.words import Once, Parser
+from trellis.errors import ArgumentError
+
+_EPILOG = """\
+What is written answers without the code of the model:
+
+  model = trellis.load_model("served/digits")
+  outputs = model(inputs)
+
+The config is that of the run, from its params.yaml, unless --config_file names another.
+
+  trellis export --experiment=digits/classifier --model_dir=runs/digits --output_dir=served/digits
+"""
+
+
+def add_flags(parser: Parser) -> None:
+    """Adds the flags that say what to export, and where to."""
+    parser.epilog = _EPILOG
+    parser.add_argument("--model_dir", action=Once, required=True, metavar="DIR", help="where the run was written")
+    where = "where to write the served model: a directory that is not there yet, or empty"
+    parser.add_argument("--output_dir", action=Once, required=True, metavar="DIR", help=where)
+    which = "a checkpoint file, such as runs/digits/best/highest_…; the default is the newest in --model_dir"
+    parser.add_argument("--checkpoint_file", action=Once, metavar="DIR", help=which)
+    size = "the size of the batches that it takes; the default is any"
+    parser.add_argument("--batch_size", action=Once, type=int, metavar="N", help=size)
+    platforms = "what to export for, such as cpu,cuda; the default is cpu,cuda,tpu, or this machine's if that fails"
+    parser.add_argument("--platforms", action=Once, default="", metavar="NAMES", help=platforms)
+    add_experiment_flags(parser)
+
+
+def export(flags: argparse.Namespace) -> None:
+    """Exports a run's model; tells what was written and how to use it."""
+    directory = Path(flags.model_dir)
+    own = directory / "params.yaml"
+    if not directory.is_dir():
+        raise ArgumentError(f"--model_dir: there is no directory `{directory}`. Give that of a run.")
+    if flags.batch_size is not None and flags.batch_size < 1:
+        raise ArgumentError(f"--batch_size is {flags.batch_size}, but a batch has at least one example.")
+    if not flags.config_file and own.is_file():
+        flags.config_file = [str(own)]
+    params = resolved(flags, mode="eval")
+    # JAX is loaded here, when all that can be known without it is known to be right.
+    from trellis.experiments import export_experiment
+    from trellis.serving import load_model
+
+    written = export_experiment(
+        params,
+        model_dir=directory,
+        output_dir=flags.output_dir,
+        checkpoint_file=flags.checkpoint_file,
+        batch_size=flags.batch_size,
+        platforms=[name for name in flags.platforms.split(",") if name] or None,
+    )
+    model = load_model(written)
+    print(f"Step {model.manifest.metadata['step']}, for {', '.join(model.manifest.platforms)}:")
+    print("\n".join(f"  {signature!r}" for signature in model.signatures.values()))
+    print(f"Written to:  {written}")
+    print(f'To use it:   model = trellis.load_model("{written}")')

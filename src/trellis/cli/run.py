@@ -1,0 +1,91 @@
+"""`trellis run`: a user's own training code, between artifacts."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from trellis import executor
+from trellis.cli.words import Once, Parser
+from trellis.errors import ArgumentError, RunFailedError
+
+_EPILOG = """\
+The module has a function run_fn(fn_args), which trains and writes its model to fn_args.serving_model_dir.
+Exit codes: 0 done, 1 the run failed, 2 bad input. If it failed, a model that was there before is there again.
+
+  trellis run --module_file=my_module.py --examples=data --model=out/model --train_steps=1000
+"""
+_INPUTS = {
+    "schema": "what the examples hold: a schema file, or the directory of one",
+    "transform_graph": "how raw examples were transformed",
+    "base_model": "a model to start from",
+    "hyperparameters": "the result of a tuning: a JSON file, or the directory of one",
+    "statistics": "statistics of the examples",
+}
+_SOURCES = {
+    "module_file": ("FILE", "the file of your module; or give one of the next two"),
+    "module_path": ("NAME", "the dotted name of your module, or NAME@WHEEL"),
+    "run_fn": ("NAME", "the dotted name of your function, such as trellis.experiments.run_fn"),
+}
+
+
+def add_flags(parser: Parser) -> None:
+    """Adds the flags: artifacts and properties of the executor, under their own names."""
+    parser.epilog = _EPILOG
+    for name, (metavar, text) in _SOURCES.items():
+        parser.add_argument(f"--{name}", action=Once, metavar=metavar, help=text)
+    text = "a directory of examples in splits, Split-train and Split-eval; as often as you like"
+    parser.add_argument("--examples", action="append", required=True, metavar="DIR", help=text)
+    where = "where the model goes; it is replaced when the run has succeeded"
+    parser.add_argument("--model", action=Once, required=True, metavar="DIR", help=where)
+    where = "where checkpoints, summaries and logs go; the default is that of the model with _run behind it"
+    parser.add_argument("--model_run", action=Once, metavar="DIR", help=where)
+    for name, text in _INPUTS.items():
+        parser.add_argument(f"--{name}", action=Once, metavar="DIR", help=text)
+    for side, verb in (("train", "train"), ("eval", "evaluate")):
+        text = f"steps to {verb}; the default leaves it to the run_fn"
+        parser.add_argument(f"--{side}_steps", action=Once, type=int, default=0, metavar="N", help=text)
+        text = f"splits to {verb} on, separated by commas; the default is {side}"
+        parser.add_argument(f"--{side}_splits", action=Once, default=side, metavar="NAMES", help=text)
+    text = "settings of your own, as JSON: '{\"learning_rate\": 0.1}'"
+    parser.add_argument("--custom_config", action=Once, default="", metavar="JSON", help=text)
+    text = "in how many processes to run; the default is 1"
+    parser.add_argument("--workers", action=Once, type=int, metavar="N", help=text)
+    text = "seconds after which the run is stopped; the default is never"
+    parser.add_argument("--timeout", action=Once, type=float, metavar="SECONDS", help=text)
+
+
+def run(flags: argparse.Namespace) -> None:
+    """Runs a module in a process of its own, and tells where its model lies."""
+    inputs: dict[str, Any] = {"examples": [executor.Examples(uri) for uri in flags.examples]}
+    inputs |= {name: [executor.Artifact(uri)] for name in _INPUTS if (uri := getattr(flags, name))}
+    model_run = flags.model_run or f"{flags.model.rstrip('/')}_run"
+    outputs: dict[str, Any] = {"model": [executor.Model(flags.model)], "model_run": [executor.ModelRun(model_run)]}
+    try:
+        executor.Executor(is_apart=True).Do(inputs, outputs, _exec_properties(flags))
+    except RunFailedError as error:
+        print("\n".join([str(error), *getattr(error, "__notes__", ())]), file=sys.stderr)
+        sys.exit(1)
+    print(f"Done. The model: {executor.serving_model_dir(flags.model)}")
+    if Path(model_run).is_dir():
+        print(f"The run:         {model_run}")
+
+
+def _exec_properties(flags: argparse.Namespace) -> dict[str, Any]:
+    properties: dict[str, Any] = {name: getattr(flags, name) for name in _SOURCES if getattr(flags, name)}
+    for side in ("train", "eval"):
+        splits = [name for name in getattr(flags, f"{side}_splits").split(",") if name]
+        properties[f"{side}_args"] = {"splits": splits, "num_steps": getattr(flags, f"{side}_steps")}
+    return properties | {"custom_config": _custom_config(flags)}
+
+
+def _custom_config(flags: argparse.Namespace) -> Any:
+    """The user's settings, with how to run them among them."""
+    given = {name: value for name in ("workers", "timeout") if (value := getattr(flags, name)) is not None}
+    try:
+        config = executor.read_custom_config(vars(flags)) or {}
+    except ArgumentError:
+        return flags.custom_config  # told together with all else that is wrong
+    return (
+        {**config, executor.RUN_ARGS: {**config.get(executor.RUN_ARGS, {}), **given}} if given else flags.custom_config
+    )

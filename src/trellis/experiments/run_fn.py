@@ -1,0 +1,131 @@
+"""Our own `run_fn`: a registered experiment as a step of a pipeline."""
+
+import importlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trellis.config import Given, Origin
+from trellis.errors import ArgumentError
+from trellis.executor import FnArgs
+from trellis.experiments.experiment import ExperimentConfig
+from trellis.experiments.modes import run_experiment
+from trellis.experiments.overrides import resolve
+from trellis.experiments.requirements import check_mode
+from trellis.extensions import newest_file
+from trellis.spelling import nearest
+
+_BUILT_IN = "trellis.experiments.digits"
+_CHECKPOINT = "checkpoint"
+_SETTINGS = ("experiment", "module", "mode", "config_file", "params_override", "set")
+_FIELDS = {
+    "train_files": "task.train_data.input_path",
+    "eval_files": "task.validation_data.input_path",
+    "train_steps": "trainer.train_steps",
+    "eval_steps": "trainer.validation_steps",
+    "base_model": "task.init_checkpoint",
+}
+"""The fields of FnArgs, each with the one value of an experiment that it sets."""
+
+
+def run_fn(fn_args: FnArgs) -> None:
+    """Runs an experiment on the artifacts of a pipeline, and leaves its model in `serving_model_dir`.
+
+    `custom_config` names the experiment, and may change it as the flags of `trellis train` do: `experiment`, `module`,
+    `mode`, `config_file`, `params_override`, `set`. Then come what the pipeline says (files, steps, a base model) and
+    what a tuning has found, whose hyperparameters are named by their dotted paths. The run is in `model_run_dir`, and
+    goes on there if it is started again.
+
+    Example:
+        trellis run --run_fn=trellis.experiments.run_fn --examples=data --model=out/model \
+          --custom_config='{"experiment": "digits/classifier"}' --train_steps=500
+    """
+    if int(os.environ.get("JAX_NUM_PROCESSES", "1")) > 1:
+        raise ArgumentError(
+            "An experiment is run by one worker, which uses all devices of its machine. Leave out workers."
+        )
+    settings = _settings(fn_args.custom_config or {})
+    params = _resolved(settings, fn_args)
+    model_dir = Path(str(fn_args.model_run_dir))
+    run_experiment(params, mode=settings["mode"], model_dir=model_dir)
+    _publish(params, model_dir, Path(str(fn_args.serving_model_dir)))
+
+
+def _settings(custom_config: Mapping[str, Any]) -> dict[str, Any]:
+    unknown = [name for name in custom_config if name not in _SETTINGS]
+    if unknown:
+        close = nearest(unknown[0], _SETTINGS)
+        meant = f" Did you mean {close!r}?" if close else ""
+        raise ArgumentError(f"custom_config has no {unknown[0]!r}.{meant} It takes {', '.join(_SETTINGS)}.")
+    if not custom_config.get("experiment"):
+        raise ArgumentError("custom_config names no experiment. Give one, such as {'experiment': 'digits/classifier'}.")
+    mode = custom_config.get("mode", "train_and_eval")
+    check_mode(mode)
+    if "train" not in mode:
+        raise ArgumentError(f"custom_config: mode {mode!r} trains nothing, so there would be no model to serve.")
+    return {**custom_config, "mode": mode}
+
+
+def _resolved(settings: Mapping[str, Any], fn_args: FnArgs) -> ExperimentConfig:
+    for name in (_BUILT_IN, *_listed(settings.get("module"))):
+        _import(name)
+    return resolve(
+        settings["experiment"],
+        config_file=_listed(settings.get("config_file")),
+        params_override=settings.get("params_override", ""),
+        settings=_listed(settings.get("set")),
+        values=[*_pipeline_values(fn_args), *_tuned_values(fn_args.hyperparameters or {})],
+        mode=settings["mode"],
+    )
+
+
+def _pipeline_values(fn_args: FnArgs) -> Iterator[Given]:
+    for name, path in _FIELDS.items():
+        value = getattr(fn_args, name)
+        if name == "base_model" and value and Path(value, _CHECKPOINT).is_dir():
+            value = str(Path(value, _CHECKPOINT))
+        if value:
+            yield _given(path, value, Origin(f"fn_args.{name}", form="flag"))
+
+
+def _tuned_values(hyperparameters: Mapping[str, Any]) -> Iterator[Given]:
+    # A tuner writes the space that it has searched, and the values that it has found in there.
+    found = hyperparameters["values"] if isinstance(hyperparameters.get("values"), Mapping) else hyperparameters
+    for path, value in found.items():
+        yield _given(path, value, Origin(f"fn_args.hyperparameters[{path!r}]", form="flag"))
+
+
+def _given(path: str, value: Any, origin: Origin) -> Given:
+    given = Given([Given(each, origin) for each in value] if isinstance(value, list) else value, origin)
+    for name in reversed(path.split(".")):
+        given = Given({name: given}, origin)
+    return given
+
+
+def _listed(given: str | Sequence[str] | None) -> list[str]:
+    return [given] if isinstance(given, str) else list(given or ())
+
+
+def _import(name: str) -> None:
+    if name.endswith(".py"):
+        sys.path.insert(0, str(Path(name).resolve().parent))
+        name = Path(name).stem
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        error.add_note(f"That was while importing {name!r} of custom_config['module'].")
+        raise
+
+
+def _publish(params: ExperimentConfig, model_dir: Path, serving_dir: Path) -> None:
+    """Copies the best checkpoint file, or else the newest, with the config that it belongs to."""
+    subdir = params.trainer.best_checkpoint_export_subdir
+    best = sorted((model_dir / subdir).glob("*est_*_[0-9]*")) if subdir else []
+    source = best[-1] if best else newest_file(model_dir)
+    assert source is not None  # a run that trains leaves the checkpoint of its last step
+    serving_dir.mkdir(parents=True)
+    shutil.copytree(source, serving_dir / _CHECKPOINT)
+    shutil.copy(model_dir / "params.yaml", serving_dir)

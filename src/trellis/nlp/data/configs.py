@@ -1,0 +1,130 @@
+"""Settings of streams of text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from trellis.data import DataConfig
+
+FileType = Literal["tfrecord", "tfrecord_compressed"]
+Tokenization = Literal["WordPiece", "SentencePiece"]
+LabelType = Literal["int", "float"]
+
+_NO_EFFECT = {**DataConfig.no_effect, "file_type": "the content of a file tells what it is"}
+
+
+@dataclass
+class BertPretrainDataConfig(DataConfig):
+    """Examples that `trellis data pretraining` has made, masked and all."""
+
+    global_batch_size: int = 512
+    is_training: bool | None = True
+    seq_length: int = 512
+    max_predictions_per_seq: int = 76
+    use_next_sentence_label: bool = True
+    use_position_id: bool = False
+    use_v2_feature_names: bool = False
+    file_type: FileType = "tfrecord"
+
+    no_effect: ClassVar[Mapping[str, str]] = {**_NO_EFFECT, "use_v2_feature_names": "both kinds of names are read"}
+
+
+@dataclass
+class BertPretrainTextDataConfig(DataConfig):
+    """Text to pretrain on, one sentence a line and an empty line between documents; masked anew in each epoch."""
+
+    doc_batch_size: int = 8
+    global_batch_size: int = 512
+    is_training: bool | None = True
+    seq_length: int = 512
+    max_predictions_per_seq: int = 76
+    use_next_sentence_label: bool = True
+    text_field_names: list[str] = field(default_factory=lambda: ["text"])
+    """In files of rows, the columns with text; each row is a document."""
+    vocab_file_path: str = ""
+    """A vocabulary for WordPiece, or a model for SentencePiece."""
+    masking_rate: float = 0.15
+    use_whole_word_masking: bool = False
+    file_type: FileType = "tfrecord"
+    tokenization: Tokenization = "WordPiece"
+    lower_case: bool = True
+    max_ngram_size: int | None = None
+    """Masks up to so many words in a row; needs whole words."""
+    pack_sequences: bool = False
+    """Whether several short sequences share a row, kept apart by `segment_ids`; without next sentences only."""
+    cache_dir: str = ""
+    """Where tokens are kept; the default is beside the files."""
+
+    no_effect: ClassVar[Mapping[str, str]] = {**_NO_EFFECT, "doc_batch_size": "documents are tokenized before training"}
+
+
+@dataclass
+class SentencePredictionDataConfig(DataConfig):
+    """Examples that `trellis data finetuning` has made of sentences or pairs of them."""
+
+    global_batch_size: int = 32
+    is_training: bool | None = True
+    seq_length: int = 128
+    label_type: LabelType = "int"
+    """`int` for classes, `float` for regression."""
+    include_example_id: bool = False
+    label_field: str = "label_ids"
+    label_name: tuple[str, str] | None = None
+    """A field, and a second name that its labels get in a batch."""
+    file_type: FileType = "tfrecord"
+
+    no_effect: ClassVar[Mapping[str, str]] = _NO_EFFECT
+
+
+@dataclass
+class SentencePredictionTextDataConfig(DataConfig):
+    """Sentences, or pairs of them, in files of rows: TSV, CSV, JSONL."""
+
+    label_type: LabelType = "int"
+    """`int` for classes, `float` for regression."""
+    text_fields: list[str] | None = None
+    """The columns with the text: one, or two for pairs."""
+    label_field: str = "label"
+    global_batch_size: int = 32
+    seq_length: int = 128
+    is_training: bool | None = True
+    tokenization: Tokenization = "WordPiece"
+    vocab_file: str = ""
+    """A vocabulary for WordPiece, or a model for SentencePiece."""
+    lower_case: bool = True
+    preprocessing_hub_module_url: str = ""
+    file_type: FileType = "tfrecord"
+    include_example_id: bool = False
+    label_values: list[str] | None = None
+    """What the labels are called in the files, in the order of their classes; null reads them as numbers."""
+    column_names: list[str] | None = None
+    """The columns of TSV or CSV files that have no header."""
+    cache_dir: str = ""
+    """Where tokens are kept; the default is beside the files."""
+
+    no_effect: ClassVar[Mapping[str, str]] = _NO_EFFECT
+
+
+@dataclass
+class QADataConfig(DataConfig):
+    """Questions with a passage that answers them: SQuAD's JSON, or examples that `trellis data finetuning` has made."""
+
+    global_batch_size: int = 48
+    is_training: bool | None = True
+    seq_length: int = 384
+    version_2_with_negative: bool = False
+    """Whether there are questions without an answer."""
+    input_preprocessed_data_path: str = ""
+    """Where features are kept; the default is beside the files."""
+    doc_stride: int = 128
+    """By how many tokens the windows over a long passage differ."""
+    query_length: int = 64
+    """Of the longest question, in tokens; longer ones are cut."""
+    vocab_file: str = ""
+    """A vocabulary for WordPiece, or a model for SentencePiece."""
+    tokenization: Tokenization = "WordPiece"
+    do_lower_case: bool = True
+    xlnet_format: bool = False
+    file_type: FileType = "tfrecord"
+
+    no_effect: ClassVar[Mapping[str, str]] = _NO_EFFECT

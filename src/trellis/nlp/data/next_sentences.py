@@ -1,0 +1,132 @@
+"""Pairs of spans for pretraining: two that follow each other in a document, or two that do not."""
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trellis.errors import ArgumentError
+from trellis.nlp.data.corpus import Corpus
+from trellis.nlp.data.sequences import Pairs
+
+_N_DRAWS = 10
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """How documents are cut into pairs."""
+
+    seq_length: int
+    seed: int
+    short_seq_prob: float = 0.1
+    """How often a document is cut into shorter sequences, so that a model sees them too."""
+    with_next_sentence: bool = True
+    """Whether sequences have a second span; else each is one span of a document."""
+
+    def __post_init__(self) -> None:
+        """Refuses sequences without room for two tokens."""
+        if self.seq_length < 5:
+            raise ArgumentError(f"seq_length is {self.seq_length}; a pair of spans takes at least 5 tokens.")
+        if not 0 <= self.short_seq_prob <= 1:
+            raise ArgumentError(f"short_seq_prob is {self.short_seq_prob}; it lies between 0 and 1.")
+
+
+class PlannedPairs(NamedTuple):
+    """Pairs in a corpus, and which of them do not follow each other."""
+
+    pairs: Pairs
+    is_random: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.is_random)
+
+
+class _Row(NamedTuple):
+    a_start: int
+    a_length: int
+    b_start: int
+    b_length: int
+    is_random: bool
+
+
+def plan_pairs(corpus: Corpus, *, documents: Iterable[int], pairing: Pairing, n_pass: int = 0) -> PlannedPairs:
+    """Cuts documents into pairs; what becomes of one is a function of (seed, pass, document)."""
+    plan = _pairs_of if pairing.with_next_sentence else _spans_of
+    rows = [
+        row
+        for document in documents
+        for row in plan(corpus, document, pairing, random.Random(f"{pairing.seed}/{n_pass}/{document}"))
+    ]
+    table = np.array(rows, np.int64).reshape(len(rows), len(_Row._fields))
+    return PlannedPairs(Pairs(*table.T[:4]), table[:, 4].astype(bool))
+
+
+def _pairs_of(corpus: Corpus, document: int, pairing: Pairing, rng: random.Random) -> Iterator[_Row]:
+    first, last = (int(bound) for bound in corpus.document_offsets[document : document + 2])
+    offsets = corpus.sentences.offsets[first : last + 1].tolist()
+    n_sentences = last - first
+    budget = pairing.seq_length - 3
+    target = rng.randint(2, budget) if rng.random() < pairing.short_seq_prob else budget
+    start = 0
+    while start < n_sentences:
+        stop = start + 1
+        while stop < n_sentences and offsets[stop] - offsets[start] < target:
+            stop += 1
+        n_chunk = stop - start
+        middle = start + (rng.randint(1, n_chunk - 1) if n_chunk > 1 else 1)
+        is_random = n_chunk == 1 or rng.random() < 0.5
+        span_a = offsets[start], offsets[middle] - offsets[start]
+        if is_random:
+            # What would have followed is not used up: it begins the next pair.
+            span_b = _other_span(corpus, document, target - span_a[1], rng)
+            stop = middle
+        else:
+            span_b = offsets[middle], offsets[stop] - offsets[middle]
+        yield _cut(span_a, span_b, is_random, budget, rng)
+        start = stop
+
+
+def _other_span(corpus: Corpus, document: int, target: int, rng: random.Random) -> tuple[int, int]:
+    """A span of about `target` tokens from another document, if there is one."""
+    other = document
+    for _ in range(_N_DRAWS):
+        other = rng.randrange(corpus.n_documents)
+        if other != document:
+            break
+    first, last = (int(bound) for bound in corpus.document_offsets[other : other + 2])
+    start = rng.randrange(first, last)
+    offsets = corpus.sentences.offsets
+    begin = int(offsets[start])
+    stop = start + 1
+    while stop < last and offsets[stop] - begin < target:
+        stop += 1
+    return begin, int(offsets[stop]) - begin
+
+
+def _cut(span_a: tuple[int, int], span_b: tuple[int, int], is_random: bool, budget: int, rng: random.Random) -> _Row:
+    """Shortens the longer span, token by token, at a random end."""
+    (a_start, n_a), (b_start, n_b) = span_a, span_b
+    # As `sequences.fit` does for arrays.
+    excess = max(n_a + n_b - budget, 0)
+    from_longer = min(excess, abs(n_a - n_b))
+    cut_a = (excess - from_longer) // 2 + (from_longer if n_a > n_b else 0)
+    cut_b = excess - cut_a
+    a_front, b_front = (rng.getrandbits(n).bit_count() if n else 0 for n in (cut_a, cut_b))
+    return _Row(a_start + a_front, n_a - cut_a, b_start + b_front, n_b - cut_b, is_random)
+
+
+def _spans_of(corpus: Corpus, document: int, pairing: Pairing, rng: random.Random) -> Iterator[_Row]:
+    first, last = (int(bound) for bound in corpus.document_offsets[document : document + 2])
+    offsets = corpus.sentences.offsets
+    begin, end = int(offsets[first]), int(offsets[last])
+    budget = pairing.seq_length - 2
+    while begin < end:
+        # Whole sentences where one fits; a longer one is cut.
+        stop = int(np.searchsorted(offsets[first : last + 1], begin + budget, side="right")) - 1 + first
+        limit = int(offsets[stop])
+        limit = limit if limit > begin else min(begin + budget, end)
+        yield _Row(begin, limit - begin, 0, 0, False)
+        begin = limit

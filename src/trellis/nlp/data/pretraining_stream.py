@@ -1,0 +1,167 @@
+"""Batches to pretrain on: masked when they were written, or anew in each epoch."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trellis.data import ExampleStream, Ragged, StackingStream
+from trellis.errors import ConfigError
+from trellis.nlp.data.configs import BertPretrainDataConfig, BertPretrainTextDataConfig
+from trellis.nlp.data.corpus import Corpus
+from trellis.nlp.data.masking import Masked, Masking, example_keys, mask_tokens
+from trellis.nlp.data.next_sentences import Pairing, PlannedPairs, plan_pairs
+from trellis.nlp.data.packing import pack, pack_masked
+from trellis.nlp.data.pretraining_data import build_masking
+from trellis.nlp.data.sequences import Pairs, Sequences, Specials, assemble, gather
+from trellis.nlp.data.stream_parts import example_stream, input_paths, read_features, seed_of
+from trellis.nlp.data.tokenizer import build_tokenizer
+from trellis.tasks import InputContext
+
+Batch = dict[str, NDArray[Any]]
+
+
+def build_pretraining_stream(
+    params: BertPretrainDataConfig | BertPretrainTextDataConfig, context: InputContext | None = None
+) -> StackingStream:
+    """Batches with `input_word_ids`, `input_mask`, `input_type_ids`, `masked_lm_positions`, `_ids` and `_weights`.
+
+    With next sentences there are `next_sentence_labels` (1 if the second does not follow the first), with
+    `use_position_id` there are `position_ids`, and rows that are packed have `segment_ids` and `positions`.
+    """
+    if isinstance(params, BertPretrainTextDataConfig):
+        return _build_text_stream(params, context)
+    length, n_predictions = (params.seq_length,), (params.max_predictions_per_seq,)
+    features: dict[str, Any] = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), (np.int32, length))
+    features |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), (np.int32, n_predictions))
+    features["masked_lm_weights"] = (np.float32, n_predictions)
+    if params.use_next_sentence_label:
+        features["next_sentence_labels"] = (np.int32, (1,))
+    if params.use_position_id:
+        features["position_ids"] = (np.int32, length)
+    examples = read_features(params, features=features, text_config="BertPretrainTextDataConfig")
+    return example_stream(examples, params=params, context=context)
+
+
+class MaskedStream:
+    """Sequences of a corpus, masked anew in each epoch: a batch is a pure function of (seed, step).
+
+    Args:
+        rows: Which sequences share a row; None gives each a row of its own.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        *,
+        planned: PlannedPairs,
+        pairing: Pairing,
+        masking: Masking,
+        order: ExampleStream,
+        rows: Ragged | None = None,
+    ) -> None:
+        self._tokens = corpus.sentences.values
+        self._planned = planned
+        self._pairing = pairing
+        self._masking = masking
+        self._specials = Specials(*masking.special_ids)
+        self._order = order
+        self._rows = rows
+
+    @property
+    def n_batches(self) -> int | None:
+        """How many batches there are; None if the stream is endless."""
+        return self._order.n_batches
+
+    @property
+    def n_examples(self) -> int:
+        """How many rows an epoch has."""
+        return len(self._planned) if self._rows is None else len(self._rows)
+
+    def batch(self, step: int) -> Batch:
+        """The batch of one step."""
+        return self._made(self._order.batch(step), step * self._order.batch_size)
+
+    def stacked_batches(self, step: int, n: int) -> Batch:
+        """The batches of several steps."""
+        size = self._order.batch_size
+        numbers = self._order.stacked_batches(step, n).reshape(-1)
+        made = self._made(numbers, step * size)
+        return {name: values.reshape(n, size, *values.shape[1:]) for name, values in made.items()}
+
+    def _made(self, numbers: NDArray[np.int64], first: int) -> Batch:
+        epochs = (first + np.arange(len(numbers))) // self.n_examples
+        if self._rows is None:
+            return self._one_a_row(numbers, epochs)
+        counts = self._rows.lengths[numbers]
+        members, _ = gather(self._rows, rows=numbers)
+        made, masked = self._masked(members, np.repeat(epochs, counts))
+        return pack_masked(masked, lengths=made.lengths, counts=counts, seq_length=self._pairing.seq_length)
+
+    def _one_a_row(self, numbers: NDArray[np.int64], epochs: NDArray[np.int64]) -> Batch:
+        made, masked = self._masked(numbers, epochs)
+        batch: Batch = {
+            "input_word_ids": masked.ids,
+            "input_mask": made.mask,
+            "input_type_ids": made.types,
+            "masked_lm_positions": masked.positions,
+            "masked_lm_ids": masked.originals,
+            "masked_lm_weights": masked.weights,
+        }
+        if self._pairing.with_next_sentence:
+            batch["next_sentence_labels"] = self._planned.is_random[numbers].astype(np.int32)[:, None]
+        return batch
+
+    def _masked(self, examples: NDArray[np.int64], epochs: NDArray[np.int64]) -> tuple[Sequences, Masked]:
+        pairs = Pairs(*(part[examples] for part in self._planned.pairs))
+        made = assemble(self._tokens, pairs=pairs, seq_length=self._pairing.seq_length, specials=self._specials)
+        keys = example_keys(examples, seed=self._pairing.seed, epochs=epochs)
+        return made, mask_tokens(made.ids, lengths=made.lengths, keys=keys, masking=self._masking)
+
+
+def _build_text_stream(params: BertPretrainTextDataConfig, context: InputContext | None) -> MaskedStream:
+    _check_text(params)
+    seed = seed_of(params, context)
+    tokenizer = build_tokenizer(params.vocab_file_path, tokenization=params.tokenization, lower_case=params.lower_case)
+    masking = build_masking(
+        tokenizer,
+        rate=params.masking_rate,
+        max_predictions=params.max_predictions_per_seq,
+        whole_word=params.use_whole_word_masking,
+        max_ngram_size=params.max_ngram_size,
+    )
+    pairing = Pairing(params.seq_length, seed, with_next_sentence=params.use_next_sentence_label)
+    corpus = Corpus.read(
+        input_paths(params),
+        tokenizer=tokenizer,
+        cache_dir=params.cache_dir,
+        text_fields=list(params.text_field_names),
+    )
+    planned = plan_pairs(corpus, documents=range(corpus.n_documents), pairing=pairing)
+    rows = _packed(planned, masking, params.seq_length) if params.pack_sequences else None
+    n_rows = len(planned) if rows is None else len(rows)
+    order = example_stream(np.arange(n_rows), params=params, context=context)
+    return MaskedStream(corpus, planned=planned, pairing=pairing, masking=masking, order=order, rows=rows)
+
+
+def _packed(planned: PlannedPairs, masking: Masking, seq_length: int) -> Ragged:
+    """Rows in which both the sequences and what is to be guessed of them have room."""
+    lengths = planned.pairs.lengths
+    # As many tokens as a sequence takes, or the share of them that its predictions take of all predictions.
+    shares = -(-masking.n_chosen(lengths) * seq_length // masking.max_predictions)
+    return pack(np.maximum(lengths, shares), capacity=seq_length)
+
+
+def _check_text(params: BertPretrainTextDataConfig) -> None:
+    if not params.vocab_file_path:
+        raise ConfigError(f"vocab_file_path is empty. Name the vocabulary to tokenize {params.input_path} with.")
+    if params.pack_sequences and params.use_next_sentence_label:
+        raise ConfigError(
+            "pack_sequences and use_next_sentence_label are both true, but a row has one label only. "
+            "Set use_next_sentence_label to false to pack."
+        )
+    if len(params.text_field_names) > 1 and params.use_next_sentence_label:
+        raise ConfigError(
+            f"text_field_names has {len(params.text_field_names)} columns, but next sentences come from one. "
+            "Name one, or set use_next_sentence_label to false."
+        )

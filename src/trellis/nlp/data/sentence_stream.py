@@ -1,0 +1,98 @@
+"""Batches of sentences, or pairs of them, with labels."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trellis.data import Columns, ExampleStream, Ragged
+from trellis.errors import ConfigError
+from trellis.nlp.data.configs import SentencePredictionDataConfig, SentencePredictionTextDataConfig
+from trellis.nlp.data.sentence_data import read_sentences_columns
+from trellis.nlp.data.sentence_tasks import SentenceFields
+from trellis.nlp.data.sequences import Pairs, Specials, assemble, gather
+from trellis.nlp.data.stream_parts import example_stream, input_paths, read_features
+from trellis.nlp.data.tokenizer import build_tokenizer
+from trellis.tasks import InputContext
+
+_DTYPES = {"int": np.int32, "float": np.float32}
+
+
+def build_sentence_stream(
+    params: SentencePredictionDataConfig | SentencePredictionTextDataConfig, context: InputContext | None = None
+) -> ExampleStream:
+    """Batches with `input_word_ids`, `input_mask`, `input_type_ids` and the label, by the name of its field.
+
+    Text is tokenized once, and cut to `seq_length` when a batch is made.
+    """
+    if isinstance(params, SentencePredictionTextDataConfig):
+        return example_stream(_read_text(params), params=params, context=context)
+    length = (params.seq_length,)
+    features: dict[str, Any] = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), (np.int32, length))
+    features[params.label_field] = (_DTYPES[params.label_type], ())
+    if params.include_example_id:
+        features["example_id"] = (np.int32, ())
+    text_config = "the experiments …/sentence_prediction_text"
+    examples = read_features(params, features=features, text_config=text_config)
+    if params.label_name is not None:
+        field, name = params.label_name
+        examples = examples.with_name(name, of=field)
+    return example_stream(examples, params=params, context=context)
+
+
+class SentencePairs:
+    """Tokens of sentences as examples, made into sequences when they are taken."""
+
+    def __init__(self, columns: Columns, *, seq_length: int, specials: Specials, names: dict[str, str]) -> None:
+        first, second = columns["a"], columns["b"]
+        assert isinstance(first, Ragged) and isinstance(second, Ragged)
+        self._first, self._second = first, second
+        self._rest = columns.select(list(names))
+        self._names = names
+        self._seq_length = seq_length
+        self._specials = specials
+
+    def __len__(self) -> int:
+        return len(self._rest)
+
+    def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
+        """Gathers examples."""
+        rows = np.asarray(indices, np.int64)
+        # No more of a text than a sequence holds: nothing behind that can be used.
+        a_tokens, a_starts = gather(self._first, rows=rows, longest=self._seq_length)
+        b_tokens, b_starts = gather(self._second, rows=rows, longest=self._seq_length)
+        a_lengths, b_lengths = (
+            ragged.offsets[rows + 1] - ragged.offsets[rows] for ragged in (self._first, self._second)
+        )
+        pairs = Pairs(a_starts, a_lengths, b_starts + len(a_tokens), b_lengths).cut(self._seq_length)
+        tokens = np.concatenate([a_tokens, b_tokens])
+        made = assemble(tokens, pairs=pairs, seq_length=self._seq_length, specials=self._specials)
+        rest = self._rest.take(rows)
+        return {
+            "input_word_ids": made.ids,
+            "input_mask": made.mask,
+            "input_type_ids": made.types,
+            **{name: rest[column] for column, name in self._names.items()},
+        }
+
+
+def _read_text(params: SentencePredictionTextDataConfig) -> SentencePairs:
+    if not params.text_fields or len(params.text_fields) > 2:
+        raise ConfigError(f"text_fields is {params.text_fields}. Name the column with the text, or two for pairs.")
+    if params.preprocessing_hub_module_url:
+        raise ConfigError("preprocessing_hub_module_url has no meaning here: give the vocabulary as vocab_file.")
+    if not params.vocab_file:
+        raise ConfigError(f"vocab_file is empty. Name the vocabulary to tokenize {params.input_path} with.")
+    tokenizer = build_tokenizer(params.vocab_file, tokenization=params.tokenization, lower_case=params.lower_case)
+    fields = SentenceFields(
+        texts=list(params.text_fields),
+        label=params.label_field,
+        label_values=None if params.label_values is None else list(params.label_values),
+        is_regression=params.label_type == "float",
+        column_names=None if params.column_names is None else list(params.column_names),
+    )
+    columns = read_sentences_columns(
+        input_paths(params), fields=fields, tokenizer=tokenizer, cache_dir=params.cache_dir
+    )
+    names = {"label": params.label_field} | ({"number": "example_id"} if params.include_example_id else {})
+    return SentencePairs(columns, seq_length=params.seq_length, specials=Specials.of(tokenizer), names=names)

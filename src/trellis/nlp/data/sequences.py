@@ -1,0 +1,101 @@
+"""Sequences: one or two spans of tokens between special ones, as a model reads them."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trellis.data import Ragged
+from trellis.nlp.data.tokenizer import CLS, PAD_ID, SEP, Tokenizer
+
+Ints = NDArray[np.int64]
+
+
+class Pairs(NamedTuple):
+    """Where the two spans of each sequence lie in an array of tokens; a second one may be empty, or always is."""
+
+    a_starts: Ints
+    a_lengths: Ints
+    b_starts: Ints
+    b_lengths: Ints
+
+    @property
+    def n_special(self) -> Ints:
+        """How many special tokens each sequence gets."""
+        return 2 + (self.b_lengths > 0)
+
+    @property
+    def lengths(self) -> Ints:
+        """How long each sequence is, special tokens included."""
+        return self.a_lengths + self.b_lengths + self.n_special
+
+    def cut(self, seq_length: int) -> "Pairs":
+        """The same pairs, shortened at their ends to fit sequences of a length."""
+        kept_a, kept_b = fit(self.a_lengths, self.b_lengths, seq_length - self.n_special)
+        return Pairs(self.a_starts, kept_a, self.b_starts, kept_b)
+
+
+class Sequences(NamedTuple):
+    """What a model reads: ids, which of them are no padding, and which span each belongs to."""
+
+    ids: NDArray[np.int32]
+    mask: NDArray[np.int32]
+    types: NDArray[np.int32]
+    lengths: Ints
+
+
+class Specials(NamedTuple):
+    """The ids that begin and end spans."""
+
+    cls: int
+    sep: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "Specials":
+        """Those of a vocabulary, which must have them."""
+        return cls(tokenizer.id_of(CLS), tokenizer.id_of(SEP))
+
+
+def fit(a_lengths: Ints, b_lengths: Ints, budgets: Ints | int) -> tuple[Ints, Ints]:
+    """What is left of pairs whose longer span loses a token (of two that are equal, the second) until they fit."""
+    excess = np.maximum(a_lengths + b_lengths - budgets, 0)
+    from_longer = np.minimum(excess, np.abs(a_lengths - b_lengths))
+    cut_a = (excess - from_longer) // 2 + np.where(a_lengths > b_lengths, from_longer, 0)
+    return a_lengths - cut_a, b_lengths - (excess - cut_a)
+
+
+def assemble(tokens: NDArray[np.integer], *, pairs: Pairs, seq_length: int, specials: Specials) -> Sequences:
+    """Makes `[CLS] a [SEP] b [SEP]`, or `[CLS] a [SEP]` where b is empty, padded to one length.
+
+    Args:
+        tokens: What the pairs point into.
+        pairs: Short enough for `seq_length`.
+    """
+    place = np.arange(seq_length)
+    a_end = pairs.a_lengths[:, None] + 1
+    lengths = pairs.lengths
+    is_a = (place > 0) & (place < a_end)
+    is_b = (place > a_end) & (place < lengths[:, None] - 1)
+    sources = np.where(is_a, pairs.a_starts[:, None] - 1, pairs.b_starts[:, None] - a_end - 1) + place
+    is_token = is_a | is_b
+    ids = np.full(is_token.shape, specials.sep, np.int32)
+    ids[is_token] = tokens[sources[is_token]]
+    ids[:, 0] = specials.cls
+    is_there = place < lengths[:, None]
+    ids[~is_there] = PAD_ID
+    types = is_there & (place > a_end)
+    return Sequences(ids, is_there.astype(np.int32), types.astype(np.int32), lengths)
+
+
+def gather(ragged: Ragged, *, rows: Ints, longest: int | None = None) -> tuple[NDArray[Any], Ints]:
+    """The values of some rows in one array, and where each begins in it.
+
+    Args:
+        longest: Up to how many values of a row to take; None takes all.
+    """
+    starts = ragged.offsets[rows]
+    lengths = ragged.offsets[rows + 1] - starts
+    lengths = lengths if longest is None else np.minimum(lengths, longest)
+    ends = np.cumsum(lengths)
+    sources = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+    return ragged.values[sources], ends - lengths

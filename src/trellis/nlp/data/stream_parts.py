@@ -1,0 +1,147 @@
+"""What the streams of text have in common: which files, in what order, by which names."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from trellis.data import (
+    Columns,
+    DataConfig,
+    ExampleStream,
+    decode_example,
+    find_files,
+    format_of,
+    read_columns,
+    read_records,
+)
+from trellis.errors import ConfigError, DataError
+from trellis.nlp.data.corpus import is_rows
+from trellis.tasks import InputContext
+
+# The two names that records have for the same thing; batches have the second.
+SECOND_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
+
+
+def input_paths(params: DataConfig) -> list[str]:
+    """The files of a config, as paths and patterns."""
+    if params.tfds_name:
+        raise ConfigError(
+            f"tfds_name is {params.tfds_name!r}, but TensorFlow Datasets are not read. "
+            "Write the data to files, and name these in input_path."
+        )
+    given = params.input_path
+    if isinstance(given, Mapping):
+        raise ConfigError(f"input_path has several sources ({', '.join(given)}), but this task reads one.")
+    parts = given.split(",") if isinstance(given, str) else given
+    paths = [part.strip() for part in parts if part.strip()]
+    if not paths:
+        raise ConfigError(f"{type(params).__name__}.input_path is empty. Name the files to read.")
+    return paths
+
+
+def seed_of(params: DataConfig, context: InputContext | None) -> int:
+    """The seed of a stream: the config's own, or else that of the run."""
+    return (context or InputContext()).seed if params.seed is None else params.seed
+
+
+def example_stream(examples: Any, *, params: DataConfig, context: InputContext | None) -> ExampleStream:
+    """Batches of examples: shuffled and without end for training, else all of them once, in order."""
+    _check_batches(params, len(examples))
+    return ExampleStream(
+        examples,
+        batch_size=params.global_batch_size,
+        seed=seed_of(params, context),
+        shuffle=bool(params.is_training),
+        n_epochs=None if params.is_training else 1,
+        drop_remainder=params.drop_remainder,
+    )
+
+
+def _check_batches(params: DataConfig, n_examples: int) -> None:
+    if params.global_batch_size < 1:
+        raise ConfigError(f"global_batch_size is {params.global_batch_size}; a batch has at least one example.")
+    if not params.is_training and params.drop_remainder and n_examples < params.global_batch_size:
+        raise DataError(
+            f"{params.input_path} has {n_examples} examples, fewer than global_batch_size={params.global_batch_size}, "
+            "and drop_remainder leaves out a batch that is short. Make it false, or the batch smaller."
+        )
+
+
+class RenamedColumns:
+    """Columns whose names in a batch are others than on disk.
+
+    Args:
+        names: From the name in a batch to the column.
+    """
+
+    def __init__(self, columns: Columns, *, names: Mapping[str, str]) -> None:
+        self._columns = columns.select(list(dict.fromkeys(names.values())))
+        self._names = dict(names)
+
+    def with_name(self, name: str, *, of: str) -> "RenamedColumns":
+        """The same, with a second name for one of the names in a batch."""
+        if of not in self._names:
+            raise ConfigError(f"label_name maps {of!r}, which is none of {', '.join(self._names)}.")
+        return RenamedColumns(self._columns, names={**self._names, name: self._names[of]})
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
+        """Gathers examples."""
+        taken = self._columns.take(indices)
+        return {name: taken[column] for name, column in self._names.items()}
+
+
+def read_features(
+    params: DataConfig, *, features: Mapping[str, tuple[DTypeLike, tuple[int, ...]]], text_config: str
+) -> RenamedColumns:
+    """Reads examples that a data tool has made: TFRecord files, or a directory of columns.
+
+    Args:
+        features: What a batch has, by name; records may have the published names of either kind.
+        text_config: What reads text, to be told to who gives some.
+    """
+    paths = input_paths(params)
+    if len(paths) == 1 and os.path.isdir(paths[0]):
+        columns = Columns.open(paths[0])
+        names = _names_on_disk(features, set(columns.features))
+        _check_shapes(columns, features, names, paths[0])
+        return RenamedColumns(columns, names=names)
+    files = find_files(paths)
+    _check_kind(files[0], text_config)
+    names = _names_on_disk(features, set(decode_example(next(read_records(files[0])))))
+    return RenamedColumns(
+        read_columns(files, features={names[name]: feature for name, feature in features.items()}), names=names
+    )
+
+
+def _names_on_disk(features: Mapping[str, Any], there: set[str]) -> dict[str, str]:
+    first_names = {second: first for first, second in SECOND_NAMES.items()}
+    names = {}
+    for name in features:
+        first = first_names.get(name, name)
+        names[name] = first if first in there and name not in there else name
+    return names
+
+
+def _check_shapes(columns: Columns, features: Mapping[str, Any], names: Mapping[str, str], place: str) -> None:
+    for name, (_, shape) in features.items():
+        found = columns.select([names[name]]).features[names[name]].shape
+        if found != shape:
+            raise DataError(
+                f"{place}: {names[name]!r} has shape {found}, but {shape} was asked for. "
+                "Set seq_length (and max_predictions_per_seq) to what the data was made with."
+            )
+
+
+def _check_kind(file: Path, text_config: str) -> None:
+    if is_rows(file) or file.suffix in (".txt", ".json") or format_of(file) != "tfrecord":
+        raise DataError(
+            f"{file} holds no records that `trellis data` has made. Text is read by {text_config}; "
+            "or make records of it with `trellis data`."
+        )

@@ -1,0 +1,159 @@
+"""Attention blocks: how tokens see each other."""
+
+import math
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from trellis.errors import ArgumentError
+from trellis.nlp.models.layers import Dropout, dense, kernel_init
+
+_FIRST_CAPABILITY = 8.0
+_NEVER = float(np.finfo("float32").min)
+_HALF_PRECISION = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
+
+
+class Attended(NamedTuple):
+    """What an attention block returns."""
+
+    hidden: jax.Array
+    """New hidden states, one for each query."""
+    scores: jax.Array | None
+    """How much each query takes of each key, of shape (batch, heads, queries, keys), if it was asked for."""
+
+
+class MultiHeadAttention(nn.Module):
+    """Each query takes from the values as much as it agrees with their keys, in several heads.
+
+    Example:
+        attended = MultiHeadAttention(width=768, n_heads=12)(hidden, hidden, hidden, mask, training=False)
+
+    Args:
+        width: Of what comes out; each head has its share of it.
+        return_scores: Whether the scores are returned too, which rules out the fastest kernels.
+    """
+
+    width: int
+    n_heads: int
+    dropout_rate: float = 0.0
+    initializer_range: float = 0.02
+    return_scores: bool = False
+
+    def setup(self) -> None:
+        """Makes the projections to heads and back."""
+        heads = (self.n_heads, head_size(self.width, self.n_heads))
+        self.query = dense(heads, initializer_range=self.initializer_range)
+        self.key = dense(heads, initializer_range=self.initializer_range)
+        self.value = dense(heads, initializer_range=self.initializer_range)
+        self.output = dense(self.width, initializer_range=self.initializer_range, n_inputs=2)
+        self.dropout = Dropout(self.dropout_rate)
+
+    def __call__(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, *, training: bool
+    ) -> Attended:
+        """New hidden states for the queries.
+
+        Args:
+            mask: True where a query may see a key, of shape (batch, 1, queries or 1, keys).
+        """
+        query, key, value = self.query(query), self.key(key), self.value(value)
+        if self.return_scores or (training and self.dropout_rate):
+            scores = _softmax(_logits(query, key), mask)
+            mixed = _mix(self.dropout(scores, training=training), value)
+            return Attended(self.output(mixed), scores if self.return_scores else None)
+        return Attended(self.output(_fused(query, key, value, mask)), None)
+
+
+class TalkingHeadsAttention(nn.Module):
+    """Attention whose heads are mixed with each other, before the softmax and after it (Shazeer et al., 2020).
+
+    To be used as `MultiHeadAttention`, which has the contract.
+    """
+
+    width: int
+    n_heads: int
+    dropout_rate: float = 0.0
+    initializer_range: float = 0.02
+    return_scores: bool = False
+
+    def setup(self) -> None:
+        """Makes the projections to heads and back, and those between heads."""
+        heads = (self.n_heads, head_size(self.width, self.n_heads))
+        self.query = dense(heads, initializer_range=self.initializer_range)
+        self.key = dense(heads, initializer_range=self.initializer_range)
+        self.value = dense(heads, initializer_range=self.initializer_range)
+        self.output = dense(self.width, initializer_range=self.initializer_range, n_inputs=2)
+        self.dropout = Dropout(self.dropout_rate)
+        between = (kernel_init(self.initializer_range), (self.n_heads, self.n_heads))
+        self.before_softmax = self.param("before_softmax", *between)
+        self.after_softmax = self.param("after_softmax", *between)
+
+    def __call__(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, *, training: bool
+    ) -> Attended:
+        """New hidden states for the queries."""
+        logits = _logits(self.query(query), self.key(key))
+        scores = _softmax(_talk(logits, self.before_softmax), mask)
+        scores = _talk(scores, self.after_softmax)
+        mixed = _mix(self.dropout(scores, training=training), self.value(value))
+        return Attended(self.output(mixed), scores if self.return_scores else None)
+
+
+def head_size(width: int, n_heads: int) -> int:
+    """Returns a head's share of the width."""
+    if n_heads < 1 or width % n_heads:
+        raise ArgumentError(
+            f"A width of {width} cannot be shared out to {n_heads} attention heads. "
+            "Choose num_attention_heads so that it divides the width."
+        )
+    return width // n_heads
+
+
+def _logits(query: jax.Array, key: jax.Array) -> jax.Array:
+    # In float32, whatever goes in: a softmax of rounded logits is not one.
+    logits = jnp.einsum("btnh,bsnh->bnts", query, key, preferred_element_type=jnp.float32)
+    return logits / math.sqrt(query.shape[-1])
+
+
+def _softmax(logits: jax.Array, mask: jax.Array) -> jax.Array:
+    # Not minus infinity: a query that may see no key gets equal scores, not NaN.
+    return jax.nn.softmax(jnp.where(mask, logits, _NEVER), axis=-1)
+
+
+def _talk(by_head: jax.Array, between: jax.Array) -> jax.Array:
+    return jnp.einsum("bnts,nm->bmts", by_head, between.astype(by_head.dtype))
+
+
+def _mix(scores: jax.Array, value: jax.Array) -> jax.Array:
+    return jnp.einsum("bnts,bsnh->btnh", scores.astype(value.dtype), value)
+
+
+def _fused(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
+    """Attention without dropout: one kernel of cuDNN on a GPU in half precision, else what XLA makes of it."""
+    if not _cudnn_takes(query, key):
+        return _by_xla(query, key, value, mask)
+    # Decided when it is lowered, so that a program made on a GPU can be exported for others too.
+    hidden: jax.Array = jax.lax.platform_dependent(query, key, value, mask, cuda=_by_cudnn, default=_by_xla)
+    return hidden
+
+
+def _by_xla(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
+    return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="xla")
+
+
+def _by_cudnn(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
+    whole = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
+    return jax.nn.dot_product_attention(query, key, value, mask=whole, implementation="cudnn")
+
+
+def _cudnn_takes(query: jax.Array, key: jax.Array) -> bool:
+    """Whether cuDNN's kernel is for such arrays here: half precision, even lengths, heads of 8 to 128, not too old."""
+    if query.dtype not in _HALF_PRECISION or query.shape[1] % 2 or key.shape[1] % 2:
+        return False
+    fits = query.shape[-1] % 8 == 0 and query.shape[-1] <= 128
+    # A number on GPUs of NVIDIA, such as 9.0; others have none, or a name.
+    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+    return fits and capability[:1].isdigit() and float(capability) >= _FIRST_CAPABILITY

@@ -1,0 +1,136 @@
+"""Settings of encoders, and of the heads on them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from trellis.config import Config, OneOfConfig
+
+Activation = Literal["gelu", "gelu_exact", "relu", "silu", "swish", "tanh", "linear"]
+"""Functions between layers by name; `gelu` is the tanh approximation, `gelu_exact` is made of the error function."""
+
+
+@dataclass
+class BertEncoderConfig(Config):
+    """A BERT encoder; the defaults are those of BERT-base."""
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_attention_heads: int = 12
+    hidden_activation: Activation = "gelu"
+    intermediate_size: int = 3072
+    dropout_rate: float = 0.1
+    """The share of what is dropped after the embeddings and at the end of each block's two halves."""
+    attention_dropout_rate: float = 0.1
+    """The share of attention weights that are dropped."""
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    embedding_size: int | None = None
+    """The width of the embeddings, which are then projected to `hidden_size`; null is the same width."""
+    output_range: int | None = None
+    """How many positions, from the first, the last layer is computed for; null is all."""
+    return_all_encoder_outputs: bool = False
+    return_attention_scores: bool = False
+    return_word_embeddings: bool = False
+    norm_first: bool = False
+    """Whether blocks normalise what goes in instead of what comes out."""
+    norm_epsilon: float = 1e-12
+    use_gradient_checkpointing: bool = False
+    """Whether the backward pass computes each layer again, which takes more time and less memory."""
+
+
+@dataclass
+class AlbertEncoderConfig(Config):
+    """An ALBERT encoder: BERT with one layer used again and again; the defaults are those of ALBERT-base."""
+
+    vocab_size: int = 30000
+    embedding_width: int = 128
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_attention_heads: int = 12
+    hidden_activation: Activation = "gelu"
+    intermediate_size: int = 3072
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    return_all_encoder_outputs: bool = False
+    norm_epsilon: float = 1e-12
+    use_gradient_checkpointing: bool = False
+    """Whether the backward pass computes each layer again, which takes more time and less memory."""
+
+
+@dataclass
+class MobileBertEncoderConfig(Config):
+    """A MobileBERT encoder: deep and thin, with bottlenecks; the defaults are those of its teacher, IB-BERT."""
+
+    word_vocab_size: int = 30522
+    word_embed_size: int = 128
+    type_vocab_size: int = 2
+    max_sequence_length: int = 512
+    num_blocks: int = 24
+    hidden_size: int = 512
+    num_attention_heads: int = 4
+    intermediate_size: int = 4096
+    hidden_activation: Activation = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    intra_bottleneck_size: int = 1024
+    """The width inside of a block."""
+    initializer_range: float = 0.02
+    use_bottleneck_attention: bool = False
+    """Whether queries, keys and values all come from the block's narrowed input."""
+    key_query_shared_bottleneck: bool = False
+    """Whether queries and keys come from a narrowed input of their own."""
+    num_feedforward_networks: int = 1
+    normalization_type: Literal["layer_norm", "no_norm"] = "layer_norm"
+    """`no_norm` is a scale and a bias for each channel."""
+    classifier_activation: bool = True
+    """Whether the pooled output is a dense layer and a tanh; else it is the first token's output as it is."""
+    input_mask_dtype: str = "int32"
+    return_all_encoder_outputs: bool = False
+    norm_epsilon: float = 1e-12
+    use_gradient_checkpointing: bool = False
+    """Whether the backward pass computes each block again, which takes more time and less memory."""
+
+    no_effect: ClassVar[Mapping[str, str]] = {"input_mask_dtype": "a mask of any number type is taken"}
+
+
+@dataclass
+class EncoderConfig(OneOfConfig):
+    """The encoder that a model is built on."""
+
+    type: str | None = "bert"
+    albert: AlbertEncoderConfig = AlbertEncoderConfig()
+    bert: BertEncoderConfig = BertEncoderConfig()
+    mobilebert: MobileBertEncoderConfig = MobileBertEncoderConfig()
+
+
+@dataclass
+class ClsHeadConfig(Config):
+    """A head that classifies a whole sequence by one of its tokens."""
+
+    inner_dim: int = 0
+    """The width of a dense layer before the logits; 0 is none."""
+    num_classes: int = 2
+    activation: Activation | None = "tanh"
+    dropout_rate: float = 0.0
+    cls_token_idx: int = 0
+    """Which token stands for the sequence."""
+    name: str | None = None
+    """The head's name among the outputs and in checkpoint files."""
+
+
+@dataclass
+class PretrainerConfig(Config):
+    """An encoder with a masked-LM head, and heads that classify."""
+
+    encoder: EncoderConfig = EncoderConfig()
+    cls_heads: list[ClsHeadConfig] = field(default_factory=list)
+    mlm_activation: Activation = "gelu"
+    mlm_initializer_range: float = 0.02
+    mlm_output_weights_use_proj: bool = False
+    """Whether a MobileBERT's masked-LM head is projected to the width of the embedding table; else that is widened."""

@@ -1,0 +1,176 @@
+"""The MobileBERT encoder, student and teacher."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from trellis.nlp.models.attention import MultiHeadAttention
+from trellis.nlp.models.configs import MobileBertEncoderConfig
+from trellis.nlp.models.embeddings import EncoderInputs, embed_places
+from trellis.nlp.models.feedforward import FeedForward
+from trellis.nlp.models.layers import Dropout, NoNorm, dense, kernel_init, layer_norm
+from trellis.nlp.models.transformer import AttentionClass, FeedForwardClass, rematerialised
+
+_PADDING_ID = 0
+
+
+class TrigramEmbeddings(nn.Module):
+    """Embeddings of each word together with those beside it, projected; then positions and types are added."""
+
+    config: MobileBertEncoderConfig
+
+    def setup(self) -> None:
+        """Makes the tables."""
+        config, init = self.config, kernel_init(self.config.initializer_range)
+        self.word_embeddings = nn.Embed(config.word_vocab_size, config.word_embed_size, embedding_init=init)
+        self.position_embeddings = nn.Embed(config.max_sequence_length, config.hidden_size, embedding_init=init)
+        self.type_embeddings = nn.Embed(config.type_vocab_size, config.hidden_size, embedding_init=init)
+        self.projection = dense(config.hidden_size, initializer_range=config.initializer_range)
+        self.layer_norm = _norm(config)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def __call__(self, inputs: EncoderInputs, *, training: bool) -> jax.Array:
+        """The first hidden states."""
+        hidden = self.projection(self._trigrams(inputs))
+        hidden = hidden + embed_places(inputs, self.position_embeddings, self.type_embeddings)
+        return self.dropout(self.layer_norm(hidden), training=training)
+
+    def table(self) -> jax.Array:
+        """The embeddings of the whole vocabulary."""
+        return self.word_embeddings.embedding
+
+    def _trigrams(self, inputs: EncoderInputs) -> jax.Array:
+        """The embeddings of the next word, the word and the one before it, zero where a row ends."""
+        words = self.word_embeddings(inputs.word_ids)
+        after = jnp.pad(words[:, 1:], ((0, 0), (0, 1), (0, 0)))
+        before = jnp.pad(words[:, :-1], ((0, 0), (1, 0), (0, 0)))
+        if inputs.segment_ids is not None:
+            # What a packed sequence would see in a row of its own: padding after it, unless it fills the row.
+            ids = inputs.segment_ids[..., None]
+            fills, same = ids[:, :1] == ids[:, -1:], ids[:, 1:] == ids[:, :-1]
+            padding = self.word_embeddings(jnp.full((1, 1), _PADDING_ID))
+            after = jnp.where(jnp.concatenate([same, fills], axis=1), after, padding)
+            before = jnp.where(jnp.pad(same, ((0, 0), (1, 0), (0, 0))), before, 0)
+        return jnp.concatenate([after, words, before], axis=-1)
+
+
+class Bottleneck(nn.Module):
+    """A dense layer to another width, and a norm."""
+
+    config: MobileBertEncoderConfig
+    width: int
+
+    def setup(self) -> None:
+        """Makes the two."""
+        self.dense = dense(self.width, initializer_range=self.config.initializer_range)
+        self.layer_norm = _norm(self.config)
+
+    def __call__(self, hidden: jax.Array) -> jax.Array:
+        """The hidden states in the new width."""
+        normed: jax.Array = self.layer_norm(self.dense(hidden))
+        return normed
+
+
+class MobileBertBlock(nn.Module):
+    """A layer that works in another width than it has outside, with one or more feedforward blocks."""
+
+    config: MobileBertEncoderConfig
+    attention_cls: AttentionClass
+    feedforward_cls: FeedForwardClass
+
+    def setup(self) -> None:
+        """Makes the bottlenecks and what is between them."""
+        config = self.config
+        width, blocks = config.intra_bottleneck_size, range(config.num_feedforward_networks)
+        self.input_bottleneck = Bottleneck(config, width)
+        if config.key_query_shared_bottleneck:
+            self.shared_bottleneck = Bottleneck(config, width)
+        self.attention = self.attention_cls(
+            width=width,
+            n_heads=config.num_attention_heads,
+            dropout_rate=config.attention_probs_dropout_prob,
+            initializer_range=config.initializer_range,
+            return_scores=False,
+        )
+        self.attention_layer_norm = _norm(config)
+        self.feedforward = [
+            self.feedforward_cls(
+                width=width,
+                intermediate_size=config.intermediate_size,
+                activation=config.hidden_activation,
+                initializer_range=config.initializer_range,
+            )
+            for _ in blocks
+        ]
+        self.feedforward_layer_norm = [_norm(config) for _ in blocks]
+        self.output = dense(config.hidden_size, initializer_range=config.initializer_range)
+        self.output_layer_norm = _norm(config)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def __call__(self, outside: jax.Array, mask: jax.Array, training: bool) -> jax.Array:
+        """New hidden states."""
+        inside = self.input_bottleneck(outside)
+        query, value = self._seen(outside, inside)
+        attended = self.attention(query, query, value, mask, training=training).hidden
+        hidden = self.attention_layer_norm(attended + inside)
+        for feedforward, feedforward_norm in zip(self.feedforward, self.feedforward_layer_norm, strict=True):
+            hidden = feedforward_norm(feedforward(hidden) + hidden)
+        hidden = self.dropout(self.output(hidden), training=training)
+        normed: jax.Array = self.output_layer_norm(hidden + outside)
+        return normed
+
+    def _seen(self, outside: jax.Array, inside: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """What queries and keys are made of, and what values are made of."""
+        if self.config.use_bottleneck_attention:
+            return inside, inside
+        if self.config.key_query_shared_bottleneck:
+            return self.shared_bottleneck(outside), outside
+        return outside, outside
+
+
+class MobileBertEncoder(nn.Module):
+    """MobileBERT: trigram embeddings and many thin layers. To be used as a `BertEncoder`.
+
+    Example:
+        encoder = MobileBertEncoder(MobileBertEncoderConfig(num_blocks=4))
+        outputs = encoder.apply(encoder.init(jax.random.key(0), batch), batch)
+    """
+
+    config: MobileBertEncoderConfig
+    attention_cls: AttentionClass = MultiHeadAttention
+    feedforward_cls: FeedForwardClass = FeedForward
+
+    def setup(self) -> None:
+        """Makes the embeddings, the blocks and, if there is one, the pooler."""
+        config = self.config
+        self.embeddings = TrigramEmbeddings(config)
+        block = rematerialised(MobileBertBlock, wanted=config.use_gradient_checkpointing)
+        self.block = [block(config, self.attention_cls, self.feedforward_cls) for _ in range(config.num_blocks)]
+        if config.classifier_activation:
+            self.pooler = dense(config.hidden_size, initializer_range=config.initializer_range)
+
+    def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
+        """Returns `sequence_output`, `pooled_output` and, on request, `encoder_outputs`, the embeddings first."""
+        config = self.config
+        read = EncoderInputs.read(inputs, max_length=config.max_sequence_length)
+        hidden, mask = self.embeddings(read, training=training), read.attention_mask()
+        layers = [hidden]
+        for block in self.block:
+            hidden = block(hidden, mask, training)
+            layers.append(hidden)
+        pooled = jnp.tanh(self.pooler(hidden[:, 0])) if config.classifier_activation else hidden[:, 0]
+        outputs: dict[str, Any] = {"sequence_output": hidden, "pooled_output": pooled}
+        if config.return_all_encoder_outputs:
+            outputs["encoder_outputs"] = layers
+        return outputs
+
+    def embedding_table(self) -> jax.Array:
+        """Returns the embeddings of all words, for a head that shares them."""
+        return self.embeddings.table()
+
+
+def _norm(config: MobileBertEncoderConfig) -> nn.Module:
+    return NoNorm() if config.normalization_type == "no_norm" else layer_norm(config.norm_epsilon)

@@ -1,0 +1,207 @@
+"""From logits to answers: the best span of each question, in the words of its passage."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trellis.data import Columns, Ragged
+from trellis.errors import ArgumentError
+from trellis.nlp.data import FIRST_UNIQUE_ID, Question, Tokenizer
+
+_NOTHING = "empty"
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """The published options of how an answer is chosen."""
+
+    n_best_size: int = 20
+    max_answer_length: int = 30
+    """In tokens."""
+    null_score_diff_threshold: float = 0.0
+    """How much better no answer must be than the best one to be chosen."""
+    version_2_with_negative: bool = False
+    """Whether a question may have no answer."""
+
+    def __post_init__(self) -> None:
+        """Refuses to choose among nothing."""
+        if self.n_best_size < 1 or self.max_answer_length < 1:
+            sizes = f"n_best_size is {self.n_best_size} and max_answer_length {self.max_answer_length}"
+            raise ArgumentError(f"{sizes}; both are at least 1.")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A text that may answer a question."""
+
+    text: str
+    start_logit: float
+    end_logit: float
+    probability: float = 0.0
+
+    @property
+    def score(self) -> float:
+        """The sum of the logits."""
+        return self.start_logit + self.end_logit
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What answers a question, and what else could."""
+
+    text: str
+    """Empty if nothing does."""
+    candidates: tuple[Candidate, ...]
+    """From the best on, with probabilities among them."""
+    null_odds: float = 0.0
+    """How much better no answer scores than the best one; 0 if every question has an answer."""
+
+
+@dataclass(frozen=True)
+class _Span:
+    window: int
+    start: int
+    end: int
+    start_logit: float
+    end_logit: float
+
+    @property
+    def score(self) -> float:
+        return self.start_logit + self.end_logit
+
+
+def answer_questions(
+    questions: Sequence[Question],
+    *,
+    windows: Columns,
+    unique_ids: NDArray[np.integer],
+    start_logits: NDArray[np.floating],
+    end_logits: NDArray[np.floating],
+    tokenizer: Tokenizer,
+    options: AnswerOptions,
+) -> dict[str, Answer]:
+    """Returns the answer to each question, by its id.
+
+    Args:
+        questions: As `load_questions` gives them.
+        windows: As `question_windows` gives them, for the same config.
+        unique_ids: Which window each row of the logits is of; in any order.
+        start_logits: Of each position of each window.
+        end_logits: The same for where an answer ends.
+    """
+    rows: dict[int, list[tuple[int, int]]] = {}
+    for row, window in sorted(enumerate((unique_ids - FIRST_UNIQUE_ID).tolist()), key=lambda pair: pair[1]):
+        rows.setdefault(int(windows["question"][window]), []).append((window, row))
+    answers = {}
+    for number, question in enumerate(questions):
+        spans: list[_Span] = []
+        nulls: list[_Span] = []
+        for window, row in rows.get(number, []):
+            start, end = np.asarray(start_logits[row], np.float64), np.asarray(end_logits[row], np.float64)
+            spans += _spans_of(window, windows, start, end, options)
+            nulls.append(_Span(window, 0, 0, float(start[0]), float(end[0])))
+        texts = _Texts(question, windows, tokenizer)
+        answers[question.id] = _choose(spans, nulls, texts, options)
+    return answers
+
+
+def _spans_of(
+    window: int, windows: Columns, start: NDArray[np.float64], end: NDArray[np.float64], options: AnswerOptions
+) -> Iterator[_Span]:
+    """Yields the spans between the best starts and the best ends of a window that can be an answer."""
+    first = int(windows["paragraph_start"][window])
+    is_max_context = _row(windows, "is_max_context", window)
+    starts, ends = (np.argsort(-logits, kind="stable")[: options.n_best_size] for logits in (start, end))
+    begins, stops = (grid.reshape(-1) for grid in np.meshgrid(starts, ends, indexing="ij"))
+    is_inside = (begins >= first) & (stops < first + len(is_max_context)) & (stops >= begins)
+    is_inside &= stops - begins < options.max_answer_length
+    begins, stops = begins[is_inside], stops[is_inside]
+    is_best = is_max_context[begins - first]
+    for begin, stop in zip(begins[is_best].tolist(), stops[is_best].tolist(), strict=True):
+        yield _Span(window, begin, stop, float(start[begin]), float(end[stop]))
+
+
+class _Texts:
+    """The texts of spans of one question."""
+
+    def __init__(self, question: Question, windows: Columns, tokenizer: Tokenizer) -> None:
+        self._question = question
+        self._windows = windows
+        self._tokenizer = tokenizer
+
+    def __call__(self, span: _Span) -> str:
+        """The part of the passage that the tokens of a span stand for."""
+        if span.start == 0:
+            return ""
+        first = int(self._windows["paragraph_start"][span.window])
+        words = _row(self._windows, "words", span.window)[span.start - first : span.end - first + 1]
+        original = " ".join(self._question.words[words[0] : words[-1] + 1])
+        ids = _row(self._windows, "input_ids", span.window)[span.start : span.end + 1]
+        said = " ".join(self._tokenizer.text_of(ids).split())
+        return align_answer(said, original=original, tokenizer=self._tokenizer)
+
+
+def _choose(spans: Sequence[_Span], nulls: Sequence[_Span], texts: _Texts, options: AnswerOptions) -> Answer:
+    with_null = options.version_2_with_negative
+    null = min(nulls, key=lambda span: span.score, default=None) if with_null else None
+    ordered = sorted([*spans, *([null] if null else [])], key=lambda span: span.score, reverse=True)
+    best: dict[str, Candidate] = {}
+    for span in ordered:
+        if len(best) >= options.n_best_size:
+            break
+        text = texts(span)
+        best.setdefault(text, Candidate(text, span.start_logit, span.end_logit))
+    if null is not None and "" not in best:
+        best[""] = Candidate("", null.start_logit, null.end_logit)
+    found = list(best.values())
+    # Nothing but no answer, or nothing at all, still needs something to compare with.
+    if with_null and len(found) == 1 and not found[0].text:
+        found.insert(0, Candidate(_NOTHING, 0.0, 0.0))
+    found = found or [Candidate(_NOTHING, 0.0, 0.0)]
+    candidates = _with_probabilities(found)
+    if null is None:
+        # A passage without words has no windows, and so no answer.
+        return Answer("" if with_null else candidates[0].text, candidates)
+    top = next(candidate for candidate in candidates if candidate.text)
+    odds = null.score - top.score
+    return Answer("" if odds > options.null_score_diff_threshold else top.text, candidates, odds)
+
+
+def _with_probabilities(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    scores = np.array([candidate.score for candidate in candidates])
+    weights = np.exp(scores - scores.max())
+    shares = (weights / weights.sum()).tolist()
+    return tuple(
+        Candidate(candidate.text, candidate.start_logit, candidate.end_logit, share)
+        for candidate, share in zip(candidates, shares, strict=True)
+    )
+
+
+def align_answer(said: str, *, original: str, tokenizer: Tokenizer) -> str:
+    """The part of the original text that a tokenized answer stands for; all of it if they cannot be aligned.
+
+    Tokens have lost case, accents and spaces, and words hold more than an answer does ("Smith's" for "smith"). The
+    words of the original are tokenized again, and its characters other than spaces are counted on both sides.
+    """
+    tokenized = " ".join(tokenizer.words(original))
+    start = tokenized.find(said)
+    if start < 0 or not said:
+        return original
+    places = [place for place, character in enumerate(original) if character != " "]
+    counts = [place for place, character in enumerate(tokenized) if character != " "]
+    if len(places) != len(counts):
+        return original
+    by_place: Mapping[int, int] = dict(zip(counts, places, strict=True))
+    first, last = by_place.get(start), by_place.get(start + len(said) - 1)
+    return original if first is None or last is None else original[first : last + 1]
+
+
+def _row(windows: Columns, name: str, window: int) -> NDArray[Any]:
+    column = windows[name]
+    assert isinstance(column, Ragged)
+    row = column[window]
+    assert isinstance(row, np.ndarray)
+    return row

@@ -1,0 +1,137 @@
+"""How good answers are: exact match and F1, as the official scripts of SQuAD 1.1 and 2.0 count them."""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from trellis.errors import DataError
+from trellis.nlp.data import Question
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case, without punctuation, articles and superfluous spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def exact_score(prediction: str, *, answer: str) -> float:
+    """1 if both say the same, else 0."""
+    return float(normalize_answer(prediction) == normalize_answer(answer))
+
+
+def f1_score(prediction: str, *, answer: str) -> float:
+    """The harmonic mean of precision and recall over words; without words in one of them, whether there are in none."""
+    said, meant = normalize_answer(prediction).split(), normalize_answer(answer).split()
+    if not said or not meant:
+        return float(said == meant)
+    n_same = sum((Counter(said) & Counter(meant)).values())
+    if n_same == 0:
+        return 0.0
+    precision, recall = n_same / len(said), n_same / len(meant)
+    return 2 * precision * recall / (precision + recall)
+
+
+def evaluate_squad_v1(questions: Sequence[Question], *, predictions: Mapping[str, str]) -> dict[str, float]:
+    """Returns `exact_match` and `f1` in percent, as SQuAD 1.1 counts: a question without a prediction counts as wrong.
+
+    Args:
+        predictions: From the id of a question to the text that answers it.
+    """
+    _check(questions)
+    exact, f1 = 0.0, 0.0
+    for question in questions:
+        said = predictions.get(question.id)
+        if said is not None:
+            exact += max(exact_score(said, answer=answer) for answer in question.answers)
+            f1 += max(_f1_v1(said, answer) for answer in question.answers)
+    return {"exact_match": 100 * exact / len(questions), "f1": 100 * f1 / len(questions)}
+
+
+def evaluate_squad_v2(
+    questions: Sequence[Question],
+    *,
+    predictions: Mapping[str, str],
+    null_odds: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """Returns the scores of SQuAD 2.0 by their official names, in percent.
+
+    These are `exact`, `f1` and `total`, the same of questions with an answer (`HasAns_…`) and without (`NoAns_…`), and
+    with `null_odds` the best that a threshold could reach (`best_exact`, `best_exact_thresh`, `best_f1`, …). Only
+    questions with a prediction count.
+
+    Args:
+        predictions: From the id of a question to the text that answers it; empty for no answer.
+        null_odds: How much more likely no answer is than the prediction.
+        threshold: Odds above it make the prediction empty.
+    """
+    answered = [question for question in questions if question.id in predictions]
+    _check(answered)
+    odds = null_odds or {}
+    raw = {"exact": _raw_scores(answered, predictions, exact_score), "f1": _raw_scores(answered, predictions, f1_score)}
+    has_answer = {question.id: bool(question.answers) for question in answered}
+    kept = {
+        name: {
+            key: float(not has_answer[key]) if odds.get(key, 0.0) > threshold else score
+            for key, score in scores.items()
+        }
+        for name, scores in raw.items()
+    }
+    result = _means(kept, "")
+    for prefix, wanted in (("HasAns_", True), ("NoAns_", False)):
+        part = {name: {k: s for k, s in scores.items() if has_answer[k] is wanted} for name, scores in kept.items()}
+        result |= _means(part, prefix) if part["exact"] else {}
+    if null_odds is not None:
+        for name, scores in raw.items():
+            best, at = _best_threshold(predictions, scores, null_odds, has_answer)
+            result |= {f"best_{name}": best, f"best_{name}_thresh": at}
+    return result
+
+
+def _f1_v1(prediction: str, answer: str) -> float:
+    # Nothing in common is 0 in version 1.1, even where both are nothing but articles.
+    return f1_score(prediction, answer=answer) if normalize_answer(prediction) else 0.0
+
+
+def _raw_scores(
+    questions: Sequence[Question], predictions: Mapping[str, str], score: Callable[..., float]
+) -> dict[str, float]:
+    raw = {}
+    for question in questions:
+        # Answers that are nothing but articles and punctuation are none.
+        answers = [answer for answer in question.answers if normalize_answer(answer)] or [""]
+        raw[question.id] = max(score(predictions[question.id], answer=answer) for answer in answers)
+    return raw
+
+
+def _means(scores: Mapping[str, Mapping[str, float]], prefix: str) -> dict[str, float]:
+    n = len(scores["exact"])
+    means = {f"{prefix}{name}": 100 * sum(values.values()) / n for name, values in scores.items()}
+    return {**means, f"{prefix}total": float(n)}
+
+
+def _best_threshold(
+    predictions: Mapping[str, str],
+    scores: Mapping[str, float],
+    null_odds: Mapping[str, float],
+    has_answer: Mapping[str, bool],
+) -> tuple[float, float]:
+    """The best score in percent over all thresholds, and the lowest one that reaches it."""
+    current = best = float(sum(not has for has in has_answer.values()))
+    at = 0.0
+    for key in sorted((key for key in null_odds if key in scores), key=lambda key: null_odds[key]):
+        if has_answer[key]:
+            current += scores[key]
+        elif predictions[key]:
+            current -= 1
+        if current > best:
+            best, at = current, null_odds[key]
+    return 100 * best / len(scores), at
+
+
+def _check(questions: Sequence[Question]) -> None:
+    if not questions:
+        raise DataError("There are no questions with a prediction to evaluate. Predict answers to them first.")

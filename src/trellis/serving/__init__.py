@@ -1,0 +1,27 @@
+"""What leaves the library: models that are served without the code that made them."""
+
+from typing import TYPE_CHECKING
+
+from trellis.doors import door
+
+if TYPE_CHECKING:
+    from trellis.serving.export import PLATFORMS as PLATFORMS
+    from trellis.serving.export import ServingFunction as ServingFunction
+    from trellis.serving.export import Signature as Signature
+    from trellis.serving.export import export_model as export_model
+    from trellis.serving.load import LoadedModel as LoadedModel
+    from trellis.serving.load import LoadedSignature as LoadedSignature
+    from trellis.serving.load import load_model as load_model
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "export_model": "export",
+        "Signature": "export",
+        "ServingFunction": "export",
+        "PLATFORMS": "export",
+        "load_model": "load",
+        "LoadedModel": "load",
+        "LoadedSignature": "load",
+    },
+)

@@ -1,0 +1,270 @@
+"""A model as files that answer without its code: compiled functions, parameters, and what else it needs."""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from trellis.aliases import JSON, PyTree
+from trellis.batch import batch_size as size_of_batch
+from trellis.errors import ArgumentError, MissingPackageError, ModelError
+from trellis.runtime import print_line
+from trellis.serving.manifest import BATCH, FILES, PARAMETERS, ArraySpec, Manifest, SignatureSpec, checksum
+from trellis.serving.tensor_file import write_tensors
+from trellis.serving.whole_directory import check_free, files_in, whole_directory
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+"""What a model is exported for, where JAX can."""
+_PACKAGES = ("trellis", "jax", "jaxlib", "flax")
+
+
+class ServingFunction(Protocol):
+    """What a model answers with, to be traced and compiled."""
+
+    def __call__(self, variables: PyTree, inputs: PyTree, /) -> PyTree:
+        """The outputs, as arrays in dicts, lists and tuples."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A function that a served model offers, and inputs for it."""
+
+    function: ServingFunction
+    inputs: PyTree
+    """A batch, of any size: only shapes and dtypes count."""
+
+
+def export_model(
+    output_dir: str | os.PathLike[str],
+    *,
+    variables: PyTree,
+    signatures: Mapping[str, Signature],
+    files: Mapping[str, str | os.PathLike[str]] | None = None,
+    metadata: Mapping[str, JSON] | None = None,
+    batch_size: int | None = None,
+    platforms: Sequence[str] | None = None,
+) -> Path:
+    """Writes a model that `load_model` answers from, whole or not at all; returns the directory.
+
+    Parameters are stored once, beside the functions, which take them as an argument. Inputs in a mapping that no
+    function looks at, such as labels, are left out of its signature.
+
+    Args:
+        signatures: The first is the one that the loaded model answers with if none is named.
+        files: What goes along, by the name to give it: a vocabulary.
+        metadata: What to tell of the model, for people and programs.
+        batch_size: The default is any; a model that cannot be traced without one needs it.
+        platforms: The default is all of `PLATFORMS`, or this machine's if the model has parts that run on it alone.
+
+    Example:
+        export_model(
+            "served/digits",
+            variables={"params": checkpoint.model_params},
+            signatures={"inference_step": Signature(model.apply, images)},
+        )
+    """
+    target = Path(output_dir)
+    check_free(target)
+    _check_files(files or {})
+    _check_platforms(platforms or ())
+    if not signatures:
+        raise ArgumentError("export_model was given no signatures, so there is nothing that the model could answer.")
+    arrays, rebuild = _named_arrays(variables)
+    shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in arrays.items()}
+    exported = {
+        name: _export(signature, shapes, rebuild, name=name, batch_size=batch_size, platforms=platforms)
+        for name, signature in signatures.items()
+    }
+    with whole_directory(target) as directory:
+        write_tensors(directory / PARAMETERS, arrays)
+        for name, function in exported.items():
+            (directory / _file_of(name)).write_bytes(_serialized(function))
+        for name, source in (files or {}).items():
+            (directory / FILES / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, directory / FILES / name)
+        _build_manifest(exported, metadata or {}, directory).write(directory)
+    return target
+
+
+def _build_manifest(exported: Mapping[str, export.Exported], metadata: Mapping[str, JSON], directory: Path) -> Manifest:
+    return Manifest(
+        signatures={name: _describe(name, function) for name, function in exported.items()},
+        default_signature=next(iter(exported)),
+        platforms=_shared_platforms(exported),
+        packages={name: _version(name) for name in _PACKAGES},
+        metadata=dict(metadata),
+        checksums={path.relative_to(directory).as_posix(): checksum(path) for path in files_in(directory)},
+    )
+
+
+def _check_files(files: Mapping[str, str | os.PathLike[str]]) -> None:
+    for name, source in files.items():
+        if not Path(source).is_file():
+            raise ArgumentError(f"The file {name!r} cannot go along with the model: there is no file `{source}`.")
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ArgumentError(f"The name {name!r} for `{source}` leads out of the model's directory.")
+
+
+def _check_platforms(platforms: Sequence[str]) -> None:
+    for name in platforms:
+        if name not in (*PLATFORMS, "rocm"):
+            raise ArgumentError(f"There is no platform {name!r}. There are: {', '.join(PLATFORMS)}, rocm.")
+
+
+def _named_arrays(variables: PyTree) -> tuple[dict[str, np.ndarray], Callable[[Mapping[str, Any]], PyTree]]:
+    """Arrays by path, and a function that makes the variables of them again."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(variables)
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    # Random keys, which a model's state may hold, are not numbers to everyone.
+    keys = {name: jax.random.key_impl(leaf) for name, (_, leaf) in zip(names, leaves, strict=True) if _is_key(leaf)}
+    values = (jax.random.key_data(leaf) if _is_key(leaf) else leaf for _, leaf in leaves)
+    arrays = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
+
+    def rebuild(given: Mapping[str, Any]) -> PyTree:
+        wrapped = (
+            jax.random.wrap_key_data(given[name], impl=keys[name]) if name in keys else given[name] for name in names
+        )
+        return jax.tree.unflatten(structure, wrapped)
+
+    return arrays, rebuild
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _export(
+    signature: Signature,
+    shapes: Mapping[str, Any],
+    rebuild: Callable[[Mapping[str, Any]], PyTree],
+    *,
+    name: str,
+    batch_size: int | None,
+    platforms: Sequence[str] | None,
+) -> export.Exported:
+    def call(arrays: Mapping[str, Any], inputs: PyTree) -> PyTree:
+        return signature.function(rebuild(arrays), inputs)
+
+    size_of_batch(signature.inputs)
+    # By itself and with sizes that are numbers first: what is wrong then is wrong with the function.
+    example = jax.eval_shape(lambda tree: tree, signature.inputs)
+    jax.eval_shape(call, shapes, example)
+    used, function = _without_unused(call, shapes, example)
+    (symbol,) = export.symbolic_shape(BATCH) if batch_size is None else (batch_size,)
+    inputs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((symbol, *leaf.shape[1:]), leaf.dtype), used)
+    try:
+        jax.eval_shape(function, shapes, inputs)
+    except Exception as error:
+        said = str(error).splitlines()[0]
+        raise ModelError(
+            f"{name} cannot be exported for batches of {batch_size or 'any size'}: {said} Give a batch_size that it "
+            f"takes, or let it use x.shape[0] where it needs the size of a batch as a number."
+        ) from error
+    wanted = tuple(platforms or PLATFORMS)
+    try:
+        return export.export(jax.jit(function), platforms=wanted)(shapes, inputs)
+    except Exception as error:
+        own = export.default_export_platform()
+        if platforms or wanted == (own,):
+            raise
+        exported = export.export(jax.jit(function), platforms=(own,))(shapes, inputs)
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        print_line(f"{name} is exported for {own} alone: for {', '.join(wanted)} at once JAX says: {said}")
+        return exported
+
+
+def _without_unused(
+    call: Callable[[Any, Any], PyTree], shapes: Mapping[str, Any], inputs: PyTree
+) -> tuple[PyTree, Callable[[Any, Any], PyTree]]:
+    """The inputs that a function looks at, of a mapping, and the function of those alone."""
+    if not isinstance(inputs, Mapping):
+        return inputs, call
+    # With sizes that are numbers JAX says what it has dropped.
+    kept = export.export(jax.jit(call))(shapes, inputs).module_kept_var_idx
+    leaves = jax.tree_util.tree_leaves_with_path((dict(shapes), inputs))
+    looked_at = {leaves[index][0][1].key for index in kept if leaves[index][0][0].idx == 1}
+    used = {key: value for key, value in inputs.items() if key in looked_at}
+    if not used or len(used) == len(inputs):
+        return inputs, call
+    unused = {key: value for key, value in inputs.items() if key not in used}
+
+    def call_with_used(arrays: Any, given: Mapping[str, Any]) -> PyTree:
+        size = jax.tree.leaves(given)[0].shape[0]
+        blank = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape[1:]), leaf.dtype), unused)
+        return call(arrays, {**blank, **given})
+
+    return used, call_with_used
+
+
+def _serialized(exported: export.Exported) -> bytes:
+    try:
+        return bytes(exported.serialize())
+    except ImportError:
+        raise MissingPackageError("flatbuffers", "serving") from None
+    except ValueError as error:
+        raise ModelError(
+            f"What {exported.fun_name} takes or returns cannot be stored: {error}. Return dicts, lists or tuples."
+        ) from error
+
+
+def _file_of(name: str) -> str:
+    return f"{name}.jax_export"
+
+
+def _describe(name: str, exported: export.Exported) -> SignatureSpec:
+    inputs = input_names(exported)
+    n_parameters = len(exported.in_avals) - len(inputs)
+    outputs = jax.tree.unflatten(exported.out_tree, exported.out_avals)
+    return SignatureSpec(
+        file=_file_of(name),
+        inputs=tuple(map(_spec, inputs, exported.in_avals[n_parameters:])),
+        outputs=tuple(_spec(path_name(path, "outputs"), leaf) for path, leaf in _leaves_with_paths(outputs)),
+    )
+
+
+def _spec(name: str, shape: Any) -> ArraySpec:
+    return ArraySpec(
+        name, shape.dtype.name, tuple(size if isinstance(size, int) else str(size) for size in shape.shape)
+    )
+
+
+def input_names(exported: export.Exported) -> list[str]:
+    """The names of a function's inputs, in the order in which it takes them."""
+    tree = inputs_structure(exported)
+    numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
+    return [path_name(path, "inputs") for path, _ in _leaves_with_paths(numbered)]
+
+
+def inputs_structure(exported: export.Exported) -> Any:
+    """How a function takes its inputs."""
+    arguments: Any = exported.in_tree
+    return arguments.children()[0].children()[1]
+
+
+def path_name(path: Any, alone: str) -> str:
+    """The name of an array in a tree; `alone` if it is the whole tree."""
+    return jax.tree_util.keystr(path, simple=True, separator="/") or alone
+
+
+def _leaves_with_paths(tree: PyTree) -> Any:
+    return jax.tree_util.tree_leaves_with_path(tree)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _shared_platforms(exported: Mapping[str, export.Exported]) -> tuple[str, ...]:
+    first, *others = (function.platforms for function in exported.values())
+    return tuple(name for name in first if all(name in platforms for platforms in others))

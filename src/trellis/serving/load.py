@@ -1,0 +1,127 @@
+"""Served models, loaded: they answer without the code that made them."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+
+from trellis.aliases import PyTree
+from trellis.errors import ArgumentError, DataError, MissingPackageError, ServedModelError
+from trellis.serving.export import input_names, inputs_structure, path_name
+from trellis.serving.manifest import FILES, PARAMETERS, ArraySpec, Manifest, SignatureSpec, read_manifest
+from trellis.serving.tensor_file import read_tensors
+from trellis.spelling import nearest
+
+
+class LoadedSignature:
+    """One function of a served model: `signature(inputs)` gives the outputs."""
+
+    def __init__(self, name: str, *, spec: SignatureSpec, exported: export.Exported, variables: PyTree) -> None:
+        self.name = name
+        self.spec = spec
+        self._variables = variables
+        self._names = input_names(exported)
+        self._structure = inputs_structure(exported)
+        self._call = jax.jit(exported.call)
+
+    def __call__(self, inputs: PyTree) -> PyTree:
+        """The outputs for a batch; each size of batches is compiled once."""
+        leaves = jax.tree_util.tree_leaves_with_path(inputs, is_leaf=_is_list_of_numbers)
+        given = {path_name(path, "inputs"): np.asarray(leaf) for path, leaf in leaves}
+        self._check_names(given)
+        arrays = [self._checked(given[spec.name], spec) for spec in self.spec.inputs]
+        sizes = {spec.name: len(array) for spec, array in zip(self.spec.inputs, arrays, strict=True)}
+        if len(set(sizes.values())) > 1:
+            raise DataError(f"The inputs of {self.name} differ in their batch size: {sizes}.")
+        return self._call(self._variables, jax.tree.unflatten(self._structure, arrays))
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(str, side)) for side in (self.spec.inputs, self.spec.outputs))
+        return f"{self.name}({inputs}) -> {outputs}"
+
+    def _check_names(self, given: Mapping[str, Any]) -> None:
+        missing = [name for name in self._names if name not in given]
+        unknown = [name for name in given if name not in self._names]
+        if missing or unknown:
+            said = [f"lack {', '.join(missing)}"] * bool(missing) + [f"have {', '.join(unknown)}"] * bool(unknown)
+            raise DataError(f"The inputs of {self.name} {' and '.join(said)}. It takes: {self!r}.")
+
+    def _checked(self, array: np.ndarray, spec: ArraySpec) -> np.ndarray:
+        fits = array.ndim == len(spec.shape) and all(
+            isinstance(wanted, str) or size == wanted for size, wanted in zip(array.shape, spec.shape, strict=True)
+        )
+        if not fits or not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+            found = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+            raise DataError(f"The input {spec.name} of {self.name} is {found}, but it takes {spec}.")
+        cast = array.astype(spec.dtype, copy=False)
+        if np.issubdtype(cast.dtype, np.integer) and not np.array_equal(cast, array):
+            raise DataError(f"The input {spec.name} of {self.name} has numbers that {spec.dtype} cannot hold.")
+        return cast
+
+
+class LoadedModel:
+    """A served model: `model(inputs)` answers, and `model.signatures[name](inputs)` with a function of that name.
+
+    `model.files` has what came along, such as a vocabulary, by name; `model.manifest` all that is known of it.
+
+    Example:
+        model = trellis.load_model("served/digits")
+        logits = model(images)
+    """
+
+    def __init__(self, directory: Path, *, manifest: Manifest, signatures: Mapping[str, LoadedSignature]) -> None:
+        self.manifest = manifest
+        self.signatures = signatures
+        self.files = {
+            name.removeprefix(f"{FILES}/"): directory / name
+            for name in manifest.checksums
+            if name.startswith(f"{FILES}/")
+        }
+
+    def __call__(self, inputs: PyTree, *, signature: str | None = None) -> PyTree:
+        """The outputs for a batch, by default those of the model's first signature."""
+        name = signature or self.manifest.default_signature
+        if name not in self.signatures:
+            close = nearest(name, self.signatures)
+            meant = f" Did you mean {close}?" if close else ""
+            raise ArgumentError(f"There is no signature {name!r}.{meant} There are: {', '.join(self.signatures)}.")
+        return self.signatures[name](inputs)
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self.signatures.values()))
+
+
+def load_model(directory: str | os.PathLike[str]) -> LoadedModel:
+    """Loads what `export_model` or `trellis export` wrote; needs neither the model's code nor its task."""
+    path = Path(directory)
+    manifest = read_manifest(path)
+    own = export.default_export_platform()
+    if own not in manifest.platforms:
+        raise ServedModelError(
+            f"`{path}` is exported for {', '.join(manifest.platforms)}, and this process runs on {own}. "
+            f"Export it with --platforms={own}, or set JAX_PLATFORMS={manifest.platforms[0]}."
+        )
+    variables = jax.device_put(read_tensors(path / PARAMETERS))
+    signatures = {
+        name: LoadedSignature(name, spec=spec, exported=_deserialized(path / spec.file), variables=variables)
+        for name, spec in manifest.signatures.items()
+    }
+    return LoadedModel(path, manifest=manifest, signatures=signatures)
+
+
+def _deserialized(path: Path) -> export.Exported:
+    try:
+        return export.deserialize(bytearray(path.read_bytes()))
+    except ImportError:
+        raise MissingPackageError("flatbuffers", "serving") from None
+
+
+def _is_list_of_numbers(node: Any) -> bool:
+    # Plain numbers in lists are an array, not a tree of them.
+    return isinstance(node, list) and all(
+        isinstance(item, int | float | bool) or _is_list_of_numbers(item) for item in node
+    )

@@ -1,0 +1,114 @@
+"""What a directory with a served model says of itself."""
+
+import json
+import zlib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trellis.aliases import JSON
+from trellis.errors import ServedModelError
+
+MANIFEST = "manifest.json"
+PARAMETERS = "parameters.safetensors"
+FILES = "files"
+FORMAT, VERSION = "trellis.served_model", 1
+BATCH = "batch"
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """An input or an output: a name, a dtype, and a shape whose batch axis is a number or the word `batch`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class SignatureSpec:
+    """A function that a served model offers."""
+
+    file: str
+    inputs: tuple[ArraySpec, ...]
+    outputs: tuple[ArraySpec, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """All that is known of a served model without loading it."""
+
+    signatures: dict[str, SignatureSpec]
+    default_signature: str
+    platforms: tuple[str, ...]
+    packages: dict[str, str | None]
+    """Versions of what wrote it; None of one that was not installed."""
+    metadata: dict[str, JSON] = field(default_factory=dict)
+    """What the one who exported it says of it."""
+    checksums: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Size and CRC-32 of every other file, by its path."""
+
+    def write(self, directory: Path) -> None:
+        """Writes the manifest beside the files that it tells of."""
+        text = json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1)
+        (directory / MANIFEST).write_text(f"{text}\n")
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a served model; an error says what is missing, too new or damaged, of any of its files."""
+    path = directory / MANIFEST
+    document = _read_document(directory)
+    if document.get("format") != FORMAT:
+        raise ServedModelError(f"`{path}` is not that of a served model. Give a directory that `trellis export` wrote.")
+    if document["version"] > VERSION:
+        newer = document["packages"].get("trellis") or ""
+        raise ServedModelError(
+            f"`{directory}` has version {document['version']} of the format, and this Trellis reads up to {VERSION}. "
+            f"Install the Trellis that wrote it ({newer}) or a newer one, or export the model again."
+        )
+    manifest = Manifest(
+        signatures={name: _signature(fields) for name, fields in document["signatures"].items()},
+        default_signature=document["default_signature"],
+        platforms=tuple(document["platforms"]),
+        packages=document["packages"],
+        metadata=document["metadata"],
+        checksums=document["checksums"],
+    )
+    for name, expected in manifest.checksums.items():
+        file = directory / name
+        if not file.is_file() or checksum(file) != expected:
+            what = "is damaged" if file.is_file() else "is missing"
+            raise ServedModelError(f"`{file}` {what}. Copy the whole directory again, or export the model again.")
+    return manifest
+
+
+def checksum(file: Path) -> dict[str, int]:
+    """A file's size and CRC-32."""
+    value, size = 0, 0
+    with file.open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            value, size = zlib.crc32(chunk, value), size + len(chunk)
+    return {"size": size, "crc32": value}
+
+
+def _read_document(directory: Path) -> dict[str, Any]:
+    try:
+        document = json.loads((directory / MANIFEST).read_text())
+    except FileNotFoundError:
+        held = sorted(path.name for path in directory.iterdir())[:8] if directory.is_dir() else None
+        what = "does not exist" if held is None else f"holds no {MANIFEST}, but {', '.join(held) or 'nothing'}"
+        raise ServedModelError(f"`{directory}` {what}. Give a directory that `trellis export` wrote.") from None
+    except ValueError:
+        raise ServedModelError(f"`{directory / MANIFEST}` is damaged. Export the model again.") from None
+    return document if isinstance(document, dict) else {}
+
+
+def _signature(fields: dict[str, Any]) -> SignatureSpec:
+    inputs, outputs = (
+        tuple(ArraySpec(item["name"], item["dtype"], tuple(item["shape"])) for item in fields[side])
+        for side in ("inputs", "outputs")
+    )
+    return SignatureSpec(fields["file"], inputs, outputs)

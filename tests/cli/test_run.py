@@ -1,0 +1,107 @@
+"""`trellis run` as a user types it."""
+
+import json
+import resource
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import trellis, trellis_without_jax
+from tests.executor.pipeline import WRITES_A_MODEL, write_examples, write_module
+from trellis.cli.main import main
+
+FLAGS = ("--module_file=my_module.py", "--examples=data", "--model=out/model")
+
+
+def test_a_module_is_run_and_told_where_its_model_lies_without_jax() -> None:
+    write_examples(Path("data"))
+    write_module(WRITES_A_MODEL.replace("    os.makedirs", "    print('steps', fn_args.train_steps)\n    os.makedirs"))
+    done = trellis_without_jax("run", *FLAGS, "--train_steps=7")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "steps 7\nDone. The model: out/model/Format-Serving\n"
+
+
+def test_the_first_line_of_a_run_fn_comes_within_half_a_second() -> None:
+    write_examples(Path("data"))
+    write_module()
+    assert min(seconds_of_work() for _ in range(3)) < 0.5
+
+
+def seconds_of_work() -> float:
+    """What a whole run takes of a processor: unlike the time on the wall, the same on a busy machine."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert trellis("run", *FLAGS).returncode == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_every_flag_reaches_the_module() -> None:
+    for folder in ("one", "two"):
+        write_examples(Path(folder), splits=("Split-a", "Split-b"))
+    write_module(
+        """
+        import json
+        from pathlib import Path
+
+        def run_fn(fn_args):
+            Path(fn_args.serving_model_dir).mkdir()
+            seen = vars(fn_args)
+            del seen["data_accessor"], seen["num_examples"]
+            Path(fn_args.serving_model_dir, "seen.json").write_text(json.dumps(seen))
+        """
+    )
+    Path("best.json").write_text('{"values": {"rate": 1}}')
+    Path("schema.pbtxt").write_text("")
+    Path("base").mkdir()
+    done = trellis(
+        "run", "--module_file=my_module.py", "--examples=one", "--examples=two", "--model=out/model/",
+        "--model_run=logs", "--train_splits=a,b", "--eval_splits=b", "--train_steps=3", "--eval_steps=2",
+        "--schema=schema.pbtxt",
+        "--hyperparameters=best.json", "--base_model=base", "--transform_graph=graph", "--timeout=100",
+        '--custom_config={"rate": 0.5}',
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(Path("out/model/Format-Serving/seen.json").read_text()) == {
+        "working_dir": None,
+        "train_files": ["one/Split-a/*", "two/Split-a/*", "one/Split-b/*", "two/Split-b/*"],
+        "eval_files": ["one/Split-b/*", "two/Split-b/*"],
+        "train_steps": 3,
+        "eval_steps": 2,
+        "schema_path": "schema.pbtxt",
+        "schema_file": "schema.pbtxt",
+        "transform_graph_path": "graph",
+        "transform_output": "graph",
+        "serving_model_dir": "out/model/Format-Serving",
+        "eval_model_dir": "out/model/Format-TFMA",
+        "model_run_dir": "logs",
+        "base_model": "base/Format-Serving",
+        "hyperparameters": {"values": {"rate": 1}},
+        "custom_config": {"rate": 0.5},
+    }
+
+
+def test_an_error_in_the_module_is_shown_from_its_own_line_on_and_exits_with_1() -> None:
+    write_examples(Path("data"))
+    write_module("def run_fn(fn_args):\n    raise ValueError('no rate')\n")
+    done = trellis("run", *FLAGS)
+    assert done.returncode == 1
+    assert done.stderr.startswith("run_fn has raised ValueError: no rate\n\nTraceback (most recent call last):\n")
+    assert 'my_module.py", line 2, in run_fn' in done.stderr
+    assert "trellis/executor" not in done.stderr
+
+
+def test_bad_input_exits_with_2_and_tells_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    write_module("")
+    assert main(["run", *FLAGS, "--custom_config=rate", "--workers=2"]) == 2
+    text = capsys.readouterr().err
+    assert text.startswith("3 problems before the run\n\nexamples: there is no directory `data`.")
+    assert "custom_config: 'rate' is no JSON" in text
+    assert "`my_module.py` has no run_fn." in text
+
+
+def test_what_a_run_needs_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--modul_file=my_module.py"]) == 2
+    text = capsys.readouterr().err
+    assert "There is no flag --modul_file. Did you mean --module_file?" in text
+    assert "--examples is missing." in text
+    assert "--model is missing." in text

@@ -1,0 +1,236 @@
+"""Examples in batches: the published options, and values that are those of the files."""
+
+import sys
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+
+from tests.executor.pipeline import SCHEMA, write_examples
+from trellis.data import RecordWriter, encode_example
+from trellis.errors import ArgumentError, DataError, MissingPackageError
+from trellis.executor import (
+    DataAccessor,
+    RecordBatchesOptions,
+    TensorFlowDatasetOptions,
+    parse_schema,
+    read_schema,
+)
+
+PATTERN = "data/Split-train/*"
+
+
+@pytest.fixture
+def accessor() -> DataAccessor:
+    """An accessor, and five examples to read."""
+    write_examples(Path("data"))
+    return DataAccessor()
+
+
+def sizes(batches: Any) -> list[list[float]]:
+    """The feature `size` of each batch."""
+    return [batch["size"].ravel().tolist() for batch in batches]
+
+
+def write(*examples: dict[str, Any], name: str = "examples") -> str:
+    """Writes examples to a file; returns its name."""
+    with RecordWriter(name) as writer:
+        for example in examples:
+            writer.write(encode_example(example))
+    return name
+
+
+def test_a_feature_of_fixed_shape_is_a_column_for_each_value(accessor: DataAccessor) -> None:
+    options = RecordBatchesOptions(batch_size=2, shuffle=False, num_epochs=1)
+    batches = list(accessor.numpy_factory([PATTERN], options, parse_schema(SCHEMA)))
+    assert [(batch["size"].shape, batch["size"].dtype, batch["kind"].dtype) for batch in batches] == [
+        ((2, 1), np.float32, np.int64),
+        ((2, 1), np.float32, np.int64),
+        ((1, 1), np.float32, np.int64),
+    ]
+    np.testing.assert_array_equal(batches[1]["kind"], [[2], [0]])
+
+
+def test_the_last_short_batch_can_be_left_out(accessor: DataAccessor) -> None:
+    options = RecordBatchesOptions(batch_size=2, shuffle=False, num_epochs=1, drop_final_batch=True)
+    assert sizes(accessor.numpy_factory(PATTERN, options)) == [[0, 0.5], [1, 1.5]]
+
+
+def test_without_a_number_of_epochs_batches_go_on_and_none_is_short(accessor: DataAccessor) -> None:
+    options = RecordBatchesOptions(batch_size=2, shuffle=False)
+    assert sizes(islice(accessor.numpy_factory(PATTERN, options), 3)) == [[0, 0.5], [1, 1.5], [2, 0]]
+
+
+def test_each_epoch_has_every_example_once_in_an_order_of_its_own(accessor: DataAccessor) -> None:
+    for buffer_size in (10000, 2):
+        options = RecordBatchesOptions(batch_size=5, num_epochs=4, shuffle_buffer_size=buffer_size)
+        epochs = sizes(accessor.numpy_factory(PATTERN, options))
+        assert [sorted(epoch) for epoch in epochs] == [[0, 0.5, 1, 1.5, 2]] * 4
+        assert len({tuple(epoch) for epoch in epochs}) > 1
+
+
+def test_the_order_is_a_function_of_the_seed(accessor: DataAccessor) -> None:
+    orders = [
+        sizes(accessor.numpy_factory(PATTERN, RecordBatchesOptions(batch_size=5, num_epochs=3, shuffle_seed=seed)))
+        for seed in (None, None, 7)
+    ]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_a_label_becomes_the_second_of_a_pair(accessor: DataAccessor) -> None:
+    options = TensorFlowDatasetOptions(batch_size=5, shuffle=False, label_key="kind")
+    features, labels = next(accessor.numpy_factory(PATTERN, options, parse_schema(SCHEMA)))
+    assert list(features) == ["size"]
+    assert labels.ravel().tolist() == [0, 1, 2, 0, 1]
+    with pytest.raises(
+        ArgumentError, match=r"there is no feature 'kin'. Did you mean 'kind'\? The features are kind, size"
+    ):
+        next(accessor.numpy_factory(PATTERN, TensorFlowDatasetOptions(batch_size=5, label_key="kin")))
+
+
+def test_options_of_another_library_are_taken(accessor: DataAccessor) -> None:
+    theirs = SimpleNamespace(
+        batch_size=5, drop_final_batch=False, num_epochs=1, shuffle=False, shuffle_buffer_size=1, shuffle_seed=None
+    )
+    assert sizes(accessor.numpy_factory(PATTERN, theirs)) == [[0, 0.5, 1, 1.5, 2]]
+
+
+def test_features_of_any_length_have_an_array_for_each_example() -> None:
+    write({"tags": [b"a", b"b"], "n": [1]}, {"tags": [b"c"], "n": [2, 3]}, {"n": []})
+    schema = parse_schema('feature { name: "tags" type: BYTES } feature { name: "n" type: INT value_count { min: 0 } }')
+    options = RecordBatchesOptions(batch_size=3, shuffle=False)
+    batch = next(DataAccessor().numpy_factory("examples", options, schema))
+    assert [row.tolist() for row in batch["tags"]] == [[b"a", b"b"], [b"c"], []]
+    assert [row.tolist() for row in batch["n"]] == [[1], [2, 3], []]
+    assert batch["n"][2].dtype == np.int64
+    found = next(DataAccessor().numpy_factory("examples", options))
+    assert [row.tolist() for row in found["tags"]] == [[b"a", b"b"], [b"c"], []]
+
+
+def test_arrow_has_lists_of_values() -> None:
+    write({"tags": [b"a", b"b"], "x": [0.5]}, {"tags": [], "x": [1.5]})
+    schema = parse_schema(
+        'feature { name: "x" type: FLOAT shape { dim { size: 1 } } } feature { name: "tags" type: BYTES }'
+    )
+    options = RecordBatchesOptions(batch_size=2, shuffle=False, num_epochs=1)
+    (batch,) = DataAccessor().record_batch_factory("examples", options, schema)
+    assert isinstance(batch, pyarrow.RecordBatch)
+    assert batch.to_pydict() == {"x": [[0.5], [1.5]], "tags": [[b"a", b"b"], []]}
+    assert [str(each.type) for each in batch.schema] == ["list<item: float>", "list<item: binary>"]
+
+
+def test_without_arrow_or_tensorflow_the_package_to_install_is_named(
+    accessor: DataAccessor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = RecordBatchesOptions(batch_size=2)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'trellis\[parquet\]'"):
+        next(accessor.record_batch_factory(PATTERN, options))
+    with pytest.raises(MissingPackageError, match=r"pip install 'trellis\[tensorflow\]'"):
+        accessor.tf_dataset_factory(PATTERN, options)
+
+
+def test_tensorflow_is_given_the_same_batches(accessor: DataAccessor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in that keeps what it is given: TensorFlow itself is no dependency of the tests."""
+    stand_in = SimpleNamespace(
+        TensorSpec=lambda shape, dtype: ("dense", shape, dtype),
+        dtypes=SimpleNamespace(as_dtype=str),
+        string="string",
+        constant=lambda values, dtype: (np.asarray(values).tolist(), dtype),
+        data=SimpleNamespace(Dataset=SimpleNamespace(from_generator=_StandInDataset)),
+    )
+    monkeypatch.setitem(sys.modules, "tensorflow", stand_in)
+    options = TensorFlowDatasetOptions(batch_size=2, shuffle=False, num_epochs=1, label_key="kind")
+    data_set = accessor.tf_dataset_factory(PATTERN, options, parse_schema(SCHEMA))
+    assert data_set.signature == ({"size": ("dense", [None, 1], "float32")}, ("dense", [None, 1], "int64"))
+    assert [labels for _, labels in data_set.items()] == [
+        ([[0], [1]], "int64"),
+        ([[2], [0]], "int64"),
+        ([[1]], "int64"),
+    ]
+    assert data_set.items() == data_set.items()
+
+
+class _StandInDataset:
+    def __init__(self, generator: Any, *, output_signature: Any) -> None:
+        self.signature = output_signature
+        self.items = lambda: list(generator())
+
+    def prefetch(self, n: int) -> "_StandInDataset":
+        assert n == -1
+        return self
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (
+            'feature { name: "size" type: INT shape { dim { size: 1 } } }',
+            "feature 'size' holds float32, but its type in",
+        ),
+        (
+            'feature { name: "size" type: FLOAT shape { dim { size: 2 } } }',
+            "feature 'size' has 1 values, but its shape in",
+        ),
+        (
+            'feature { name: "gone" type: FLOAT shape { dim { size: 1 } } }',
+            "feature 'gone' has 0 values, but its shape in",
+        ),
+    ],
+)
+def test_examples_that_do_not_fit_the_schema_are_named(accessor: DataAccessor, schema: str, said: str) -> None:
+    with pytest.raises(DataError, match=f"data/Split-train/data-00000-of-00001.gz: {said}"):
+        next(accessor.numpy_factory(PATTERN, RecordBatchesOptions(batch_size=2), parse_schema(schema)))
+
+
+def test_files_that_are_not_there_and_batches_of_nothing_are_refused(accessor: DataAccessor) -> None:
+    with pytest.raises(DataError, match=r"No file matches data/nothing\*\. Give fn_args\.train_files"):
+        accessor.numpy_factory("data/nothing*", RecordBatchesOptions(batch_size=2))
+    with pytest.raises(ArgumentError, match="batch_size is 0, but a batch has at least one example"):
+        accessor.numpy_factory(PATTERN, RecordBatchesOptions(batch_size=0))
+    write(name="empty")
+    with pytest.raises(DataError, match="There are no examples in empty"):
+        next(accessor.numpy_factory("empty", RecordBatchesOptions(batch_size=2)))
+
+
+def test_a_schema_is_read_in_every_form_of_the_text() -> None:
+    text = """
+    # a comment
+    feature: < name: 'a' "b"; type: BYTES, shape {} >
+    feature { name: "say \\"x\\"" type: FLOAT shape { dim { size: 2 } dim { size: 3 } } presence { min_fraction: 1.0 } }
+    tensor_representation_group { key: "" value { tensor_representation { } } }
+    default_environment: ["TRAINING", "SERVING"]
+    """
+    Path("schema.pbtxt").write_text(text)
+    schema = read_schema("schema.pbtxt")
+    assert [(each.name, each.type, each.shape) for each in schema.feature] == [
+        ("ab", "BYTES", ()),
+        ('say "x"', "FLOAT", (2, 3)),
+    ]
+
+
+def test_a_schema_message_of_tensorflows_is_read_by_its_text(accessor: DataAccessor) -> None:
+    class Message:
+        def __str__(self) -> str:
+            return SCHEMA
+
+    batch = next(accessor.numpy_factory(PATTERN, RecordBatchesOptions(batch_size=2), Message()))
+    assert list(batch) == ["size", "kind"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("feature {\n  name: @\n}", r"schema:2: '@' has no place in the text of a schema"),
+        ('feature { name: "a"', "schema is cut short: a bracket is not closed"),
+        ("feature { type: INT }", "schema: a feature has no name"),
+    ],
+)
+def test_a_schema_that_cannot_be_read_is_told_with_its_line(text: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        parse_schema(text)

@@ -1,0 +1,144 @@
+"""Records to pretrain on: pairs, masks, and the same bytes whatever made them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.nlp.data.small_text import small_tokenizer, write_corpus_file
+from trellis.data import decode_example, read_records
+from trellis.errors import ArgumentError, DataError
+from trellis.nlp.data import PretrainingOptions, write_pretraining_data
+from trellis.nlp.data.corpus import Corpus
+from trellis.nlp.data.next_sentences import Pairing, plan_pairs
+
+OPTIONS = PretrainingOptions(max_seq_length=24, max_predictions_per_seq=4, dupe_factor=3)
+
+
+def write(tmp_path: Path, name: str, options: PretrainingOptions = OPTIONS, **settings: int) -> list[Path]:
+    text = write_corpus_file(tmp_path / "text.txt")
+    outputs = [tmp_path / f"{name}-{number}.tfrecord" for number in range(2)]
+    write_pretraining_data(
+        text, output_files=list(map(str, outputs)), tokenizer=small_tokenizer(tmp_path), options=options, **settings
+    )
+    return outputs
+
+
+def test_records_have_the_published_features(tmp_path: Path) -> None:
+    records = [decode_example(record) for path in write(tmp_path, "a") for record in read_records(path)]
+    assert len(records) > 30
+    tokenizer = small_tokenizer(tmp_path)
+    for record in records:
+        ids, mask, types = (np.asarray(record[name]) for name in ("input_ids", "input_mask", "segment_ids"))
+        length = int(mask.sum())
+        assert len(ids) == len(mask) == len(types) == 24
+        assert ids[0] == tokenizer.id_of("[CLS]")
+        assert ids[length - 1] == tokenizer.id_of("[SEP]")
+        assert (ids[length:] == 0).all()
+        assert types[:length].tolist() == sorted(types[:length].tolist())
+        assert types[length - 1] == 1
+        n_masked = int(np.sum(record["masked_lm_weights"]))
+        assert n_masked == min(4, max(1, round(length * 0.15)))
+        assert len(record["masked_lm_positions"]) == len(record["masked_lm_ids"]) == 4
+        assert len(record["next_sentence_labels"]) == 1
+    assert {int(record["next_sentence_labels"][0]) for record in records} == {0, 1}
+
+
+def test_the_same_bytes_are_written_by_one_process_and_by_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_BLOCK_PAIRS", "_BLOCK_DOCUMENTS"):
+        monkeypatch.setattr(f"trellis.nlp.data.pretraining_data.{name}", 8)
+    alone, together = write(tmp_path, "one", n_workers=1), write(tmp_path, "two", n_workers=2)
+    assert [path.read_bytes() for path in alone] == [path.read_bytes() for path in together]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "one-0.tfrecord", "one-1.tfrecord", "text.txt", "two-0.tfrecord", "two-1.tfrecord", "vocab.txt",
+    ]  # fmt: skip
+
+
+def test_another_seed_gives_other_records_and_each_pass_other_masks(tmp_path: Path) -> None:
+    first = write(tmp_path, "a")[0].read_bytes()
+    second = write(tmp_path, "b", PretrainingOptions(24, 4, random_seed=1, dupe_factor=3))[0].read_bytes()
+    assert first != second
+    records = [record for path in write(tmp_path, "c") for record in read_records(path)]
+    assert len(set(records)) > 0.8 * len(records)
+
+
+def test_second_names_and_compression_are_written_when_asked_for(tmp_path: Path) -> None:
+    options = PretrainingOptions(24, 4, dupe_factor=1, use_v2_feature_names=True, gzip_compress=True)
+    path = write(tmp_path, "v2", options)[0]
+    assert path.read_bytes()[:2] == b"\x1f\x8b"
+    assert {"input_word_ids", "input_type_ids"} <= set(decode_example(next(read_records(path))))
+
+
+def test_spans_that_follow_each_other_do_so_in_the_text_and_others_come_from_another_document(tmp_path: Path) -> None:
+    text = write_corpus_file(tmp_path / "text.txt")
+    corpus = Corpus.read(text, tokenizer=small_tokenizer(tmp_path))
+    pairing = Pairing(seq_length=40, seed=0, short_seq_prob=0.0)
+    planned = plan_pairs(corpus, documents=range(corpus.n_documents), pairing=pairing)
+    token_documents = np.repeat(np.arange(corpus.n_documents), np.diff(corpus.document_offsets))
+    document_of = np.repeat(token_documents, corpus.sentences.lengths)
+    pairs = planned.pairs
+    assert (pairs.lengths <= 40).all()
+    assert ((pairs.a_lengths > 0) & (pairs.b_lengths > 0)).all()
+    is_next = ~planned.is_random
+    same = document_of[pairs.a_starts] == document_of[pairs.b_starts]
+    assert same[is_next].all()
+    assert not same[planned.is_random].any()
+    uncut = is_next & (pairs.a_lengths + pairs.b_lengths < 37)
+    assert (pairs.b_starts[uncut] == (pairs.a_starts + pairs.a_lengths)[uncut]).all()
+    assert 0.2 < planned.is_random.mean() < 0.9
+
+
+def test_without_next_sentences_every_token_is_used_once(tmp_path: Path) -> None:
+    text = write_corpus_file(tmp_path / "text.txt")
+    corpus = Corpus.read(text, tokenizer=small_tokenizer(tmp_path))
+    for length in (5, 12, 40):
+        pairing = Pairing(seq_length=length, seed=0, with_next_sentence=False)
+        spans = plan_pairs(corpus, documents=range(corpus.n_documents), pairing=pairing).pairs
+        covered = np.concatenate([np.arange(s, s + n) for s, n in zip(spans.a_starts, spans.a_lengths, strict=True)])
+        assert covered.tolist() == list(range(len(corpus.sentences.values)))
+        assert spans.lengths.max() <= length
+
+
+def test_text_is_tokenized_once_and_again_when_it_or_the_vocabulary_changes(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    write_corpus_file(path)
+    tokenizer = small_tokenizer(tmp_path)
+    Corpus.read(str(path), tokenizer=tokenizer)
+    caches = list((tmp_path / ".trellis").iterdir())
+    Corpus.read(str(path), tokenizer=tokenizer)
+    assert list((tmp_path / ".trellis").iterdir()) == caches
+    path.write_text("the cat .\n")
+    assert Corpus.read(str(path), tokenizer=tokenizer).sentences.lengths.tolist() == [3]
+    Corpus.read(str(path), tokenizer=tokenizer, cache_dir=tmp_path / "elsewhere")
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 1
+
+
+def test_documents_of_rows_are_read_by_their_columns(tmp_path: Path) -> None:
+    path = tmp_path / "text.jsonl"
+    path.write_text('{"title": "the cat", "text": "a dog ran .\\nthe cat sat"}\n{"title": "on", "text": "the mat"}\n')
+    corpus = Corpus.read(str(path), tokenizer=small_tokenizer(tmp_path), text_fields=["title", "text"])
+    assert np.diff(corpus.document_offsets).tolist() == [3, 2]
+    with pytest.raises(DataError, match=r"text.jsonl:1: there is no text in 'body'; the columns are title, text"):
+        Corpus.read(str(path), tokenizer=small_tokenizer(tmp_path), text_fields=["body"])
+
+
+def test_text_that_is_none_is_refused_with_its_name(tmp_path: Path) -> None:
+    tokenizer = small_tokenizer(tmp_path)
+    (tmp_path / "blank.txt").write_text("\n\n \n")
+    with pytest.raises(DataError, match="every line is empty"):
+        Corpus.read(str(tmp_path / "blank.txt"), tokenizer=tokenizer)
+    (tmp_path / "latin.txt").write_bytes(b"the cat\ncaf\xe9\n")
+    with pytest.raises(DataError, match=r"latin.txt:2: not UTF-8"):
+        Corpus.read(str(tmp_path / "latin.txt"), tokenizer=tokenizer)
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(DataError, match="empty.txt is empty"):
+        Corpus.read(str(tmp_path / "empty.txt"), tokenizer=tokenizer)
+
+
+def test_options_that_cannot_work_are_refused_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="max_ngram_size is 3, which needs whole words"):
+        write(tmp_path, "a", PretrainingOptions(max_ngram_size=3))
+    with pytest.raises(ArgumentError, match="dupe_factor is 0"):
+        write(tmp_path, "a", PretrainingOptions(dupe_factor=0))
+    with pytest.raises(ArgumentError, match="seq_length is 4"):
+        write(tmp_path, "a", PretrainingOptions(max_seq_length=4))

@@ -1,0 +1,149 @@
+"""Tokenizers follow the published rules."""
+
+import io
+import pickle
+from pathlib import Path
+
+import pytest
+import sentencepiece
+
+from tests.nlp.data.small_text import small_tokenizer, write_vocabulary
+from trellis.errors import ArgumentError, DataError
+from trellis.nlp.data import SentencePieceTokenizer, WordPieceTokenizer, build_tokenizer
+from trellis.nlp.data.tokenizer import preprocess_text
+
+PIECES = ["want", "##want", "##ed", "wa", "un", "runn", "##ing"]
+
+
+def test_words_become_the_longest_pieces_and_a_rest_makes_the_whole_word_unknown(tmp_path: Path) -> None:
+    tokenizer = WordPieceTokenizer(write_vocabulary(tmp_path / "vocab.txt", PIECES))
+    assert tokenizer.tokens("") == []
+    assert tokenizer.tokens("unwanted running") == ["un", "##want", "##ed", "runn", "##ing"]
+    assert tokenizer.tokens("unwantedX running") == ["[UNK]", "runn", "##ing"]
+
+
+def test_punctuation_stays_in_its_word_when_it_is_not_split(tmp_path: Path) -> None:
+    vocabulary = write_vocabulary(tmp_path / "vocab.txt", [*PIECES, "##!", "!"])
+    assert WordPieceTokenizer(vocabulary, split_on_punctuation=False).tokens("running!") == ["runn", "##ing", "##!"]
+    assert WordPieceTokenizer(vocabulary).tokens("running!") == ["runn", "##ing", "!"]
+
+
+def test_a_word_of_400_characters_is_looked_up_and_a_longer_one_is_not(tmp_path: Path) -> None:
+    tokenizer = WordPieceTokenizer(write_vocabulary(tmp_path / "vocab.txt", ["a", "##a"]))
+    assert len(tokenizer.tokens("a" * 400)) == 400
+    assert tokenizer.tokens("a" * 401) == ["[UNK]"]
+
+
+def test_texts_keep_their_rows_whatever_was_seen_before(tmp_path: Path) -> None:
+    tokenizer = small_tokenizer(tmp_path)
+    texts = ["The cats  sat.", "", "a\tdog\nran", "The cats  sat.", "zzz"]
+    first = [tokenizer.tokens_of(row) for row in map(tokenizer.encode(texts).__getitem__, range(5))]
+    assert first == [
+        ["the", "cat", "##s", "sat", "."],
+        [],
+        ["a", "dog", "ran"],
+        ["the", "cat", "##s", "sat", "."],
+        ["[UNK]"],
+    ]
+    assert tokenizer.encode([]).values.tolist() == []
+    assert tokenizer.encode(texts[::-1]).offsets.tolist() == [0, 1, 6, 9, 9, 14]
+
+
+def test_a_tokenizer_forgets_words_when_it_knows_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = small_tokenizer(tmp_path)
+    expected = tokenizer.encode(["the cats sat", "on the mats"]).values.tolist()
+    monkeypatch.setattr("trellis.nlp.data.tokenizer._MOST_CHUNKS", 2)
+    assert tokenizer.encode(["the cats sat", "on the mats"]).values.tolist() == expected
+
+
+def test_ids_are_line_numbers_and_spell_the_text_again(tmp_path: Path) -> None:
+    tokenizer = small_tokenizer(tmp_path)
+    assert tokenizer.id_of("[CLS]") == 2
+    assert tokenizer.text_of(tokenizer.encode(["The cats jumped."]).values) == "the cats jumped ."
+    assert not tokenizer.starts_word[tokenizer.id_of("##s")]
+    with pytest.raises(DataError, match="has no token 'horse'"):
+        tokenizer.id_of("horse")
+
+
+def test_a_tokenizer_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    tokenizer = small_tokenizer(tmp_path)
+    assert pickle.loads(pickle.dumps(tokenizer)).tokens("cats") == ["cat", "##s"]
+
+
+def test_the_fingerprint_changes_with_the_vocabulary_and_the_settings(tmp_path: Path) -> None:
+    vocabulary = write_vocabulary(tmp_path / "vocab.txt")
+    prints = {
+        WordPieceTokenizer(vocabulary).fingerprint,
+        WordPieceTokenizer(vocabulary, lower_case=False).fingerprint,
+        WordPieceTokenizer(write_vocabulary(tmp_path / "other.txt", ["cat"])).fingerprint,
+    }
+    assert len(prints) == 3
+    assert WordPieceTokenizer(vocabulary).fingerprint in prints
+
+
+def test_what_is_no_vocabulary_is_told_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no_such.txt` cannot be read"):
+        build_tokenizer(tmp_path / "no_such.txt")
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(DataError, match="empty.txt` is empty"):
+        build_tokenizer(tmp_path / "empty.txt")
+    (tmp_path / "latin.txt").write_bytes("[UNK]\nh\xe9llo\n".encode("latin-1"))
+    with pytest.raises(DataError, match="latin.txt: not UTF-8"):
+        build_tokenizer(tmp_path / "latin.txt")
+    (tmp_path / "words.txt").write_text("cat\n")
+    with pytest.raises(DataError, match=r"has no token '\[UNK\]'"):
+        build_tokenizer(tmp_path / "words.txt")
+    with pytest.raises(DataError, match="is no SentencePiece model"):
+        build_tokenizer(tmp_path / "words.txt", tokenization="SentencePiece")
+    with pytest.raises(ArgumentError, match="tokenization is 'BPE'"):
+        build_tokenizer(tmp_path / "words.txt", tokenization="BPE")
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    model = io.BytesIO()
+    text = ["the cat sat on 1000, mats", "a dog ran 1000, miles", "who has 20, cats", "the dog sat", "cats on mats"] * 9
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text),
+        model_writer=model,
+        vocab_size=60,
+        hard_vocab_limit=False,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols="[CLS],[SEP],[MASK]",
+        user_defined_symbols="0,",
+        minloglevel=2,
+    )
+    path = tmp_path_factory.mktemp("pieces") / "small.model"
+    path.write_bytes(model.getvalue())
+    return str(path)
+
+
+def test_sentencepiece_gives_the_pieces_of_its_model(sentencepiece_model: str) -> None:
+    tokenizer = SentencePieceTokenizer(sentencepiece_model)
+    ids = tokenizer.encode(["The  CAT sat", "on mats"])
+    assert tokenizer.text_of(ids[0]) == "the cat sat"
+    assert tokenizer.text_of(ids[1]) == "on mats"
+    assert tokenizer.tokens("the cat")[0].startswith("\u2581")
+    assert tokenizer.starts_word[ids[0][0]]
+    assert tokenizer.id_of("[MASK]") == 4
+    with pytest.raises(DataError, match="has no piece 'horse'"):
+        tokenizer.id_of("horse")
+
+
+def test_a_comma_behind_a_digit_is_a_piece_of_its_own(sentencepiece_model: str) -> None:
+    tokenizer = SentencePieceTokenizer(sentencepiece_model)
+    tokens = tokenizer.tokens("20, cats")
+    assert "0," not in tokens
+    assert "," in tokens
+    assert "".join(tokens).replace("\u2581", " ").strip() == "20, cats"
+    ids = tokenizer.encode(["the cat", "20, cats"])
+    assert tokenizer.tokens_of(ids[0]) == tokenizer.tokens("the cat")
+    assert len(ids[1]) == len(tokens)
+
+
+def test_text_for_sentencepiece_is_made_plain() -> None:
+    assert preprocess_text("  Caf\u00e9 \n \ufb01ne ") == "Cafe fine"
+    assert preprocess_text("  ABC ", lower=True) == "abc"

@@ -1,0 +1,198 @@
+"""The three encoders: their sizes, what they return, what they see, and what their blocks can be."""
+
+import functools
+from typing import Any
+
+import flax.errors
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.nlp.models.tiny_encoders import KINDS, STUDENT, batch, config, encoder, packed_and_apart, run, weights
+from trellis.errors import ArgumentError, ConfigError, ModelError
+from trellis.nlp.models import EncoderConfig, GatedFeedForward, TalkingHeadsAttention, build_encoder
+
+
+def n_parameters(model: Any) -> int:
+    shapes = jax.eval_shape(model.init, jax.random.key(0), batch())
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes["params"]))
+
+
+@pytest.mark.parametrize(
+    ("given", "n"),
+    [
+        ({"type": "bert"}, 109_482_240),
+        ({"type": "albert"}, 11_683_584),
+        ({"type": "mobilebert", "mobilebert": STUDENT}, 24_581_888),
+        ({"type": "mobilebert"}, 294_467_840),
+    ],
+    ids=["bert", "albert", "mobilebert_student", "mobilebert_teacher"],
+)
+def test_the_number_of_parameters_is_the_published_one(given: dict[str, Any], n: int) -> None:
+    assert n_parameters(build_encoder(EncoderConfig(given))) == n
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_encoder_returns_a_state_for_each_token_and_one_for_all_and_more_on_request(kind: str) -> None:
+    model, inputs = encoder(kind, return_all_encoder_outputs=True), batch()
+    outputs = run(model, weights(model, inputs), inputs)
+    assert (outputs["sequence_output"].shape, outputs["pooled_output"].shape) == ((2, 8, 16), (2, 16))
+    assert len(outputs["encoder_outputs"]) == (3 if kind == "mobilebert" else 2)
+    np.testing.assert_array_equal(outputs["encoder_outputs"][-1], outputs["sequence_output"])
+    plain = jax.eval_shape(encoder(kind).apply, weights(model, inputs), inputs)
+    assert set(plain) == {"sequence_output", "pooled_output"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_changes_nothing(kind: str) -> None:
+    model, inputs = encoder(kind), batch(length=8)
+    variables = weights(model, inputs)
+    wider = {name: jnp.pad(array, ((0, 0), (0, 4))) for name, array in inputs.items()}
+    # The second row ends in padding, as its trigrams see.
+    outputs = run(model, variables, inputs)["sequence_output"][1, :7]
+    np.testing.assert_allclose(run(model, variables, wider)["sequence_output"][1, :7], outputs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_sequences_equal_the_same_ones_apart(kind: str) -> None:
+    model = encoder(kind)
+    packed, apart = packed_and_apart()
+    variables = weights(model, apart)
+    together = run(model, variables, packed)["sequence_output"][0]
+    alone = run(model, variables, apart)["sequence_output"]
+    np.testing.assert_allclose(together[:5], alone[0, :5], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(together[5:8], alone[1, :3], rtol=1e-4, atol=1e-5)
+
+
+def test_a_packed_sequence_that_fills_its_row_equals_the_same_one_unpacked() -> None:
+    model, inputs = encoder("mobilebert"), batch(n=1)
+    variables = weights(model, inputs)
+    marked = {**inputs, "segment_ids": jnp.ones((1, 8), jnp.int32), "positions": jnp.arange(8)[None]}
+    np.testing.assert_allclose(
+        run(model, variables, marked)["sequence_output"],
+        run(model, variables, inputs)["sequence_output"],
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize(("kind", "depth"), [("bert", {"num_layers": 1}), ("mobilebert", {"num_blocks": 1})])
+def test_recomputing_layers_changes_neither_names_nor_gradients(kind: str, depth: dict[str, int]) -> None:
+    inputs = batch()
+    plain, again = encoder(kind, **depth), encoder(kind, **depth, use_gradient_checkpointing=True)
+    variables = weights(plain, inputs)
+
+    def gradients(model: Any) -> Any:
+        rngs = {"dropout": jax.random.key(1)}
+        return jax.jit(
+            jax.grad(lambda v: jnp.sum(model.apply(v, inputs, training=True, rngs=rngs)["sequence_output"] ** 2))
+        )(variables)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), gradients(again), gradients(plain)
+    )
+
+
+def test_dropout_is_for_training_only_and_follows_its_key() -> None:
+    model, inputs = encoder("bert"), batch()
+    variables = weights(model, inputs)
+    apply = jax.jit(model.apply, static_argnames="training")
+    quiet = apply(variables, inputs)["sequence_output"]
+    first, same, other = (
+        apply(variables, inputs, training=True, rngs={"dropout": jax.random.key(seed)})["sequence_output"]
+        for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(first, same)
+    assert np.any(first != quiet) and np.any(first != other)
+    with pytest.raises(flax.errors.InvalidRngError, match='"dropout"'):
+        jax.eval_shape(functools.partial(model.apply, training=True), variables, inputs)
+
+
+def test_the_last_layer_can_be_computed_for_the_first_tokens_only() -> None:
+    inputs = batch()
+    whole, part = encoder("bert"), encoder("bert", output_range=1)
+    variables = weights(whole, inputs)
+    expected = run(whole, variables, inputs)
+    outputs = run(part, variables, inputs)
+    assert outputs["sequence_output"].shape == (2, 1, 16)
+    np.testing.assert_allclose(outputs["pooled_output"], expected["pooled_output"], rtol=1e-4, atol=1e-5)
+
+
+def test_attention_scores_and_word_embeddings_come_on_request_and_change_nothing() -> None:
+    inputs = batch()
+    plain = encoder("bert")
+    asked = encoder("bert", return_attention_scores=True, return_word_embeddings=True)
+    variables = weights(plain, inputs)
+    outputs = run(asked, variables, inputs)
+    expected = run(plain, variables, inputs)["sequence_output"]
+    np.testing.assert_allclose(outputs["sequence_output"], expected, rtol=1e-4, atol=1e-5)
+    scores = outputs["attention_scores"]
+    assert len(scores) == 2 and scores[0].shape == (2, 2, 8, 8)
+    np.testing.assert_allclose(jnp.sum(scores[1], axis=-1), 1, rtol=1e-5)
+    assert np.all(scores[0][1, :, :, 7] == 0), "a score for padding"
+    table = variables["params"]["embeddings"]["word_embeddings"]["embedding"]
+    np.testing.assert_array_equal(outputs["word_embeddings"], table[inputs["input_word_ids"]])
+
+
+def test_norms_can_come_first() -> None:
+    inputs = batch()
+    model = encoder("bert", norm_first=True, return_all_encoder_outputs=True)
+    layers = run(model, weights(model, inputs), inputs)["encoder_outputs"]
+    # What comes out of a layer is not normalised then.
+    assert np.abs(np.var(layers[-1], axis=-1) - 1).max() > 0.1
+
+
+def test_narrow_embeddings_are_projected() -> None:
+    inputs = batch()
+    params = weights(encoder("bert", embedding_size=4), inputs)["params"]["embeddings"]
+    assert params["word_embeddings"]["embedding"].shape == (40, 4)
+    assert params["projection"]["kernel"].shape == (4, 16)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_and_feedforward_blocks_can_be_replaced(kind: str) -> None:
+    model = build_encoder(config(kind), attention_cls=TalkingHeadsAttention, feedforward_cls=GatedFeedForward)
+    inputs = batch()
+    variables = weights(model, inputs)
+    names = {jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(variables)}
+    assert any(name.endswith("attention/before_softmax") for name in names)
+    assert any(name.endswith("gate/kernel") for name in names)
+    outputs = run(model, variables, inputs, training=True, rngs={"dropout": jax.random.key(1)})["sequence_output"]
+    assert outputs.shape == (2, 8, 16) and np.all(np.isfinite(outputs))
+
+
+def test_heads_that_do_not_talk_are_plain_attention() -> None:
+    inputs = batch()
+    plain, talking = encoder("bert"), build_encoder(config("bert"), attention_cls=TalkingHeadsAttention)
+    variables = weights(plain, inputs)
+    params = jax.tree.map(lambda leaf: leaf, variables["params"])
+    for layer in ("layer_0", "layer_1"):
+        params[layer]["attention"] |= {"before_softmax": jnp.eye(2), "after_softmax": jnp.eye(2)}
+    np.testing.assert_allclose(
+        run(talking, {"params": params}, inputs)["sequence_output"],
+        run(plain, variables, inputs)["sequence_output"],
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_a_sequence_longer_than_the_position_table_is_refused() -> None:
+    with pytest.raises(ModelError, match="17 tokens.*16 positions"):
+        jax.eval_shape(encoder("bert").init, jax.random.key(0), batch(length=17))
+
+
+def test_a_batch_without_a_mask_is_refused_with_what_it_has() -> None:
+    inputs = {name: array for name, array in batch().items() if name != "input_mask"}
+    with pytest.raises(ModelError, match="input_mask is not in the batch, which has: input_type_ids, input_word_ids"):
+        jax.eval_shape(encoder("albert").init, jax.random.key(0), inputs)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="width of 16.*3 attention heads"):
+        jax.eval_shape(encoder("bert", num_attention_heads=3).init, jax.random.key(0), batch())
+
+
+def test_no_encoder_is_refused() -> None:
+    with pytest.raises(ConfigError, match="encoder.type is null"):
+        build_encoder(EncoderConfig(type=None))

@@ -1,0 +1,270 @@
+"""Served models: the same answers without the code, for batches of any size, whole or not there."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+import trellis
+from tests import tiny
+from tests.cli.command import environment
+from trellis.errors import ArgumentError, DataError, ModelError, ServedModelError
+from trellis.serving import Signature, export_model, load_model
+
+MODEL = tiny.Classifier()
+X = tiny.examples(48)[0]
+
+
+@pytest.fixture(scope="module")
+def variables() -> Any:
+    return MODEL.init(jax.random.key(0), X)
+
+
+@pytest.fixture
+def served(tmp_path: Path, variables: Any) -> Path:
+    (tmp_path / "words.txt").write_text("a\nb\n")
+    return export_model(
+        tmp_path / "served",
+        variables=variables,
+        signatures={
+            "inference_step": Signature(MODEL.apply, X),
+            "classify": Signature(lambda v, x: {"best": MODEL.apply(v, x).argmax(-1)}, X),
+        },
+        files={"vocabulary/words.txt": tmp_path / "words.txt"},
+        metadata={"step": 7},
+    )
+
+
+@pytest.mark.parametrize("n", [1, 5, 48])
+def test_a_served_model_answers_as_the_model_does_to_the_bit(served: Path, variables: Any, n: int) -> None:
+    model = trellis.load_model(served)
+    expected = jax.jit(MODEL.apply)(variables, X[:n])
+    np.testing.assert_array_equal(model(X[:n]), expected)
+    np.testing.assert_array_equal(model(X[:n], signature="classify")["best"], expected.argmax(-1))
+    np.testing.assert_array_equal(model.signatures["inference_step"](X[:n].tolist()), expected)
+
+
+def test_a_process_without_the_code_of_the_model_gets_the_same_answers(served: Path, variables: Any) -> None:
+    program = (
+        "import sys, numpy as np, trellis\n"
+        f"model = trellis.load_model({str(served)!r})\n"
+        "np.save('outputs.npy', model(np.load('inputs.npy')))\n"
+        "sys.exit(str({'flax', 'optax', 'trellis.tasks', 'trellis.model'} & set(sys.modules) or ''))\n"
+    )
+    np.save("inputs.npy", X)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], env=environment(), capture_output=True)
+    assert done.stderr.strip() == b"", done.stderr
+    outputs = np.load("outputs.npy")
+    np.testing.assert_allclose(outputs, jax.jit(MODEL.apply)(variables, X), rtol=1e-5, atol=1e-6)
+
+
+def test_the_manifest_describes_the_model(served: Path) -> None:
+    manifest = json.loads((served / "manifest.json").read_text())
+    assert (manifest["format"], manifest["version"]) == ("trellis.served_model", 1)
+    assert manifest["packages"]["jax"] == jax.__version__
+    assert manifest["platforms"] == ["cpu", "cuda", "tpu"]
+    assert manifest["metadata"] == {"step": 7}
+    assert manifest["default_signature"] == "inference_step"
+    assert manifest["signatures"]["classify"] == {
+        "file": "classify.jax_export",
+        "inputs": [{"name": "inputs", "dtype": "float32", "shape": ["batch", 8]}],
+        "outputs": [{"name": "best", "dtype": "int32", "shape": ["batch"]}],
+    }
+    held = {path.relative_to(served).as_posix() for path in served.rglob("*") if path.is_file()}
+    assert held == manifest["checksums"].keys() | {"manifest.json"}
+    model = load_model(served)
+    assert model.files["vocabulary/words.txt"].read_text() == "a\nb\n"
+    assert repr(model).splitlines()[0] == "inference_step(inputs float32[batch, 8]) -> outputs float32[batch, 4]"
+
+
+def test_parameters_are_stored_once_and_not_in_the_functions(tmp_path: Path) -> None:
+    wide = {"w": jnp.ones((8, 20_000))}
+    signature = Signature(lambda v, x: x @ v["w"], X)
+    served = export_model(tmp_path / "served", variables=wide, signatures={"one": signature, "two": signature})
+    sizes = {path.name: path.stat().st_size for path in served.iterdir()}
+    assert sizes["parameters.safetensors"] > 640_000
+    assert max(sizes["one.jax_export"], sizes["two.jax_export"]) < 10_000
+
+
+def test_inputs_that_no_function_looks_at_are_left_out(tmp_path: Path, variables: Any) -> None:
+    batch = {"x": X, "label_ids": np.zeros(48, np.int32), "pair": (X[:, 0], X[:, 1])}
+
+    def answer(v: Any, inputs: Any) -> Any:
+        return MODEL.apply(v, inputs["x"]) + 0 * inputs["label_ids"].shape[0]
+
+    load = load_model(
+        export_model(tmp_path / "served", variables=variables, signatures={"answer": Signature(answer, batch)})
+    )
+    assert [spec.name for spec in load.manifest.signatures["answer"].inputs] == ["x"]
+    np.testing.assert_array_equal(load({"x": X[:3]}), jax.jit(MODEL.apply)(variables, X[:3]))
+    with pytest.raises(DataError, match="The inputs of answer lack x and have y. It takes: answer\\(x float32"):
+        load({"y": X})
+
+
+def test_every_kind_of_variable_comes_back(tmp_path: Path) -> None:
+    held = {
+        "half": jnp.arange(4, dtype=jnp.bfloat16) / 3,
+        "flag": jnp.array([True, False]),
+        "scalar": jnp.float32(2.5),
+        "empty": jnp.zeros((0, 3)),
+        "key": jax.random.key(5),
+        "list": [jnp.int32(3), np.arange(3, dtype=np.uint8)],
+    }
+    signature = Signature(
+        lambda v, x: {**v, "key": jax.random.key_data(v["key"]), "x": x}, np.zeros((2, 1), np.float32)
+    )
+    model = load_model(export_model(tmp_path / "served", variables=held, signatures={"all": signature}))
+    found = model(np.zeros((3, 1)))
+    expected = {**held, "key": jax.random.key_data(held["key"]), "x": np.zeros((3, 1), np.float32)}
+    for name, value in expected.items():
+        jax.tree.map(np.testing.assert_array_equal, found[name], value)
+    assert found["half"].dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (X[:, :7], "The input inputs of inference_step is float32[48, 7], but it takes inputs float32[batch, 8]."),
+        (X[0], "is float32[8], but it takes inputs float32[batch, 8]."),
+        (X.astype(np.complex64), "is complex64[48, 8], but it takes"),
+        ({"x": X}, "The inputs of inference_step lack inputs and have x."),
+    ],
+)
+def test_inputs_that_do_not_fit_are_told_so(served: Path, inputs: Any, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        load_model(served)(inputs)
+    assert message in str(caught.value)
+
+
+def test_numbers_that_are_lost_in_the_models_type_are_refused(tmp_path: Path) -> None:
+    signature = Signature(
+        lambda v, x: x["ids"] + x["more"], {"ids": np.zeros(2, np.int32), "more": np.zeros(2, np.int32)}
+    )
+    model = load_model(export_model(tmp_path / "served", variables={}, signatures={"add": signature}))
+    np.testing.assert_array_equal(model({"ids": [1, 2], "more": [3, 4]}), [4, 6])
+    with pytest.raises(DataError, match="ids of add has numbers that int32 cannot hold"):
+        model({"ids": [2**40, 2], "more": [3, 4]})
+    with pytest.raises(DataError, match="differ in their batch size: {'ids': 2, 'more': 1}"):
+        model({"ids": [1, 2], "more": [3]})
+    with pytest.raises(ArgumentError, match="There is no signature 'ad'. Did you mean add\\? There are: add."):
+        model({}, signature="ad")
+
+
+def test_what_is_damaged_or_missing_is_named(served: Path) -> None:
+    file = served / "parameters.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(ServedModelError, match="parameters.safetensors` is damaged"):
+        load_model(served)
+    file.unlink()
+    with pytest.raises(ServedModelError, match="parameters.safetensors` is missing"):
+        load_model(served)
+    manifest = json.loads((served / "manifest.json").read_text())
+    for change, message in (
+        ({"version": 2}, "has version 2 of the format, and this Trellis reads up to 1"),
+        ({"format": "another"}, "is not that of a served model"),
+    ):
+        (served / "manifest.json").write_text(json.dumps(manifest | change))
+        with pytest.raises(ServedModelError, match=message):
+            load_model(served)
+    (served / "manifest.json").write_text("{")
+    with pytest.raises(ServedModelError, match="manifest.json` is damaged"):
+        load_model(served)
+    (served / "manifest.json").unlink()
+    with pytest.raises(ServedModelError, match="holds no manifest.json, but classify.jax_export, files"):
+        load_model(served)
+    with pytest.raises(ServedModelError, match="nowhere` does not exist"):
+        load_model("nowhere")
+
+
+def test_a_directory_that_holds_something_is_not_written_to(served: Path, variables: Any) -> None:
+    with pytest.raises(ServedModelError, match="is there already and not empty. Choose another directory"):
+        export_model(served, variables=variables, signatures={"f": Signature(MODEL.apply, X)})
+    with pytest.raises(ArgumentError, match="no signatures"):
+        export_model(served.parent / "other", variables=variables, signatures={})
+
+
+def test_an_export_that_fails_leaves_nothing_behind(
+    tmp_path: Path, variables: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "copyfile", lambda source, target: (_ for _ in ()).throw(OSError("no space")))
+    (tmp_path / "words.txt").touch()
+    with pytest.raises(OSError, match="no space"):
+        export_model(
+            tmp_path / "out" / "served",
+            variables=variables,
+            signatures={"f": Signature(MODEL.apply, X)},
+            files={"words.txt": tmp_path / "words.txt"},
+        )
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "message"),
+    [
+        ("words.txt", "missing.txt", "there is no file `missing.txt`"),
+        ("../words.txt", "words.txt", "leads out of the model's directory"),
+    ],
+)
+def test_files_that_cannot_go_along_are_told_first(name: str, source: str, message: str) -> None:
+    Path("words.txt").touch()
+    with pytest.raises(ArgumentError, match=message):
+        export_model("served", variables={}, signatures={"f": Signature(MODEL.apply, X)}, files={name: source})
+
+
+def test_a_model_that_depends_on_the_size_of_its_batches_needs_one(tmp_path: Path) -> None:
+    signature = Signature(lambda v, x: x.reshape(-1, 16), X)
+    for answer in (signature, Signature(lambda v, x: x.reshape(len(x), 2, 4), X)):
+        with pytest.raises(ModelError, match="f cannot be exported for batches of any size: .* Give a batch_size"):
+            export_model(tmp_path / "any", variables={}, signatures={"f": answer})
+    model = load_model(export_model(tmp_path / "two", variables={}, signatures={"f": signature}, batch_size=2))
+    assert model(X[:2]).shape == (1, 16)
+    with pytest.raises(DataError, match=r"but it takes inputs float32\[2, 8\]"):
+        model(X[:4])
+
+
+def test_a_model_that_runs_on_one_platform_alone_is_exported_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only_here = Primitive("only_here")
+    only_here.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(only_here, lambda context, x: [x], platform="cpu")
+    signature = Signature(lambda v, x: only_here.bind(x), X)
+    model = load_model(export_model(tmp_path / "served", variables={}, signatures={"f": signature}))
+    assert model.manifest.platforms == ("cpu",)
+    assert "f is exported for cpu alone: for cpu, cuda, tpu at once JAX says: " in capsys.readouterr().out
+    np.testing.assert_array_equal(model(X), X)
+
+
+def test_what_is_wrong_with_a_function_is_raised_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="absent"):
+        export_model(tmp_path / "f", variables={}, signatures={"f": Signature(lambda v, x: x["absent"], {"x": X})})
+    with pytest.raises(ArgumentError, match="There is no platform 'gpu'. There are: cpu, cuda, tpu, rocm."):
+        export_model(tmp_path / "f", variables={}, signatures={"f": Signature(MODEL.apply, X)}, platforms=["gpu"])
+
+
+def test_a_model_for_another_platform_says_what_to_do(tmp_path: Path) -> None:
+    signature = Signature(lambda v, x: x, X)
+    served = export_model(tmp_path / "served", variables={}, signatures={"f": signature}, platforms=["tpu"])
+    with pytest.raises(ServedModelError, match="is exported for tpu, and this process runs on cpu. Export it with --p"):
+        load_model(served)
+
+
+def test_outputs_that_cannot_be_stored_are_told_so(tmp_path: Path) -> None:
+    @struct.dataclass
+    class Own:
+        x: Any
+
+    with pytest.raises(ModelError, match="Return dicts, lists or tuples"):
+        export_model(tmp_path / "served", variables={}, signatures={"f": Signature(lambda v, x: Own(x), X)})
+    assert not (tmp_path / "served").exists()
