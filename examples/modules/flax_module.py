@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from jax import export
 from penguins import LABEL, as_arrays
 
 from trellis.executor import FnArgs, TensorFlowDatasetOptions
@@ -43,8 +44,8 @@ def run_fn(fn_args: FnArgs) -> None:
         right, n = right + int((model.apply(params, x).argmax(-1) == y).sum()), n + len(y)
     print(f"loss {loss:.4f}, accuracy {right / n:.3f} on {n} examples")
 
-    batch = jax.ShapeDtypeStruct((jax.export.symbolic_shape("n")[0], 4), jnp.float32)
-    exported = jax.export.export(jax.jit(lambda x: jax.nn.softmax(model.apply(params, x))))(batch)
+    batch = jax.ShapeDtypeStruct((export.symbolic_shape("n")[0], 4), jnp.float32)
+    exported = export.export(jax.jit(lambda x: jax.nn.softmax(model.apply(params, x))))(batch)
     Path(fn_args.serving_model_dir).mkdir()
     Path(fn_args.serving_model_dir, "model.jax_export").write_bytes(exported.serialize())
 

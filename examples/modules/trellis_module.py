@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import export
 from penguins import FEATURES, LABEL
 
 import trellis
@@ -57,10 +58,10 @@ def run_fn(fn_args: FnArgs) -> None:
         process(checkpoint)
 
     best = trellis.HighestCheckpointFileReader(fn_args.model_run_dir, target=MODEL.init, metric="accuracy").read()
-    batch = jax.ShapeDtypeStruct((jax.export.symbolic_shape("n")[0], len(FEATURES)), jnp.float32)
+    batch = jax.ShapeDtypeStruct((export.symbolic_shape("n")[0], len(FEATURES)), jnp.float32)
     answer = jax.jit(lambda x: jax.nn.softmax(MODEL.apply({"params": best.model_params}, x)))
     Path(fn_args.serving_model_dir).mkdir()
-    Path(fn_args.serving_model_dir, "model.jax_export").write_bytes(jax.export.export(answer)(batch).serialize())
+    Path(fn_args.serving_model_dir, "model.jax_export").write_bytes(export.export(answer)(batch).serialize())
 
 
 def read(fn_args, files):

@@ -19,14 +19,16 @@ ROUNDING = 2e-5
 
 
 class Block(nn.Module):
-    """A pair of layers that names the axes of its kernels, with dropout between, and a layer without names."""
+    """A pair of layers that names the axes of its kernels, with dropout between; layers without names, and a norm."""
 
     train: bool = False
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
         """Logits of four classes."""
-        x = nn.Dense(32, name="embedding")(x)
+        # A bias before a norm has no gradient but rounding, which Adam would make as large as any other.
+        x = nn.Dense(32, name="embedding", use_bias=False)(x)
+        x = nn.BatchNorm(use_running_average=not self.train, momentum=0.9)(x)
         x = nn.relu(self._dense(64, "embed", "mlp", name="up")(x))
         x = nn.Dropout(0.3, deterministic=not self.train)(x)
         return nn.Dense(4, name="head")(self._dense(32, "mlp", "embed", name="down")(x))

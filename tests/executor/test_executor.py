@@ -189,6 +189,14 @@ def test_what_is_wrong_is_told_before_the_run(given: dict[str, Any], said: str) 
     assert files_below(".").count("out/model/Format-Serving/model.txt") == 0
 
 
+def test_a_split_that_one_of_several_artifacts_lacks_is_told_with_the_artifact() -> None:
+    write_module()
+    write_examples(Path("one"))
+    write_examples(Path("two"), splits=("Split-train",))
+    with pytest.raises(ArgumentError, match="examples: there is no split 'eval' in `two`. Its splits are train;"):
+        do(inputs={"examples": [Examples("one"), Examples("two")]})
+
+
 def test_all_problems_are_told_at_once() -> None:
     write_module("def run(fn_args): ...")
     with pytest.raises(ArgumentError) as caught:

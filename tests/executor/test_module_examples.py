@@ -14,6 +14,7 @@ import jax
 import keras
 import numpy as np
 import pytest
+from jax import export
 
 from trellis.executor import (
     DataAccessor,
@@ -64,7 +65,7 @@ def share_of_right_answers(predict: Callable[[Any], Any]) -> float:
 
 
 def exported_model() -> Callable[[Any], Any]:
-    call: Callable[[Any], Any] = jax.export.deserialize(bytearray((SERVED / "model.jax_export").read_bytes())).call
+    call: Callable[[Any], Any] = export.deserialize(bytearray((SERVED / "model.jax_export").read_bytes())).call
     return call
 
 

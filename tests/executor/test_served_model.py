@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import joblib
 import numpy as np
 import pytest
+from jax import export
 from sklearn.linear_model import LinearRegression
 
 from trellis.errors import ModelRefusedError
@@ -54,7 +55,7 @@ def write_safetensors(folder: Path) -> Path:
 
 
 def write_jax_export(folder: Path) -> Path:
-    exported = jax.export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((), jnp.float32))
+    exported = export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((), jnp.float32))
     (folder / "model.jax_export").write_bytes(exported.serialize())
     return folder / "model.jax_export"
 

@@ -115,9 +115,9 @@ def test_a_run_past_its_time_is_stopped_and_told_where_it_was() -> None:
         CHILD + "\ndef run_fn(fn_args):\n    leave_a_child()\n    wait()\n\ndef wait():\n    while True: ...\n"
     )
     with pytest.raises(RunFailedError) as caught:
-        run(1, timeout=1)
+        run(1, timeout=2)
     text = str(caught.value)
-    assert text.startswith("The run has taken more than its 1 seconds (timeout), so it was stopped.\n\nIt was here:")
+    assert text.startswith("The run has taken more than its 2 seconds (timeout), so it was stopped.\n\nIt was here:")
     assert text.splitlines()[-1].endswith('my_module.py", line 11 in run_fn')
     assert "in wait" in text.splitlines()[-2]
 
@@ -132,6 +132,15 @@ def test_a_process_that_crashes_is_named_by_its_signal() -> None:
     write_module("import os\n\ndef run_fn(fn_args):\n    os.kill(os.getpid(), 9)\n")
     with pytest.raises(RunFailedError, match="The process was ended by SIGKILL before run_fn returned"):
         run(1)
+
+
+def test_an_error_of_trellis_is_told_without_its_trace() -> None:
+    write_module(
+        "from trellis.errors import DataError\n\ndef run_fn(fn_args):\n    raise DataError('the file is empty')\n"
+    )
+    with pytest.raises(RunFailedError) as caught:
+        run(1)
+    assert str(caught.value) == "the file is empty\n\nThat was in run_fn of my_module.py."
 
 
 def test_problems_before_the_run_are_told_once_not_by_each_worker() -> None:
@@ -193,6 +202,35 @@ def test_a_command_that_is_told_to_stop_leaves_no_process_behind(number: Any) ->
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and any(is_running(int(pid)) for pid in os.listdir("children")):
         os.sched_yield()
+
+
+def test_a_run_that_is_told_to_stop_may_save_first_and_exits_with_143() -> None:
+    write_examples(Path("data"))
+    write_module(
+        """
+        import signal
+        from pathlib import Path
+        from trellis.errors import Preempted
+
+        def run_fn(fn_args):
+            def save(*_):
+                Path("saved").touch()
+                raise Preempted
+
+            signal.signal(signal.SIGTERM, save)
+            print("ready", flush=True)
+            signal.pause()
+        """
+    )
+    flags = ["--module_file=my_module.py", "--examples=data", "--model=out/model"]
+    command = [sys.executable, "-m", "trellis", "run", *flags]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+    assert process.returncode == 143
+    assert Path("saved").exists()
+    assert not Path("out/model").exists()
 
 
 def tf_config(kind: str, index: int, **cluster: list[str]) -> str:

@@ -40,7 +40,12 @@ TRAINER: dict[str, Any] = {
     "validation_summary_subdir": "validation",
     "preemption_on_demand_checkpoint": True,
 }
-OUR_TRAINER: dict[str, Any] = {"n_microbatches": 1, "early_stopping_steps": 0, "keep_gradients": False}
+OUR_TRAINER: dict[str, Any] = {
+    "n_microbatches": 1,
+    "keep_gradients": False,
+    "train_epochs": 0.0,
+    "early_stopping_steps": 0,
+}
 RUNTIME: dict[str, Any] = {
     "distribution_strategy": "mirrored",
     "enable_xla": False,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from trellis.errors import ArgumentError, ConfigError, DataError
+from trellis.model import TrainState
 from trellis.runtime import Placement, RuntimeConfig, build_placement
 
 
@@ -76,7 +77,8 @@ def test_parameters_are_gathered_where_they_are_used_and_examples_never() -> Non
     def apply(variables: Any, x: Any) -> Any:
         return jnp.sum(jnp.tanh(x @ variables["params"]["up"]) @ variables["params"]["down"])
 
-    gathering: Any = placement.gathering(params)(apply)  # type: ignore[arg-type]
+    state = TrainState(jnp.int32(0), params, {"state": params["up"]}, ())
+    gathering: Any = placement.gathering(state)(apply)  # type: ignore[arg-type]
     grads = jax.jit(jax.grad(lambda params, x: gathering({"params": params}, x)))
     program = grads.lower(params, batch).compile().as_text()
     gathered = set(re.findall(r"= f32\[([\d,]+)\]\S* all-gather\(", program))

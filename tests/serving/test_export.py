@@ -131,6 +131,13 @@ def test_every_kind_of_variable_comes_back(tmp_path: Path) -> None:
     assert found["half"].dtype == jnp.bfloat16
 
 
+def test_other_readers_of_safetensors_find_the_parameters(served: Path, variables: Any) -> None:
+    numpy = pytest.importorskip("safetensors.numpy")
+    found = numpy.load_file(served / "parameters.safetensors")
+    assert found.keys() == {f"params/Dense_{n}/{part}" for n in (0, 1) for part in ("bias", "kernel")}
+    np.testing.assert_array_equal(found["params/Dense_1/kernel"], variables["params"]["Dense_1"]["kernel"])
+
+
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [

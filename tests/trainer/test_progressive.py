@@ -16,7 +16,7 @@ import trellis
 from tests import tiny
 from tests.trainer import small
 from tests.trainer.test_resume import contents, history
-from trellis.errors import ArgumentError, ConfigError, DivergedError, ModelError, Preempted, RegistryError
+from trellis.errors import ArgumentError, ConfigError, ModelError, Preempted, RegistryError
 from trellis.extensions import checkpoint_storage
 
 
@@ -143,7 +143,7 @@ def test_a_stage_starts_with_the_parameters_of_the_one_before_and_an_optimizer_o
     assert [(line["step"], line["stage_id"]) for line in kinds if line["kind"] == "stage"] == [(0, 0), (8, 1)]
 
 
-@pytest.mark.parametrize("step", [0, 6, 8, 12])
+@pytest.mark.parametrize("step", [6, 8, 12])
 def test_killed_after_any_file_a_run_ends_as_one_that_was_not(tmp_path: Path, whole: Path, step: int) -> None:
     killed = tmp_path / "killed"
     shutil.copytree(whole, killed)
@@ -188,13 +188,13 @@ def test_told_to_stop_while_a_stage_is_prepared_a_run_saves_nothing_that_is_ther
     assert small.files(tmp_path) == ["regular_3", "regular_6", "regular_8"]
 
 
-def test_a_damaged_file_sends_a_run_back_into_the_stage_before(tmp_path: Path) -> None:
-    run(tmp_path / "whole", params(export_checkpoint=False))
-    run(tmp_path / "damaged", params(10, export_checkpoint=False))
-    for name in ("regular_9", "regular_10"):
-        (tmp_path / "damaged" / name / "manifest.json").write_text("{")
-    run(tmp_path / "damaged", params(export_checkpoint=False))
-    expected, found = leaves(tmp_path / "whole", "regular_16"), leaves(tmp_path / "damaged", "regular_16")
+def test_damaged_files_send_a_run_back_into_the_stage_before(tmp_path: Path, whole: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(whole, damaged)
+    for step in (9, 12, 15, 16):
+        (damaged / f"regular_{step}" / "manifest.json").write_text("{")
+    run(damaged, params(**EVERYTHING))
+    expected, found = leaves(whole, "regular_16"), leaves(damaged, "regular_16")
     for name, array in expected.items():
         np.testing.assert_array_equal(array, found[name])
 
@@ -205,9 +205,6 @@ def test_a_loss_that_blows_up_in_a_stage_goes_back_to_its_start(tmp_path: Path) 
     run(tmp_path, config, mode="train")
     assert json.loads((tmp_path / "skipped_data.json").read_text()) == [{"step": 8, "n_batches": 4}]
     assert small.files(tmp_path) == ["regular_16", "regular_8"]
-    config.override({"trainer": {"recovery_max_trials": 0}})
-    with pytest.raises(DivergedError):
-        run(tmp_path / "other", config, mode="train")
 
 
 def test_plain_models_are_exported_from_the_last_stage_unless_told_otherwise(tmp_path: Path, whole: Path) -> None:
@@ -219,8 +216,6 @@ def test_plain_models_are_exported_from_the_last_stage_unless_told_otherwise(tmp
     np.testing.assert_array_equal(
         exported["model_params/layer_1/kernel"], leaves(tmp_path, "regular_16")["model_params/layer_1/kernel"]
     )
-    run(tmp_path / "none", params(3, export_checkpoint=False))
-    assert not (tmp_path / "none" / "exported_ckpts").exists()
 
 
 def test_a_file_is_evaluated_with_the_model_of_its_stage(whole: Path) -> None:
@@ -238,10 +233,13 @@ def test_a_file_is_evaluated_with_the_model_of_its_stage(whole: Path) -> None:
 
 
 def test_a_run_may_end_before_its_last_stage_and_be_taken_up_again(tmp_path: Path) -> None:
-    run(tmp_path, params(8))
+    run(tmp_path, params(8, export_checkpoint=False))
     assert small.files(tmp_path)[-1] == "regular_8"
-    assert run(tmp_path, params(16))[0].model.n_layers == 2
-    assert run(tmp_path, params(16))[0].model.n_layers == 2
+    for _ in range(2):
+        assert run(tmp_path, params(16, export_checkpoint=False))[0].model.n_layers == 2
+    # An evaluation writes nothing, and may look past the steps to train.
+    assert run(tmp_path, params(5), mode="eval")[0].model.n_layers == 2
+    assert not (tmp_path / "exported_ckpts").exists()
 
 
 def test_what_cannot_work_is_told_before_the_first_step(tmp_path: Path) -> None:
@@ -273,21 +271,25 @@ class WrongPolicy(StackingPolicy):
         return self.data or super().get_train_dataset(stage_id)
 
 
-def test_a_policy_that_returns_what_does_not_fit_is_told_so(tmp_path: Path) -> None:
+def wrong(model_dir: Path, **returned: Any) -> trellis.ProgressiveTrainer:
+    """A trainer whose policy returns what it should not."""
     config = params(checkpoint_interval=100)
     trainer = trellis.ProgressiveTrainer(
-        trellis.get_task(config.task), config=config.trainer, runtime=config.runtime, model_dir=tmp_path
+        trellis.get_task(config.task), config=config.trainer, runtime=config.runtime, model_dir=model_dir
     )
-    policy = trainer.policy = WrongPolicy(trainer.task, config=config.trainer, runtime=config.runtime)
-    policy.model = Stacked(1)
+    trainer.policy = WrongPolicy(trainer.task, config=config.trainer, runtime=config.runtime)
+    vars(trainer.policy).update(returned)
+    return trainer
+
+
+def test_a_policy_that_returns_what_does_not_fit_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="WrongPolicy.get_model\\(0\\) returned Stacked"):
-        trainer.train()
-    policy.model = trellis.BoundModel(Stacked(1), params={"layer_0": {"bias": np.zeros(3)}, "layer_7": np.zeros(2)})
+        wrong(tmp_path, model=Stacked(1)).train()
+    given = {"layer_0": {"bias": np.zeros(3, np.float32)}, "layer_7": np.zeros(2, np.float32)}
     with pytest.raises(ModelError) as caught:
-        trainer.train()
+        wrong(tmp_path, model=trellis.BoundModel(Stacked(1), params=given)).train()
     assert "params/layer_0/bias: float32[3] given, float32[8] in the model" in str(caught.value)
     assert "params/layer_7: float32[2] given, — in the model" in str(caught.value)
-    policy.model, stream = None, tiny.stream(16)
-    policy.data = (stream.batch(step) for step in range(100))
+    iterator = (tiny.stream(16).batch(step) for step in range(100))
     with pytest.raises(ArgumentError, match="get_train_dataset\\(1\\) returned the iterator of the stage before"):
-        trainer.train()
+        wrong(tmp_path, data=iterator).train()

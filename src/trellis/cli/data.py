@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trellis.cli.words import Once, Parser
@@ -69,7 +68,8 @@ def add_pretraining_flags(parser: Parser) -> None:
     """Adds the published flags."""
     parser.epilog = _PRETRAINING
     _add(parser, "input_file", str, None, "text, as paths or patterns separated by commas", required=True)
-    _add(parser, "output_file", str, None, "TFRecord files, separated by commas", required=True)
+    _add(parser, "output_file", str, None, "TFRecord files separated by commas, or a folder for columns", required=True)
+    _add(parser, "output_format", str, "tfrecord", "what is written", choices=_FORMATS)
     _add(parser, "max_seq_length", int, 128, "of a sequence, in tokens")
     _add(parser, "max_predictions_per_seq", int, 20, "how many tokens of a sequence are masked at most")
     _add(parser, "masked_lm_prob", float, 0.15, "the share of tokens that is masked")
@@ -128,6 +128,7 @@ def pretraining(flags: argparse.Namespace) -> None:
             use_v2_feature_names=flags.use_v2_feature_names,
             gzip_compress=flags.gzip_compress,
         ),
+        output_format=flags.output_format,
         n_workers=flags.n_workers,
     )
     print(f"{n_examples} examples were written to {flags.output_file}.")
@@ -150,8 +151,6 @@ def _sentences(flags: argparse.Namespace) -> dict[str, object]:
         raise ArgumentError("Nothing is to be written: give --train_data_output_path, --eval_… or --test_….")
     if not flags.input_data_dir:
         raise ArgumentError(f"--input_data_dir is missing: the folder with {', '.join(task.files.values())}.")
-    for path in paths.values():
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
     return write_sentence_data(
         task,
         input_dir=flags.input_data_dir,

@@ -12,7 +12,7 @@ from trellis.errors import ArgumentError
 from trellis.experiments import ExperimentConfig, recorded_experiment, resolve
 from trellis.spelling import nearest
 
-_BUILT_IN = ("trellis.experiments.digits",)
+_BUILT_IN = ("trellis.experiments.digits", "trellis.nlp.experiments")
 
 
 def add_module_flag(parser: Parser) -> None:

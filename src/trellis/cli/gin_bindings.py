@@ -16,6 +16,7 @@ from typing import Any
 from trellis.bindings import standing_in
 from trellis.cli.words import Parser
 from trellis.errors import ArgumentError, MissingPackageError
+from trellis.experiments import find_config_file
 from trellis.spelling import nearest
 
 
@@ -41,6 +42,11 @@ BINDABLE: Mapping[str, Bindable] = {
     ),
     "Trainer": Bindable("trellis.trainer", "Trainer", ("extensions", "save_summary")),
     "ProgressiveTrainer": Bindable("trellis.trainer", "ProgressiveTrainer", ("extensions", "save_summary")),
+    "build_encoder": Bindable("trellis.nlp.models", "build_encoder", ("attention_cls", "feedforward_cls")),
+    "MultiHeadAttention": Bindable("trellis.nlp.models", "MultiHeadAttention"),
+    "TalkingHeadsAttention": Bindable("trellis.nlp.models", "TalkingHeadsAttention"),
+    "FeedForward": Bindable("trellis.nlp.models", "FeedForward"),
+    "GatedFeedForward": Bindable("trellis.nlp.models", "GatedFeedForward"),
 }
 """By the names that gin files use."""
 
@@ -54,7 +60,8 @@ def add_gin_flags(parser: Parser) -> None:
 
 
 def check_gin_flags(flags: argparse.Namespace) -> None:
-    """Raises an error if what the flags need is not there; nothing is imported."""
+    """Finds the files that come with experiments; raises an error if what the flags need is not there."""
+    flags.gin_file = [find_config_file(name) for name in flags.gin_file]
     missing = [name for name in flags.gin_file if not Path(name).is_file()]
     if missing:
         raise ArgumentError("\n".join(map(_missing_file, missing)))

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Collection, Sequence
 
-from trellis.cli import data, export, inspect, plan, run, train
+from trellis.cli import data, export, inspect, plan, predict, run, train
 from trellis.cli.experiment_flags import add_experiment_flags, add_module_flag
 from trellis.cli.words import Word, parse
 from trellis.errors import ArgumentError, TrellisError
@@ -21,6 +21,7 @@ WORDS = {
         Word("train", "run an experiment: train it, evaluate it", train.add_flags, train.train),
         Word("export", "write the model of a run, to be served", export.add_flags, export.export),
         Word("run", "run training code of your own between artifacts", run.add_flags, run.run),
+        Word("predict", "ask a trained model about text", predict.add_flags, predict.predict),
         Word("data vocabulary", "train a vocabulary on text", data.add_vocabulary_flags, data.vocabulary),
         Word("data pretraining", "make records of text to pretrain on", data.add_pretraining_flags, data.pretraining),
         Word("data finetuning", "make records of GLUE or SQuAD", data.add_finetuning_flags, data.finetuning),

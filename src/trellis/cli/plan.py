@@ -13,8 +13,8 @@ from trellis.experiments import check_mode
 def plan(flags: argparse.Namespace) -> None:
     """Tells what a run would do, then all that is wrong with it; nothing is run or written."""
     check_mode(flags.mode)
-    check_gin_flags(flags)
     directory, params = model_dir(flags), resolved(flags)
+    check_gin_flags(flags)
     # Names and types are right: the rest takes JAX, and is told together.
     from trellis.experiments import plan_experiment
 

@@ -11,7 +11,8 @@ from trellis.errors import ArgumentError, RunFailedError
 
 _EPILOG = """\
 The module has a function run_fn(fn_args), which trains and writes its model to fn_args.serving_model_dir.
-Exit codes: 0 done, 1 the run failed, 2 bad input. If it failed, a model that was there before is there again.
+Exit codes: 0 done, 1 the run failed, 2 bad input, 143 stopped by SIGTERM. Unless it is done, a model that was there
+before is there again.
 
   trellis run --module_file=my_module.py --examples=data --model=out/model --train_steps=1000
 """

@@ -43,8 +43,8 @@ def add_flags(parser: Parser) -> None:
 def train(flags: argparse.Namespace) -> None:
     """Runs an experiment in one of its modes; tells where it writes, what was achieved and where that lies."""
     check_mode(flags.mode)
-    check_gin_flags(flags)
     params = resolved(flags, mode=flags.mode)
+    check_gin_flags(flags)
     settings = (f"{idle.path} has no effect ({idle.origin}): {idle.reason}." for idle in without_effect(params))
     for line in (*idle_flags(flags), *settings):
         print(line)
@@ -53,7 +53,9 @@ def train(flags: argparse.Namespace) -> None:
     if is_evaluation:
         print(f"{flags.experiment}, {flags.mode}: evaluates the checkpoint files in {directory}.", flush=True)
     else:
-        print(f"{flags.experiment}, {flags.mode}, up to step {params.trainer.train_steps}.")
+        steps, epochs = params.trainer.train_steps, params.trainer.train_epochs
+        length = f"up to step {steps}" if steps else f"{epochs:g} epochs of its data"
+        print(f"{flags.experiment}, {flags.mode}, {length}.")
         print(f"It writes to {directory}, and resumes from there if it is interrupted.", flush=True)
     logs = _run(params, flags, directory)
     print("\n".join(_ending(params, directory, logs=logs, has_trained=not is_evaluation)))
@@ -101,7 +103,8 @@ def _directory(flags: argparse.Namespace) -> Path:
 def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float], has_trained: bool) -> Iterator[str]:
     """What was achieved, and where it lies."""
     last = _last_summary(directory / "events.jsonl") if has_trained else None
-    yield f"Done: step {last['step']} of {params.trainer.train_steps}." if last else "Done."
+    steps = params.trainer.train_steps
+    yield f"Done: step {last['step']}{f' of {steps}' if steps else ''}." if last else "Done."
     yield from (f"  {name} {value:.6g}" for name, value in (logs or _values(last)).items())
     subdir = params.trainer.best_checkpoint_export_subdir
     if subdir and (directory / subdir).is_dir():

@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 
-from trellis.errors import ArgumentError, RunFailedError
+from trellis.errors import ArgumentError, Preempted, RunFailedError
 from trellis.executor.artifacts import EVAL, SERVING
 from trellis.executor.cluster import is_chief
 from trellis.executor.exec_properties import Problems, read_custom_config, read_run_args
@@ -44,6 +44,8 @@ def call(function: UserFunction, fn_args: FnArgs) -> None:
                 run_trainer_fn(function.call, fn_args=fn_args, is_chief=is_chief())
             else:
                 function.call(fn_args)
+        except Preempted:
+            raise  # not for us to judge: what it has saved, the next run goes on from
         except SystemExit as error:
             if error.code not in (None, 0):
                 said = f"{function.place} has called exit({error.code!r}) instead of returning."

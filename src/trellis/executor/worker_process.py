@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trellis.errors import TrellisError
+from trellis.errors import Preempted, TrellisError
 from trellis.executor.artifacts import Artifact, Examples
 from trellis.executor.preparation import Run
 from trellis.executor.running import call, prepared
@@ -44,12 +44,17 @@ def _carried_out(run: Run) -> dict[str, str]:
         with prepared(run) as (function, fn_args):
             kind = "failed"
             call(function, fn_args)
+    except Preempted:
+        return {"kind": "preempted"}
     except BaseException as error:  # noqa: BLE001  (told by the process that waits for this one)
-        summary = (
-            str(error) if isinstance(error, TrellisError) else f"run_fn has raised {type(error).__name__}: {error}"
-        )
-        text = str(error) if kind == "problems" else _traceback(error)
-        return {"kind": kind, "summary": summary, "text": text}
+        if isinstance(error, TrellisError):
+            # It says all that there is to say: where in the library it was raised is of no use.
+            return {"kind": kind, "summary": str(error), "text": "\n".join(getattr(error, "__notes__", ()))}
+        return {
+            "kind": kind,
+            "summary": f"run_fn has raised {type(error).__name__}: {error}",
+            "text": _traceback(error),
+        }
     return {"kind": "done"}
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
-from trellis.errors import ArgumentError, RunFailedError
+from trellis.errors import ArgumentError, Preempted, RunFailedError
 from trellis.executor.cluster import cluster_of, local_environments
 from trellis.executor.exec_properties import RunArgs
 from trellis.executor.preparation import Run
@@ -27,6 +27,8 @@ STARTED_BY = "TRELLIS_STARTED_BY"
 _SECONDS_BETWEEN_LOOKS = 0.02
 _SECONDS_TO_TELL = 1.0
 _SECONDS_TO_STOP = 2.0
+# When the whole run is told to stop: workers may save what they have.
+_SECONDS_TO_SAVE = 30.0
 _TAIL_BYTES = 4000
 # The path of this process is given on as it is, so that what is found here is found there.
 _PROGRAM = (
@@ -85,11 +87,15 @@ def run_workers(run: Run, *, run_args: RunArgs, start: StartWorker) -> None:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         stack.enter_context(_told_to_stop())
         team = _Team(scratch)
-        stack.callback(team.stop)
-        for order in _orders(run, run_args, scratch, log_dir):
-            team.workers.append(start(order))
-            team.logs.append(order.log_file)
-        team.wait(run_args.timeout)
+        stack.callback(team.stop, _SECONDS_TO_STOP)
+        try:
+            for order in _orders(run, run_args, scratch, log_dir):
+                team.workers.append(start(order))
+                team.logs.append(order.log_file)
+            team.wait(run_args.timeout)
+        except Preempted:
+            team.stop(_SECONDS_TO_SAVE)
+            raise
 
 
 def _orders(run: Run, run_args: RunArgs, scratch: Path, log_dir: Path) -> Iterator[WorkerOrder]:
@@ -152,9 +158,9 @@ class _Team:
             if running:
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
 
-    def stop(self) -> None:
+    def stop(self, seconds: float) -> None:
         """Ends all that still runs."""
-        threads = [threading.Thread(target=each.stop, kwargs={"seconds": _SECONDS_TO_STOP}) for each in self.workers]
+        threads = [threading.Thread(target=each.stop, kwargs={"seconds": seconds}) for each in self.workers]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -179,10 +185,12 @@ class _Team:
     def _fail(self, failed: Sequence[int]) -> NoReturn:
         first = min(failed, key=self._when)
         report = self._report(first)
+        if report.get("kind") == "preempted":
+            raise Preempted
         if report.get("kind") == "problems":
-            raise ArgumentError(report["text"])
+            raise ArgumentError(report["summary"])
         code = self.workers[first].poll()
-        what = f"{report['summary']}\n\n{report['text']}" if report else _sudden(code)
+        what = f"{report['summary']}\n\n{report['text']}".rstrip() if report else _sudden(code)
         raise RunFailedError(f"{self._named(first)}{what}{self._tail(first)}")
 
     def _fail_late(self, timeout: float | None, running: set[int]) -> NoReturn:
@@ -250,9 +258,12 @@ class _LocalProcess:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        # What it has started is in its group; that nothing of it is left is well.
+        # What it has started is in its group, until nothing of that is left; one that nobody waits for may stay there.
+        deadline = time.monotonic() + _SECONDS_TO_TELL
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            while time.monotonic() < deadline:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 @contextmanager
@@ -263,7 +274,7 @@ def _told_to_stop() -> Iterator[None]:
         return
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
+        raise Preempted
 
     before = signal.signal(signal.SIGTERM, leave)
     try:

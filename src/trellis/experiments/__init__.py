@@ -6,6 +6,9 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.experiments import run_fn as run_fn
+    from trellis.experiments.config_files import find_config_file as find_config_file
+    from trellis.experiments.config_files import register_config_dir as register_config_dir
+    from trellis.experiments.config_files import shipped_config_files as shipped_config_files
     from trellis.experiments.experiment import BuildExperiment as BuildExperiment
     from trellis.experiments.experiment import ExperimentConfig as ExperimentConfig
     from trellis.experiments.experiment import experiment_summaries as experiment_summaries
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from trellis.experiments.experiment import recorded_experiment as recorded_experiment
     from trellis.experiments.experiment import register_config_factory as register_config_factory
     from trellis.experiments.export import export_experiment as export_experiment
+    from trellis.experiments.lengths import derive_lengths as derive_lengths
     from trellis.experiments.modes import prepare_experiment as prepare_experiment
     from trellis.experiments.modes import run_experiment as run_experiment
     from trellis.experiments.overrides import parse_params_override as parse_params_override
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from trellis.experiments.reports import show_config as show_config
     from trellis.experiments.requirements import MODES as MODES
     from trellis.experiments.requirements import check_mode as check_mode
+    from trellis.experiments.run_params import read_params as read_params
 
 __getattr__, __dir__, __all__ = door(
     __name__,
@@ -43,6 +48,11 @@ __getattr__, __dir__, __all__ = door(
         "list_experiments": "reports",
         "MODES": "requirements",
         "check_mode": "requirements",
+        "register_config_dir": "config_files",
+        "shipped_config_files": "config_files",
+        "find_config_file": "config_files",
+        "derive_lengths": "lengths",
+        "read_params": "run_params",
         "run_experiment": "modes",
         "prepare_experiment": "modes",
         "Plan": "plan",

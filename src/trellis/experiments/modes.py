@@ -14,6 +14,7 @@ from trellis.bindings import bound
 from trellis.config import raise_if_any
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig, params_text
+from trellis.experiments.lengths import derive_lengths
 from trellis.experiments.preflight import Preflight
 from trellis.experiments.reports import show_config
 from trellis.experiments.requirements import check_mode, mode_problems, trains
@@ -91,11 +92,13 @@ def prepare_experiment(
 
         return lambda: run_continuous_finetune(params, model_dir=directory, pretrain_steps=pretrain_steps)
     runs_post_eval = run_post_eval or mode == "train_and_post_eval"
+    task = task or get_task(params.task, logging_dir=str(directory))
+    params = derive_lengths(params, task=task, trains=mode != "eval")
     trainer = build_trainer(
         params, mode=mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
     )
     preflight = Preflight(params=params, mode=mode, trainer=trainer, runs_post_eval=runs_post_eval)
-    raise_if_any(preflight.problems())
+    raise_if_any([*mode_problems(params, mode=mode), *preflight.problems()])
     if trains(mode):
         _write_params(params, directory)
     return lambda: _run_and_evaluate(trainer, mode, runs_post_eval=runs_post_eval)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from trellis.config import Given, Problem, merge, raise_if_any, read_file, violations
+from trellis.experiments.config_files import find_config_file
 from trellis.experiments.experiment import ExperimentConfig, get_exp_config
 from trellis.experiments.override_text import OverrideText
 from trellis.experiments.requirements import mode_problems
@@ -57,7 +58,7 @@ def _layers(
 ) -> list[tuple[Given, list[Problem]]]:
     files = [config_file] if isinstance(config_file, str) else config_file
     return [
-        *(read_file(path) for path in files),
+        *(read_file(find_config_file(path)) for path in files),
         parse_params_override(params_override),
         *(parse_setting(text) for text in settings),
     ]

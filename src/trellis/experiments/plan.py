@@ -12,11 +12,13 @@ from trellis.config import DEFAULT, Problem, without_effect
 from trellis.data import CountedStream
 from trellis.errors import ArgumentError, DataError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
+from trellis.experiments.lengths import derive_lengths
 from trellis.experiments.modes import build_trainer
 from trellis.experiments.preflight import Preflight, n_batches, warm_start_problems
 from trellis.experiments.requirements import evaluates, mode_problems, trains
 from trellis.experiments.resources import n_bytes, size_text
 from trellis.optimizers import WHOLE_RUN, build_schedule
+from trellis.tasks import get_task
 from trellis.trainer import Side, describe_arrays, metric_name
 
 _LABEL_WIDTH = 11
@@ -35,12 +37,16 @@ def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path) -> 
     """Checks a run without running it: builds its trainer, evaluates one step abstractly, and writes nothing."""
     found = list(mode_problems(params, mode=mode))
     try:
-        run = Preflight(params=params, mode=mode, trainer=build_trainer(params, mode=mode, model_dir=model_dir))
+        task = get_task(params.task, logging_dir=str(model_dir))
+        params = derive_lengths(params, task=task, trains=mode != "eval")
+        trainer = build_trainer(params, mode=mode, model_dir=model_dir, task=task)
+        run = Preflight(params=params, mode=mode, trainer=trainer)
         report = "".join(f"{line}\n" for line in _report(run))
     except TrellisError as error:
         # A wrong value, or a missing file, is told already, with its place.
         is_told = bool(found) and isinstance(error, ArgumentError | DataError)
         return Plan("", found if is_told else [*found, Problem(str(error), DEFAULT)])
+    found = list(mode_problems(params, mode=mode))
     return Plan(report, [*found, *run.problems(), *warm_start_problems(run)])
 
 

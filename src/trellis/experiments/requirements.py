@@ -54,7 +54,7 @@ def mode_problems(params: ExperimentConfig, *, mode: str) -> Iterator[Problem]:
 def _number_problems(params: ExperimentConfig, mode: str) -> Iterator[Problem]:
     least = {"max_to_keep": 1, "n_microbatches": 1, "early_stopping_steps": 0, "validation_steps": -1}
     least |= dict.fromkeys(("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval"), 1)
-    least |= {"train_steps": 1} if trains(mode) else {}
+    least |= {"train_steps": 1} if trains(mode) and params.trainer.train_epochs <= 0 else {}
     for name in ("export_checkpoint_interval", "export_max_to_keep"):
         least |= {name: 1} if getattr(params.trainer, name, None) is not None else {}
     for name, value in least.items():
@@ -85,9 +85,12 @@ def _pretraining_problems(params: ExperimentConfig) -> Iterator[Problem]:
 
 def _optimizer_problems(params: ExperimentConfig) -> Iterator[Problem]:
     config = params.trainer.optimizer_config
-    # A task may have an optimizer of its own, which needs no config; one without is told when it is built.
-    if config.optimizer.type is not None:
-        yield from optimization_problems(config, n_steps=max(1, params.trainer.train_steps))
+    # A task may have an optimizer of its own, which needs no config; one without is fine until it is built.
+    if config.optimizer.type is None:
+        return
+    # So is a warm-up whose length is left open, which then follows from that of the run.
+    found = optimization_problems(config, n_steps=max(1, params.trainer.train_steps))
+    yield from (problem for problem in found if not problem.message.endswith(".warmup_steps is not set."))
 
 
 def _warmup_problems(params: ExperimentConfig) -> Iterator[Problem]:

@@ -54,13 +54,13 @@ class EvalLoop:
 
     def __call__(self, checkpoint: Checkpoint) -> Summary:
         """The checkpoint with the metrics of its model."""
-        params, model_state = self._placement.put_params((checkpoint.model_params, checkpoint.model_state))
-        self._shardings = shardings_of(params)
+        held = self._placement.put_params((checkpoint.model_params, checkpoint.model_state))
+        self._shardings = shardings_of(held)
         totals = state = None
         in_flight: deque[Any] = deque()
         for index, batch in enumerate(self._batches):
             placed = self._placement.put_any_batch(batch)
-            totals, outputs = self._measure(totals, params, model_state, placed, self._root, index)
+            totals, outputs = self._measure(totals, held, placed, self._root, index)
             in_flight.append((totals, outputs))
             if len(in_flight) > _CALLS_IN_FLIGHT:
                 state = self._aggregate(state, in_flight.popleft())
@@ -74,7 +74,7 @@ class EvalLoop:
         jax.block_until_ready(measured)
         return self._host_metrics and self._host_metrics.aggregate_logs(state, jax.device_get(measured[1]))
 
-    def _measured(self, totals: Any, params: PyTree, model_state: PyTree, batch: Batch, root: Key, index: Array) -> Any:
-        params = self._placement.gather(params, shardings=self._shardings)
+    def _measured(self, totals: Any, held: PyTree, batch: Batch, root: Key, index: Array) -> Any:
+        params, model_state = self._placement.gather(held, shardings=self._shardings)
         seen, outputs = self._step(params, model_state, batch, StepKeys(root, index))
         return (dict(seen) if totals is None else merge(totals, seen)), outputs

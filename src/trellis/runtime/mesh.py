@@ -14,7 +14,7 @@ from trellis.aliases import Array, Batch, PyTree, Variables
 from trellis.batch import batch_size
 from trellis.config import raise_if_any
 from trellis.errors import ArgumentError, DataError
-from trellis.model import Apply
+from trellis.model import Apply, TrainState
 from trellis.runtime.configs import RuntimeConfig
 from trellis.runtime.requirements import ONE_DEVICE, runtime_problems
 
@@ -125,32 +125,32 @@ class Placement:
         """Puts parameters on the devices; those that are already there stay as they are."""
         return jax.device_put(tree, jax.tree.map(self._kept_sharding, tree))
 
-    def gather(self, params: PyTree, *, shardings: PyTree) -> PyTree:
-        """Parameters, in a function that is compiled, as they are computed with: whole along `fsdp`.
+    def gather(self, variables: PyTree, *, shardings: PyTree) -> PyTree:
+        """A model's variables, in a function that is compiled, as they are computed with: whole along `fsdp`.
 
         Left to itself XLA may as well gather a batch, and have every device compute with all examples.
 
         Args:
-            shardings: How the parameters are shared out, and their gradients are to be. A tree of another structure
-                than the parameters' leaves them alone.
+            shardings: How the variables are shared out, and their gradients are to be. Those of a tree of another
+                structure are left alone.
         """
         structure: Any = jax.tree.structure(shardings)
-        if not self.shares_params or structure != jax.tree.structure(params):
-            return params
-        return jax.tree.map(lambda leaf, shared: _gathered(leaf, _without_fsdp(shared), shared), params, shardings)
+        if not self.shares_params or structure != jax.tree.structure(variables):
+            return variables
+        return jax.tree.map(_gathered, variables, shardings)
 
-    def gathering(self, like: PyTree) -> Callable[[Apply], Apply]:
-        """What turns a model's `apply` into one that gathers its parameters first.
+    def gathering(self, shapes: TrainState) -> Callable[[Apply], Apply]:
+        """What turns a model's `apply` into one that gathers the model's variables first.
 
         Args:
-            like: The `shapes` of the parameters.
+            shapes: Those of the state that the variables are from.
         """
-        shardings = shardings_of(like)
+        shardings = shardings_of({"params": shapes.params, **shapes.model_state})
 
         def around(apply: Apply) -> Apply:
             def gathered(variables: Variables, *inputs: Any, **options: Any) -> Any:
-                params = self.gather(variables.get("params", {}), shardings=shardings)
-                return apply({**variables, "params": params}, *inputs, **options)
+                given = {name: self.gather(variables[name], shardings=shardings.get(name, ())) for name in variables}
+                return apply(given, *inputs, **options)
 
             return gathered if self.shares_params else apply
 
@@ -253,24 +253,28 @@ def shardings_of(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: leaf.sharding, tree)
 
 
+def _gathered(array: Array, shared: NamedSharding) -> Array:
+    if "fsdp" not in shared.spec:
+        return array
+    whole = shared.update(spec=PartitionSpec(*(None if axis == "fsdp" else axis for axis in shared.spec)))
+    return _moved(array, whole, shared)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _gathered(array: Array, whole: NamedSharding, shared: NamedSharding) -> Array:
-    return jax.lax.with_sharding_constraint(array, whole)
+def _moved(array: Array, there: NamedSharding, back: NamedSharding) -> Array:
+    """An array where it is needed; its gradient goes back to where it came from."""
+    return jax.lax.with_sharding_constraint(array, there)
 
 
-def _gathered_forward(array: Array, whole: NamedSharding, shared: NamedSharding) -> tuple[Array, None]:
-    return _gathered(array, whole, shared), None
+def _move(array: Array, there: NamedSharding, back: NamedSharding) -> tuple[Array, None]:
+    return _moved(array, there, back), None
 
 
-def _gathered_backward(whole: NamedSharding, shared: NamedSharding, _: None, grad: Array) -> tuple[Array]:
-    return (jax.lax.with_sharding_constraint(grad, shared),)
+def _move_back(there: NamedSharding, back: NamedSharding, _: None, grad: Array) -> tuple[Array]:
+    return (jax.lax.with_sharding_constraint(grad, back),)
 
 
-_gathered.defvjp(_gathered_forward, _gathered_backward)
-
-
-def _without_fsdp(sharding: NamedSharding) -> NamedSharding:
-    return sharding.update(spec=PartitionSpec(*(None if axis == "fsdp" else axis for axis in sharding.spec)))
+_moved.defvjp(_move, _move_back)
 
 
 def _names(path: Any) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from trellis.doors import door
 if TYPE_CHECKING:
     from trellis.tasks.bound_model import BoundModel as BoundModel
     from trellis.tasks.bound_model import Model as Model
+    from trellis.tasks.bound_model import ModelWithItems as ModelWithItems
     from trellis.tasks.bound_model import WrappedModel as WrappedModel
     from trellis.tasks.bound_model import bind as bind
     from trellis.tasks.bound_model import lasting_init as lasting_init
@@ -32,6 +33,7 @@ __getattr__, __dir__, __all__ = door(
         "InferenceStep": "task",
         "export_task": "export",
         "Model": "bound_model",
+        "ModelWithItems": "bound_model",
         "BoundModel": "bound_model",
         "bind": "bound_model",
         "lasting_init": "bound_model",

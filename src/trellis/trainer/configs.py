@@ -29,7 +29,7 @@ class TrainerConfig(Config):
     continuous_eval_timeout: int | None = 3600
     """Seconds to wait for a new checkpoint file; null is for ever."""
     train_steps: int = 0
-    """The step at which training ends."""
+    """The step at which training ends; 0 leaves it to `train_epochs`."""
     validation_steps: int = -1
     """Batches in an evaluation; -1 is all."""
     validation_interval: int = 1000
@@ -52,6 +52,8 @@ class TrainerConfig(Config):
     keep_gradients: bool = False
     """Whether checkpoints hold the gradients of their last step, so that the norm of these is reported as that of the
     weights is; for the memory of one more set of parameters."""
+    train_epochs: float = 0.0
+    """How often the training data is seen, if `train_steps` is 0."""
     early_stopping_steps: int = 0
     """For how many steps `best_checkpoint_eval_metric` may fail to improve before training ends; 0 is for ever."""
 

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from trellis.extensions import (
 from trellis.extensions import checkpoint_storage as storage
 from trellis.loops import Checkpoint, Summary
 from trellis.runtime import RuntimeConfig, Session, print_line
-from trellis.tasks import BoundModel, Task
+from trellis.tasks import BoundModel, Model, Task
 from trellis.trainer.configs import ProgressiveTrainerConfig
 from trellis.trainer.default_extensions import best_writer, on_averages
 from trellis.trainer.outline import Outline
@@ -73,7 +74,6 @@ class ProgressiveTrainer:
         self._extensions = tuple(extensions)
         self._save_summary = save_summary
         self._current: tuple[int, Trainer] | None = None
-        self._prepared: Trainer | None = None
         self._train_data: Any = None
         self._watch = Session()
 
@@ -103,8 +103,7 @@ class ProgressiveTrainer:
 
     def outline(self, *, trains: bool, evaluates: bool) -> Outline:
         """What the stage that comes next holds and computes, by abstract evaluation."""
-        self._prepared = self._trainer_of(self._reached() or 0)
-        return self._prepared.outline(trains=trains, evaluates=evaluates)
+        return self._trainer_of(self._reached() or 0).outline(trains=trains, evaluates=evaluates)
 
     def inference_inputs(self, step: int) -> Any:
         """The inputs of a first batch, as `Task.inference_step` takes them in the stage of a step."""
@@ -120,8 +119,7 @@ class ProgressiveTrainer:
         self._drop_exports_past(reached)
         last, old_model = None, None
         for stage_id in range(self.policy.compute_stage_id(reached), len(self._last_steps)):
-            prepared, self._prepared = self._prepared, None
-            trainer = prepared or self._start(stage_id, old_model)
+            trainer = self._trainer(stage_id) if old_model is None else self._start(stage_id, old_model)
             end = trainer.config.train_steps
             if reached < end:
                 print_line(f"Stage {stage_id + 1} of {len(self._last_steps)}: up to step {end}.")
@@ -133,8 +131,7 @@ class ProgressiveTrainer:
                 break
             self._leave_if_told(reached)
             trainer.build_train_data()
-            checkpoint = last or trainer.read_checkpoint()
-            old_model = BoundModel(trainer.model, params=checkpoint.model_params, model_state=checkpoint.model_state)
+            old_model, last = _on_the_host(trainer.model, last or trainer.read_checkpoint()), None
         return last
 
     def _leave_if_told(self, step: int) -> None:
@@ -150,23 +147,26 @@ class ProgressiveTrainer:
         return CheckpointFileReader(dir=self.model_dir, target=_no_init).find_step()
 
     def _trainer_of(self, step: int) -> Trainer:
-        stage_id = self.policy.compute_stage_id(step)
-        if self._current is None or self._current[0] != stage_id:
-            self._start(stage_id, None)
-        assert self._current is not None
-        return self._current[1]
+        return self._trainer(self.policy.compute_stage_id(step))
+
+    def _trainer(self, stage_id: int) -> Trainer:
+        if self._current is not None and self._current[0] == stage_id:
+            return self._current[1]
+        return self._start(stage_id, None)
 
     def _start(self, stage_id: int, old_model: BoundModel | None) -> Trainer:
-        """The trainer of a stage."""
+        """A new trainer of a stage."""
         start = self._last_steps[stage_id - 1] if stage_id else 0
+        end, wanted = self._last_steps[stage_id], self.config.train_steps
         config = self.config.replace(
             optimizer_config=self.policy.get_optimizer(stage_id),
-            train_steps=min(self._last_steps[stage_id], self.config.train_steps or self._last_steps[stage_id]),
+            # An evaluation may look at a stage that lies past the steps to train.
+            train_steps=wanted if start < wanted < end else end,
         )
         interval = config.export_checkpoint_interval or config.checkpoint_interval
         is_last = stage_id == len(self._last_steps) - 1
         exports = config.export_checkpoint and (is_last or not config.export_only_final_stage_ckpt)
-        export = [every(interval, self._build_export())] if exports else []
+        export = [every(interval, self._export)] if exports else []
         trainer = Trainer(
             self.task,
             config=config,
@@ -213,16 +213,16 @@ class ProgressiveTrainer:
             )
         return self._train_data
 
-    def _build_export(self) -> Callable[[Checkpoint], Checkpoint]:
+    @cached_property
+    def _export_writer(self) -> CheckpointFileWriter:
         keep = self.config.export_max_to_keep or self.config.max_to_keep
-        writer = CheckpointFileWriter(self.model_dir / EXPORT_DIR, keep=keep)
+        return CheckpointFileWriter(self.model_dir / EXPORT_DIR, keep=keep)
 
-        def export(checkpoint: Checkpoint) -> Checkpoint:
-            # Not the writer itself, which would also save when the run is stopped.
-            writer.handle(dataclasses.replace(on_averages(checkpoint), optimizer_state=(), position=None, lease=None))
-            return checkpoint
-
-        return export
+    def _export(self, checkpoint: Checkpoint) -> Checkpoint:
+        plain = dataclasses.replace(on_averages(checkpoint), optimizer_state=(), position=None, lease=None)
+        # Not the writer itself, which would also save when the run is stopped.
+        self._export_writer.handle(plain)
+        return checkpoint
 
     def _drop_exports_past(self, step: int) -> None:
         """Removes what was exported by steps that are run again."""
@@ -243,6 +243,12 @@ class _StageStart(Extension):
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
+
+
+def _on_the_host(model: Model, checkpoint: Checkpoint) -> BoundModel:
+    """The model as it was trained, out of the way of the next stage, whose start it is for as long as that runs."""
+    params, model_state = jax.device_get((checkpoint.model_params, checkpoint.model_state))
+    return BoundModel(model, params=params, model_state=model_state)
 
 
 def _no_init(rngs: Any, *inputs: Any) -> Variables:

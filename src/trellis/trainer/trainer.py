@@ -256,7 +256,7 @@ class Trainer:
 
     @cached_property
     def _training_model(self) -> Model:
-        return computing_model(self.model, runtime=self.runtime, placement=self._placement, shapes=self._shapes.params)
+        return computing_model(self.model, runtime=self.runtime, placement=self._placement, shapes=self._shapes)
 
     def _validation_step(
         self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys

@@ -43,7 +43,8 @@ PUBLISHED: dict[type[DataConfig], dict[str, Any]] = {
 OURS: dict[type[DataConfig], dict[str, Any]] = {
     SentencePredictionTextDataConfig: {"label_values": None, "column_names": None, "cache_dir": ""},
     BertPretrainTextDataConfig: {
-        "tokenization": "WordPiece", "lower_case": True, "max_ngram_size": None, "pack_sequences": False, "cache_dir": "",
+        "tokenization": "WordPiece", "lower_case": True, "max_ngram_size": None, "pack_sequences": False,
+        "cache_dir": "",
     },
 }  # fmt: skip
 

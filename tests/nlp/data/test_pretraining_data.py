@@ -1,6 +1,7 @@
 """Records to pretrain on: pairs, masks, and the same bytes whatever made them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from trellis.nlp.data.next_sentences import Pairing, plan_pairs
 OPTIONS = PretrainingOptions(max_seq_length=24, max_predictions_per_seq=4, dupe_factor=3)
 
 
-def write(tmp_path: Path, name: str, options: PretrainingOptions = OPTIONS, **settings: int) -> list[Path]:
+def write(tmp_path: Path, name: str, options: PretrainingOptions = OPTIONS, **settings: Any) -> list[Path]:
     text = write_corpus_file(tmp_path / "text.txt")
     outputs = [tmp_path / f"{name}-{number}.tfrecord" for number in range(2)]
     write_pretraining_data(
@@ -45,8 +46,8 @@ def test_records_have_the_published_features(tmp_path: Path) -> None:
 
 
 def test_the_same_bytes_are_written_by_one_process_and_by_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_BLOCK_PAIRS", "_BLOCK_DOCUMENTS"):
-        monkeypatch.setattr(f"trellis.nlp.data.pretraining_data.{name}", 8)
+    monkeypatch.setattr("trellis.nlp.data.pretraining_data._BLOCK_PAIRS", 8)
+    monkeypatch.setattr("trellis.nlp.data.next_sentences._BLOCK_DOCUMENTS", 5)
     alone, together = write(tmp_path, "one", n_workers=1), write(tmp_path, "two", n_workers=2)
     assert [path.read_bytes() for path in alone] == [path.read_bytes() for path in together]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -140,5 +141,7 @@ def test_options_that_cannot_work_are_refused_before_any_work(tmp_path: Path) ->
         write(tmp_path, "a", PretrainingOptions(max_ngram_size=3))
     with pytest.raises(ArgumentError, match="dupe_factor is 0"):
         write(tmp_path, "a", PretrainingOptions(dupe_factor=0))
+    with pytest.raises(ArgumentError, match="2 places for the output as columns. Give one directory"):
+        write(tmp_path, "a", output_format="columns")
     with pytest.raises(ArgumentError, match="seq_length is 4"):
         write(tmp_path, "a", PretrainingOptions(max_seq_length=4))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from trellis.nlp.data.pretraining_stream import build_pretraining_stream as build_pretraining_stream
     from trellis.nlp.data.question_data import FIRST_UNIQUE_ID as FIRST_UNIQUE_ID
     from trellis.nlp.data.question_data import Windows as Windows
+    from trellis.nlp.data.question_data import question_features as question_features
+    from trellis.nlp.data.question_data import tokenize_questions as tokenize_questions
     from trellis.nlp.data.question_data import write_question_data as write_question_data
     from trellis.nlp.data.question_stream import build_question_stream as build_question_stream
     from trellis.nlp.data.question_stream import load_questions as load_questions
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from trellis.nlp.data.question_stream import question_windows as question_windows
     from trellis.nlp.data.questions import Question as Question
     from trellis.nlp.data.questions import Skipped as Skipped
+    from trellis.nlp.data.questions import read_questions as read_questions
     from trellis.nlp.data.sentence_data import write_sentence_data as write_sentence_data
     from trellis.nlp.data.sentence_stream import build_sentence_stream as build_sentence_stream
     from trellis.nlp.data.sentence_tasks import Split as Split
@@ -59,6 +62,9 @@ __getattr__, __dir__, __all__ = door(
         "Skipped": "questions",
         "FIRST_UNIQUE_ID": "question_data",
         "Windows": "question_data",
+        "question_features": "question_data",
+        "tokenize_questions": "question_data",
+        "read_questions": "questions",
         "write_question_data": "question_data",
         "PretrainingOptions": "pretraining_data",
         "write_pretraining_data": "pretraining_data",

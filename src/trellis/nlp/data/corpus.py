@@ -38,7 +38,9 @@ class Corpus:
         first = corpus.sentences[0]
     """
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        columns = Columns.open(directory)
         sentences = columns["ids"]
         assert isinstance(sentences, Ragged)
         self.sentences = sentences
@@ -65,7 +67,7 @@ class Corpus:
         directory = cache_directory(files, cache_dir, settings=[_VERSION, tokenizer.fingerprint, list(text_fields)])
         if not (directory / "columns.json").exists():
             write_corpus(directory, read_sentences(files, text_fields=text_fields), tokenizer=tokenizer)
-        return cls(Columns.open(directory))
+        return cls(directory)
 
     @property
     def n_documents(self) -> int:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trellis.nlp.data.local_corpus import load_local_corpus
-from trellis.nlp.data.vocabulary import train_wordpiece, write_whole
+from trellis.nlp.data.output import write_whole
+from trellis.nlp.data.vocabulary import train_wordpiece
 
 _HELD_OUT = 20
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z\"'(])")

@@ -1,18 +1,23 @@
 """Pairs of spans for pretraining: two that follow each other in a document, or two that do not."""
 
+import functools
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trellis.data import Columns, ColumnsWriter
 from trellis.errors import ArgumentError
 from trellis.nlp.data.corpus import Corpus
 from trellis.nlp.data.sequences import Pairs
+from trellis.nlp.data.workers import ordered_map
 
 _N_DRAWS = 10
+_BLOCK_DOCUMENTS = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,35 @@ class _Row(NamedTuple):
     is_random: bool
 
 
+class _Job(NamedTuple):
+    """Which documents to plan, in which pass over them."""
+
+    n_pass: int
+    documents: range
+
+
+def write_plan(directory: Path, *, corpus: Corpus, pairing: Pairing, n_passes: int = 1, n_workers: int = 1) -> None:
+    """Cuts all documents of a corpus into pairs, as often as there are passes, and writes these as columns.
+
+    What becomes of a document is a function of (seed, pass, document).
+    """
+    starts = range(0, corpus.n_documents, _BLOCK_DOCUMENTS)
+    blocks = [range(start, min(start + _BLOCK_DOCUMENTS, corpus.n_documents)) for start in starts]
+    jobs = (_Job(n_pass, documents) for n_pass in range(n_passes) for documents in blocks)
+    work = functools.partial(_plan_documents, corpus.directory, pairing)
+    with ColumnsWriter(directory, source=directory.name) as writer:
+        for planned in ordered_map(work, jobs, n_workers=n_workers):
+            writer.append({**planned.pairs._asdict(), "is_random": planned.is_random})
+
+
+def read_plan(directory: Path) -> PlannedPairs:
+    """The pairs that were written to a directory, memory-mapped."""
+    columns = Columns.open(directory)
+    return PlannedPairs(Pairs(*(np.asarray(columns[name]) for name in Pairs._fields)), np.asarray(columns["is_random"]))
+
+
 def plan_pairs(corpus: Corpus, *, documents: Iterable[int], pairing: Pairing, n_pass: int = 0) -> PlannedPairs:
-    """Cuts documents into pairs; what becomes of one is a function of (seed, pass, document)."""
+    """Cuts some documents into pairs."""
     plan = _pairs_of if pairing.with_next_sentence else _spans_of
     rows = [
         row
@@ -62,6 +94,16 @@ def plan_pairs(corpus: Corpus, *, documents: Iterable[int], pairing: Pairing, n_
     ]
     table = np.array(rows, np.int64).reshape(len(rows), len(_Row._fields))
     return PlannedPairs(Pairs(*table.T[:4]), table[:, 4].astype(bool))
+
+
+def _plan_documents(directory: Path, pairing: Pairing, job: _Job) -> PlannedPairs:
+    return plan_pairs(open_corpus(directory), documents=job.documents, pairing=pairing, n_pass=job.n_pass)
+
+
+@functools.lru_cache(maxsize=1)
+def open_corpus(directory: Path) -> Corpus:
+    """A corpus that a process works on block by block, opened once."""
+    return Corpus(directory)
 
 
 def _pairs_of(corpus: Corpus, document: int, pairing: Pairing, rng: random.Random) -> Iterator[_Row]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from trellis.data import ColumnsWriter, RecordWriter, encode_examples
-from trellis.errors import ArgumentError, DataError
+from trellis.errors import ArgumentError
 from trellis.nlp.data.workers import ordered_map
 
 OutputFormat = Literal["tfrecord", "columns"]
@@ -22,63 +22,59 @@ Features = Mapping[str, NDArray[np.generic]]
 Block = TypeVar("Block")
 
 
-@contextlib.contextmanager
-def open_records(paths: Sequence[str], *, gzip: bool = False) -> Iterator["RecordFiles"]:
-    """Opens TFRecord files, which appear whole when all has gone well, or not at all."""
-    with contextlib.ExitStack() as stack:
-        for path in paths:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-        writers = [stack.enter_context(RecordWriter(path, compression="gzip" if gzip else "none")) for path in paths]
-        yield RecordFiles(writers)
-
-
-class RecordFiles:
-    """Several files that records go to in turn."""
-
-    def __init__(self, writers: Sequence[RecordWriter]) -> None:
-        self._writers = itertools.cycle(writers)
-        self.n_records = 0
-
-    def write(self, records: Iterable[bytes]) -> None:
-        """Adds records."""
-        for record in records:
-            next(self._writers).write(record)
-            self.n_records += 1
-
-
 def write_features(
-    path: str | os.PathLike[str],
+    paths: Sequence[str],
     blocks: Iterable[Block],
     *,
     make: Callable[[Block], Features],
     output_format: OutputFormat = "tfrecord",
+    gzip: bool = False,
     n_workers: int = 1,
+    n_rows: int | None = None,
 ) -> int:
-    """Makes features of blocks and writes them to a TFRecord file or a directory of columns; returns how many rows.
+    """Makes features of blocks and writes them, whole or not at all; returns how many rows there were.
 
     Args:
+        paths: TFRecord files, which the rows go to in turn, or one directory for columns.
         make: Anything that can be sent to another process.
+        n_rows: How many rows there will be, if that is known, to show progress.
     """
-    if output_format not in ("tfrecord", "columns"):
-        raise ArgumentError(f"output_format is {output_format!r}; it can be 'tfrecord' or 'columns'.")
-    n_rows = 0
-    with contextlib.ExitStack() as stack:
-        bar = stack.enter_context(tqdm(desc=f"Writing {path}", unit=" examples", disable=None))
+    if not paths or (output_format == "columns" and len(paths) > 1):
+        wanted = "one directory" if paths else "a file"
+        raise ArgumentError(f"There are {len(paths)} places for the output as {output_format}. Give {wanted}.")
+    for path in paths:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with tqdm(desc=f"Writing {paths[0]}", total=n_rows, unit=" examples", disable=None) as bar:
         if output_format == "columns":
-            writer = stack.enter_context(ColumnsWriter(path))
-            for features in ordered_map(make, blocks, n_workers=n_workers):
-                writer.append(dict(features))
-                n_rows += len(next(iter(features.values())))
-                bar.update(n_rows - bar.n)
+            sizes = _write_columns(paths[0], ordered_map(make, blocks, n_workers=n_workers))
         else:
-            files = stack.enter_context(open_records([os.fspath(path)]))
-            for records in ordered_map(functools.partial(_made_records, make), blocks, n_workers=n_workers):
-                files.write(records)
-                bar.update(len(records))
-            n_rows = files.n_records
-        if not n_rows:
-            raise DataError(f"There are no examples to write to {path}. Give files that have some.")
-    return n_rows
+            records = ordered_map(functools.partial(_made_records, make), blocks, n_workers=n_workers)
+            sizes = _write_records(paths, records, "gzip" if gzip else "none")
+        n_written = 0
+        for size in sizes:
+            bar.update(size)
+            n_written += size
+    return n_written
+
+
+def _write_columns(path: str, blocks: Iterable[Features]) -> Iterator[int]:
+    """Writes blocks one by one, and yields how many rows each had."""
+    with ColumnsWriter(path) as writer:
+        for features in blocks:
+            writer.append(dict(features))
+            yield len(next(iter(features.values())))
+
+
+def _write_records(
+    paths: Sequence[str], blocks: Iterable[list[bytes]], compression: Literal["none", "gzip"]
+) -> Iterator[int]:
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(RecordWriter(path, compression=compression)) for path in paths]
+        turns = itertools.cycle(writers)
+        for records in blocks:
+            for record in records:
+                next(turns).write(record)
+            yield len(records)
 
 
 def _made_records(make: Callable[[Block], Features], block: Block) -> list[bytes]:
@@ -87,5 +83,12 @@ def _made_records(make: Callable[[Block], Features], block: Block) -> list[bytes
 
 def write_meta_data(path: str | os.PathLike[str], values: Mapping[str, object]) -> None:
     """Writes what a model needs to know of data, as JSON."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(json.dumps(values, indent=4) + "\n")
+    write_whole(Path(path), (json.dumps(values, indent=4) + "\n").encode())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_bytes(content)
+    partial.replace(path)

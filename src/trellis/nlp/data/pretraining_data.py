@@ -5,24 +5,22 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from trellis.data import Columns, ColumnsWriter, encode_examples, find_files
+from trellis.data import find_files
 from trellis.errors import ArgumentError
 from trellis.nlp.data.corpus import Corpus, read_sentences, write_corpus
 from trellis.nlp.data.masking import Masking, example_keys, mask_tokens
-from trellis.nlp.data.next_sentences import Pairing, PlannedPairs, plan_pairs
-from trellis.nlp.data.output import Features, open_records
+from trellis.nlp.data.next_sentences import Pairing, PlannedPairs, open_corpus, read_plan, write_plan
+from trellis.nlp.data.output import Features, OutputFormat, write_features
 from trellis.nlp.data.sequences import Pairs, Specials, assemble
 from trellis.nlp.data.tokenizer import MASK, Tokenizer
-from trellis.nlp.data.workers import n_useful_workers, ordered_map
+from trellis.nlp.data.workers import n_useful_workers
 
 _BLOCK_PAIRS = 1 << 10
-_BLOCK_DOCUMENTS = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -40,13 +38,6 @@ class PretrainingOptions:
     max_ngram_size: int | None = None
     use_v2_feature_names: bool = False
     gzip_compress: bool = False
-
-
-class _Job(NamedTuple):
-    """Which documents to plan, in which pass over them."""
-
-    n_pass: int
-    documents: NDArray[np.int64]
 
 
 def build_masking(
@@ -78,6 +69,7 @@ def write_pretraining_data(
     output_files: Sequence[str],
     tokenizer: Tokenizer,
     options: PretrainingOptions,
+    output_format: OutputFormat = "tfrecord",
     n_workers: int | None = None,
 ) -> int:
     """Makes records of plain text, a sentence a line with empty lines between documents; returns how many.
@@ -86,82 +78,60 @@ def write_pretraining_data(
     result depends on the text, the vocabulary and the options, and on nothing else.
 
     Args:
-        output_files: Records go to them in turn.
+        output_files: Records go to them in turn; columns go to one directory.
         n_workers: How many processes work; None is as many as do good.
     """
     if options.dupe_factor < 1:
         raise ArgumentError(f"dupe_factor is {options.dupe_factor}; the text is used at least once.")
-    masking = build_masking(
+    masking = _masking(tokenizer, options)
+    pairing = Pairing(options.max_seq_length, options.random_seed, options.short_seq_prob)
+    files = find_files(input_files)
+    if n_workers is None:
+        n_workers = n_useful_workers(options.dupe_factor * sum(file.stat().st_size for file in files))
+    parent = Path(output_files[0] if output_files else "").parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=parent, prefix=".pretraining-") as folder:
+        tokens, plan = Path(folder, "tokens"), Path(folder, "plan")
+        sentences = tqdm(read_sentences(files), desc="Tokenizing", unit=" sentences", disable=None)
+        write_corpus(tokens, sentences, tokenizer=tokenizer, n_workers=n_workers)
+        corpus = Corpus(tokens)
+        write_plan(plan, corpus=corpus, pairing=pairing, n_passes=options.dupe_factor, n_workers=n_workers)
+        n_pairs = len(read_plan(plan))
+        generator = np.random.Generator(np.random.Philox(key=options.random_seed % 2**64))
+        order = generator.permutation(n_pairs)
+        blocks = (order[start : start + _BLOCK_PAIRS] for start in range(0, n_pairs, _BLOCK_PAIRS))
+        return write_features(
+            output_files,
+            blocks,
+            make=functools.partial(_features, tokens, plan, options, masking, Specials.of(tokenizer)),
+            output_format=output_format,
+            gzip=options.gzip_compress,
+            n_workers=n_workers,
+            n_rows=n_pairs,
+        )
+
+
+def _masking(tokenizer: Tokenizer, options: PretrainingOptions) -> Masking:
+    return build_masking(
         tokenizer,
         rate=options.masked_lm_prob,
         max_predictions=options.max_predictions_per_seq,
         whole_word=options.do_whole_word_mask,
         max_ngram_size=options.max_ngram_size,
     )
-    pairing = Pairing(options.max_seq_length, options.random_seed, options.short_seq_prob)
-    files = find_files(input_files)
-    if n_workers is None:
-        n_workers = n_useful_workers(options.dupe_factor * sum(file.stat().st_size for file in files))
-    parent = Path(output_files[0]).parent
-    parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix=".pretraining-") as folder:
-        tokens, plan = Path(folder, "tokens"), Path(folder, "plan")
-        sentences = tqdm(read_sentences(files), desc="Tokenizing", unit=" sentences", disable=None)
-        write_corpus(tokens, sentences, tokenizer=tokenizer, n_workers=n_workers)
-        _write_plan(plan, tokens, pairing, options.dupe_factor, n_workers)
-        n_pairs = len(Columns.open(plan))
-        order = np.random.Generator(np.random.Philox(options.random_seed)).permutation(n_pairs)
-        blocks = (order[start : start + _BLOCK_PAIRS] for start in range(0, n_pairs, _BLOCK_PAIRS))
-        work = functools.partial(_make_records, tokens, plan, options, masking, Specials.of(tokenizer))
-        with (
-            open_records(output_files, gzip=options.gzip_compress) as records,
-            tqdm(desc="Writing", total=n_pairs, unit=" examples", disable=None) as bar,
-        ):
-            for block in ordered_map(work, blocks, n_workers=n_workers):
-                records.write(block)
-                bar.update(len(block))
-    return n_pairs
-
-
-def _write_plan(plan: Path, tokens: Path, pairing: Pairing, n_passes: int, n_workers: int) -> None:
-    corpus = Corpus(Columns.open(tokens))
-    jobs = (
-        _Job(n_pass, np.arange(start, min(start + _BLOCK_DOCUMENTS, corpus.n_documents)))
-        for n_pass in range(n_passes)
-        for start in range(0, corpus.n_documents, _BLOCK_DOCUMENTS)
-    )
-    work = functools.partial(_plan_documents, tokens, pairing)
-    with ColumnsWriter(plan) as writer:
-        for planned in ordered_map(work, jobs, n_workers=n_workers):
-            writer.append({**planned.pairs._asdict(), "is_random": planned.is_random})
-
-
-def _plan_documents(tokens: Path, pairing: Pairing, job: _Job) -> PlannedPairs:
-    return plan_pairs(_corpus(tokens), documents=job.documents.tolist(), pairing=pairing, n_pass=job.n_pass)
-
-
-def _make_records(
-    tokens: Path,
-    plan: Path,
-    options: PretrainingOptions,
-    masking: Masking,
-    specials: Specials,
-    numbers: NDArray[np.int64],
-) -> list[bytes]:
-    return encode_examples(_features(_corpus(tokens), _plan(plan), options, masking, specials, numbers))
 
 
 def _features(
-    corpus: Corpus,
-    plan: Columns,
+    tokens: Path,
+    plan_directory: Path,
     options: PretrainingOptions,
     masking: Masking,
     specials: Specials,
     numbers: NDArray[np.int64],
 ) -> Features:
-    rows = plan.take(numbers)
-    pairs = Pairs(*(rows[name] for name in Pairs._fields))
-    made = assemble(corpus.sentences.values, pairs=pairs, seq_length=options.max_seq_length, specials=specials)
+    sentences, plan = open_corpus(tokens).sentences, _open_plan(plan_directory)
+    pairs = Pairs(*(part[numbers] for part in plan.pairs))
+    made = assemble(sentences.values, pairs=pairs, seq_length=options.max_seq_length, specials=specials)
     keys = example_keys(numbers, seed=options.random_seed, epochs=0)
     masked = mask_tokens(made.ids, lengths=made.lengths, keys=keys, masking=masking)
     is_v2 = options.use_v2_feature_names
@@ -172,15 +142,10 @@ def _features(
         "masked_lm_positions": masked.positions,
         "masked_lm_ids": masked.originals,
         "masked_lm_weights": masked.weights,
-        "next_sentence_labels": rows["is_random"].astype(np.int32)[:, None],
+        "next_sentence_labels": plan.is_random[numbers].astype(np.int32)[:, None],
     }
 
 
 @functools.lru_cache(maxsize=1)
-def _corpus(tokens: Path) -> Corpus:
-    return Corpus(Columns.open(tokens))
-
-
-@functools.lru_cache(maxsize=1)
-def _plan(plan: Path) -> Columns:
-    return Columns.open(plan)
+def _open_plan(directory: Path) -> PlannedPairs:
+    return read_plan(directory)

@@ -1,5 +1,6 @@
 """Batches to pretrain on: masked when they were written, or anew in each epoch."""
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ from trellis.errors import ConfigError
 from trellis.nlp.data.configs import BertPretrainDataConfig, BertPretrainTextDataConfig
 from trellis.nlp.data.corpus import Corpus
 from trellis.nlp.data.masking import Masked, Masking, example_keys, mask_tokens
-from trellis.nlp.data.next_sentences import Pairing, PlannedPairs, plan_pairs
+from trellis.nlp.data.next_sentences import Pairing, PlannedPairs, read_plan, write_plan
 from trellis.nlp.data.packing import pack, pack_masked
 from trellis.nlp.data.pretraining_data import build_masking
 from trellis.nlp.data.sequences import Pairs, Sequences, Specials, assemble, gather
 from trellis.nlp.data.stream_parts import example_stream, input_paths, read_features, seed_of
 from trellis.nlp.data.tokenizer import build_tokenizer
+from trellis.nlp.data.workers import n_useful_workers
 from trellis.tasks import InputContext
 
 Batch = dict[str, NDArray[Any]]
@@ -137,11 +139,21 @@ def _build_text_stream(params: BertPretrainTextDataConfig, context: InputContext
         cache_dir=params.cache_dir,
         text_fields=list(params.text_field_names),
     )
-    planned = plan_pairs(corpus, documents=range(corpus.n_documents), pairing=pairing)
+    planned = _read_or_write_plan(corpus, pairing)
     rows = _packed(planned, masking, params.seq_length) if params.pack_sequences else None
     n_rows = len(planned) if rows is None else len(rows)
     order = example_stream(np.arange(n_rows), params=params, context=context)
     return MaskedStream(corpus, planned=planned, pairing=pairing, masking=masking, order=order, rows=rows)
+
+
+def _read_or_write_plan(corpus: Corpus, pairing: Pairing) -> PlannedPairs:
+    """The pairs of a corpus, which lie beside its tokens once they were made."""
+    key = hashlib.blake2b(repr(pairing).encode(), digest_size=8).hexdigest()
+    directory = corpus.directory.with_name(f"{corpus.directory.name}-{key}")
+    if not (directory / "columns.json").exists():
+        n_workers = n_useful_workers(corpus.sentences.values.nbytes)
+        write_plan(directory, corpus=corpus, pairing=pairing, n_workers=n_workers)
+    return read_plan(directory)
 
 
 def _packed(planned: PlannedPairs, masking: Masking, seq_length: int) -> Ragged:

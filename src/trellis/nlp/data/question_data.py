@@ -5,7 +5,6 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -209,7 +208,6 @@ def write_question_data(
     skipped: Skipped | None = None,
 ) -> dict[str, object]:
     """Makes features of questions to learn from, and writes and returns what a model needs to know of them."""
-    Path(output_path).parent.mkdir(parents=True, exist_ok=True)
     files = find_files(squad_file)
     questions = read_questions(
         files, is_training=True, version_2_with_negative=version_2_with_negative, skipped=skipped
@@ -218,7 +216,7 @@ def write_question_data(
     n_workers = n_useful_workers(sum(file.stat().st_size for file in files))
     tokenized = ordered_map(work, _blocks(questions), n_workers=n_workers)
     n_rows = write_features(
-        output_path,
+        [os.fspath(output_path)],
         _numbered(Columns.from_arrays(block) for block in tokenized),
         make=functools.partial(_numbered_features, seq_length=windows.seq_length),
         output_format=output_format,

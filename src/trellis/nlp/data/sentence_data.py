@@ -126,7 +126,7 @@ def write_sentence_data(
         make = functools.partial(sentence_features, tokenizer=tokenizer, fields=fields, seq_length=seq_length)
         n_workers = n_useful_workers(sum(file.stat().st_size for file in files))
         blocks = _blocks(read_sentence_rows(files, fields=fields))
-        n_rows = write_features(path, blocks, make=make, output_format=output_format, n_workers=n_workers)
+        n_rows = write_features([path], blocks, make=make, output_format=output_format, n_workers=n_workers)
         meta[f"{'eval' if split == 'dev' else split}_data_size"] = n_rows
     if task.labels is None:
         meta |= {"task_type": "bert_regression", "label_type": "float"}

@@ -19,7 +19,6 @@ from trellis.data import (
     read_records,
 )
 from trellis.errors import ConfigError, DataError
-from trellis.nlp.data.corpus import is_rows
 from trellis.tasks import InputContext
 
 # The two names that records have for the same thing; batches have the second.
@@ -140,7 +139,12 @@ def _check_shapes(columns: Columns, features: Mapping[str, Any], names: Mapping[
 
 
 def _check_kind(file: Path, text_config: str) -> None:
-    if is_rows(file) or file.suffix in (".txt", ".json") or format_of(file) != "tfrecord":
+    try:
+        is_tfrecord = format_of(file) == "tfrecord"
+    except DataError:
+        # What neither its content nor its name tells is not one for sure.
+        is_tfrecord = False
+    if not is_tfrecord:
         raise DataError(
             f"{file} holds no records that `trellis data` has made. Text is read by {text_config}; "
             "or make records of it with `trellis data`."

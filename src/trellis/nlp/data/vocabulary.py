@@ -10,6 +10,7 @@ from pathlib import Path
 from trellis.data import find_files
 from trellis.errors import ArgumentError, DataError, MissingPackageError
 from trellis.nlp.data.corpus import read_sentences
+from trellis.nlp.data.output import write_whole
 from trellis.nlp.data.tokenizer import CLS, MASK, SEP, UNKNOWN, preprocess_text
 from trellis.nlp.data.words import split_words
 
@@ -131,11 +132,3 @@ def _train_sentencepiece(sentences: Iterator[str], vocab_size: int, lower_case: 
         raise DataError(f"SentencePiece cannot be trained on this text: {error}. Give more text.") from error
     data = model.getvalue()
     return data, int(sentencepiece.SentencePieceProcessor(model_proto=data).get_piece_size())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file that appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)

@@ -1,0 +1,78 @@
+"""`trellis predict`: a trained model, asked."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from trellis.cli.experiment_flags import add_module_flag, register_experiments
+from trellis.cli.words import Once, Parser
+from trellis.errors import ArgumentError
+from trellis.experiments import read_params
+
+_EPILOG = """\
+Several --text are the parts of one question: a pair of sentences, or a question and the passage that answers it.
+Without --text and --input_file it reads what is typed, a line at a time, with tabs between parts.
+
+  trellis predict --model_dir=runs/local --text='Return the [MASK] of the file.'
+  trellis predict --model_dir=runs/mrpc --text='He said so.' --text='That is what he said.'
+  trellis predict --model_dir=runs/squad --input_file=dev-v1.1.json --output_file=predictions.json
+"""
+
+
+def add_flags(parser: Parser) -> None:
+    """Adds what to ask, and whom."""
+    parser.epilog = _EPILOG
+    parser.add_argument("--model_dir", action=Once, required=True, metavar="DIR", help="where a run was trained")
+    parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="what to ask, part by part")
+    files = "many questions: lines with tabs between parts, or TSV, CSV or JSONL with columns, or SQuAD's JSON"
+    parser.add_argument("--input_file", action=Once, default="", metavar="FILE", help=files)
+    output = "where answers go as JSON, a line for each; for SQuAD's JSON one object, as its scripts read it"
+    parser.add_argument("--output_file", action=Once, default="", metavar="FILE", help=output)
+    vocabulary = "the vocabulary, if the run does not know it"
+    parser.add_argument("--vocab_file", action=Once, default="", metavar="FILE", help=vocabulary)
+    add_module_flag(parser)
+
+
+def predict(flags: argparse.Namespace) -> None:
+    """Answers what is given or typed, on the screen and in a file."""
+    if flags.text and flags.input_file:
+        raise ArgumentError("--text and --input_file are both given. Give one of them.")
+    if flags.input_file and not Path(flags.input_file).is_file():
+        raise ArgumentError(f"--input_file: there is no file `{flags.input_file}`.")
+    register_experiments(flags.module)
+    params = read_params(flags.model_dir)
+    # JAX is loaded here, when all that can be known without it is known to be right.
+    from trellis.nlp.tasks import load_predictor
+
+    predictor = load_predictor(params, model_dir=flags.model_dir, vocab_file=flags.vocab_file)
+    if flags.text:
+        answered = predictor([tuple(flags.text)])
+    elif flags.input_file:
+        answered = predictor.read(flags.input_file)
+    else:
+        answered = (answer for parts in _typed(predictor.task.text_columns) for answer in predictor([parts]))
+    values = []
+    for answer in answered:
+        print(answer.text, flush=True)
+        values.append(answer.values)
+    if flags.output_file:
+        _write(Path(flags.output_file), values, as_one=flags.input_file.endswith(".json"))
+        print(f"Written to {flags.output_file}.")
+
+
+def _typed(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yields what is typed, line by line."""
+    if sys.stdin.isatty():
+        print(f"Type {' <tab> '.join(names) or 'text, with tabs between its parts'}; Ctrl-D ends.", file=sys.stderr)
+    for line in sys.stdin:
+        if line.strip():
+            yield tuple(line.rstrip("\n").split("\t"))
+
+
+def _write(file: Path, values: Sequence[Mapping[str, object]], *, as_one: bool) -> None:
+    """Writes answers a line each or, as SQuAD's scripts read them, as one object by the ids of the questions."""
+    lines = [json.dumps({value["id"]: value["answer"] for value in values})] if as_one else map(json.dumps, values)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{line}\n" for line in lines))

@@ -1,0 +1,74 @@
+"""How long a run is, where its config leaves that to its data."""
+
+from collections.abc import Mapping
+
+from trellis.config import DEFAULT, Given, Origin, merge, origin_of, raise_if_any
+from trellis.data import CountedStream
+from trellis.errors import ArgumentError
+from trellis.experiments.experiment import ExperimentConfig
+from trellis.tasks import Task
+
+_INTERVALS = ("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval")
+_WARMUP_SHARE = 0.1
+_MOST_REPORTS = 20
+
+
+def derive_lengths(params: ExperimentConfig, *, task: Task, trains: bool = True) -> ExperimentConfig:
+    """Returns the config with the lengths that it leaves open, each with what it was derived from as its origin.
+
+    | left open | becomes |
+    |---|---|
+    | `train_steps: 0`, with `train_epochs` | so many epochs, of whole batches |
+    | with it, an interval that nobody has set | half an epoch, or a twentieth of the run if that is longer |
+    | the length of a warm-up | a tenth of the run |
+
+    A decay whose length is null takes the whole run anyway.
+
+    Args:
+        task: Builds the training data, which is counted.
+        trains: Whether lengths matter at all: an evaluation needs no training data.
+    """
+    leaves_steps = not params.trainer.train_steps and params.trainer.train_epochs > 0
+    warmup = params.trainer.optimizer_config.warmup
+    leaves_warmup = warmup.type is not None and warmup.get().warmup_steps is None
+    if not leaves_steps and not leaves_warmup:
+        return params
+    derived = params.replace()
+    if leaves_steps:
+        _derive_steps(derived, task, trains=trains)
+    if leaves_warmup:
+        n_steps = derived.trainer.train_steps
+        given = {"warmup_steps": int(_WARMUP_SHARE * n_steps)}
+        _merge(derived, f"trainer.optimizer_config.warmup.{warmup.type}", given, Origin(f"a tenth of {n_steps} steps"))
+    derived.lock()
+    return derived
+
+
+def _derive_steps(params: ExperimentConfig, task: Task, *, trains: bool) -> None:
+    trainer = params.trainer
+    if not trains:
+        _merge(params, "trainer", {"train_steps": 1}, Origin("nothing is trained"))
+        return
+    stream = task.build_inputs(params.task.train_data)
+    if not isinstance(stream, CountedStream):
+        raise ArgumentError(
+            f"trainer.train_steps is 0, and cannot be derived from trainer.train_epochs={trainer.train_epochs:g}: "
+            f"the training data, a {type(stream).__name__}, does not know its number of examples. "
+            f"Give the steps, as in: --params_override=trainer.train_steps=1000"
+        )
+    batch_size = params.task.train_data.global_batch_size
+    n_per_epoch = max(1, stream.n_examples // batch_size)
+    n_steps = max(1, int(n_per_epoch * trainer.train_epochs))
+    # Of little data an epoch is over before there is anything to tell.
+    interval = max(1, n_per_epoch // 2, n_steps // _MOST_REPORTS)
+    given = {"train_steps": n_steps}
+    given |= dict.fromkeys((name for name in _INTERVALS if origin_of(trainer, name) == DEFAULT), interval)
+    epochs = f"{trainer.train_epochs:g} epochs of {stream.n_examples} examples, {batch_size} a batch"
+    _merge(params, "trainer", given, Origin(epochs))
+
+
+def _merge(params: ExperimentConfig, path: str, values: Mapping[str, int], origin: Origin) -> None:
+    given = Given({name: Given(value, origin) for name, value in values.items()}, origin)
+    for name in reversed(path.split(".")):
+        given = Given({name: given}, origin)
+    raise_if_any(merge(params, given))

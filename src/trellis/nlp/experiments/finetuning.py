@@ -1,0 +1,96 @@
+"""Experiments that teach an encoder what sentences mean, or where answers are."""
+
+from trellis.experiments import ExperimentConfig, register_config_factory
+from trellis.nlp.data import QADataConfig, SentencePredictionDataConfig, SentencePredictionTextDataConfig
+from trellis.nlp.experiments.encoders import ALBERT, MOBILEBERT
+from trellis.nlp.experiments.optimization import RESTRICTIONS, adamw_with_linear_decay
+from trellis.nlp.models import EncoderConfig
+from trellis.nlp.tasks import QuestionAnsweringConfig, SentencePredictionConfig
+from trellis.tasks import TaskConfig
+from trellis.trainer import TrainerConfig
+
+
+@register_config_factory("bert/sentence_prediction")
+def bert_sentence_prediction() -> ExperimentConfig:
+    """BERT on sentences or pairs with labels (GLUE), from the files of `trellis data finetuning`."""
+    return _sentence_prediction(EncoderConfig())
+
+
+@register_config_factory("bert/sentence_prediction_text")
+def bert_sentence_prediction_text() -> ExperimentConfig:
+    """BERT on sentences or pairs with labels (GLUE), from their raw text."""
+    return _sentence_prediction_text(EncoderConfig())
+
+
+@register_config_factory("bert/squad")
+def bert_squad() -> ExperimentConfig:
+    """BERT on questions about passages (SQuAD)."""
+    return _squad(EncoderConfig())
+
+
+@register_config_factory("albert/sentence_prediction")
+def albert_sentence_prediction() -> ExperimentConfig:
+    """ALBERT on sentences or pairs with labels (GLUE), from the files of `trellis data finetuning`."""
+    return _sentence_prediction(ALBERT)
+
+
+@register_config_factory("albert/sentence_prediction_text")
+def albert_sentence_prediction_text() -> ExperimentConfig:
+    """ALBERT on sentences or pairs with labels (GLUE), from their raw text."""
+    return _sentence_prediction_text(ALBERT)
+
+
+@register_config_factory("albert/squad")
+def albert_squad() -> ExperimentConfig:
+    """ALBERT on questions about passages (SQuAD)."""
+    return _squad(ALBERT)
+
+
+@register_config_factory("mobilebert/sentence_prediction")
+def mobilebert_sentence_prediction() -> ExperimentConfig:
+    """MobileBERT on sentences or pairs with labels (GLUE), from the files of `trellis data finetuning`."""
+    return _sentence_prediction(MOBILEBERT)
+
+
+@register_config_factory("mobilebert/sentence_prediction_text")
+def mobilebert_sentence_prediction_text() -> ExperimentConfig:
+    """MobileBERT on sentences or pairs with labels (GLUE), from their raw text."""
+    return _sentence_prediction_text(MOBILEBERT)
+
+
+@register_config_factory("mobilebert/squad")
+def mobilebert_squad() -> ExperimentConfig:
+    """MobileBERT on questions about passages (SQuAD)."""
+    return _squad(MOBILEBERT)
+
+
+def _sentence_prediction(encoder: EncoderConfig) -> ExperimentConfig:
+    task = SentencePredictionConfig(
+        train_data=SentencePredictionDataConfig(),
+        validation_data=SentencePredictionDataConfig(is_training=False, drop_remainder=False),
+    )
+    task.model.encoder = encoder
+    return _finetuning(task, learning_rate=3e-5, n_epochs=3)
+
+
+def _sentence_prediction_text(encoder: EncoderConfig) -> ExperimentConfig:
+    task = SentencePredictionConfig(
+        train_data=SentencePredictionTextDataConfig(),
+        validation_data=SentencePredictionTextDataConfig(is_training=False, drop_remainder=False),
+    )
+    task.model.encoder = encoder
+    return _finetuning(task, learning_rate=3e-5, n_epochs=3)
+
+
+def _squad(encoder: EncoderConfig) -> ExperimentConfig:
+    # Published with validation data that is shuffled and endless, which no evaluation can be meant to be.
+    task = QuestionAnsweringConfig(
+        train_data=QADataConfig(), validation_data=QADataConfig(is_training=False, drop_remainder=False)
+    )
+    task.model.encoder = encoder
+    return _finetuning(task, learning_rate=8e-5, n_epochs=2)
+
+
+def _finetuning(task: TaskConfig, *, learning_rate: float, n_epochs: float) -> ExperimentConfig:
+    trainer = TrainerConfig(optimizer_config=adamw_with_linear_decay(learning_rate), train_epochs=n_epochs)
+    return ExperimentConfig(task=task, trainer=trainer, restrictions=RESTRICTIONS)

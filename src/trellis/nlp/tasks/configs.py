@@ -1,0 +1,102 @@
+"""Settings of what is learned from text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from trellis.config import Config
+from trellis.data import DataConfig
+from trellis.nlp.data import (
+    BertPretrainDataConfig,
+    BertPretrainTextDataConfig,
+    QADataConfig,
+    SentencePredictionDataConfig,
+)
+from trellis.nlp.models import ClsHeadConfig, EncoderConfig, PretrainerConfig
+from trellis.tasks import TaskConfig
+
+_NEXT_SENTENCE = ClsHeadConfig(inner_dim=768, num_classes=2, dropout_rate=0.1, name="next_sentence")
+
+
+@dataclass
+class MaskedLMConfig(TaskConfig):
+    """Which words were masked, and whether one sentence follows the other."""
+
+    model: PretrainerConfig = PretrainerConfig(cls_heads=[_NEXT_SENTENCE])
+    scale_loss: bool = False
+    train_data: DataConfig = BertPretrainDataConfig()
+    validation_data: DataConfig = BertPretrainDataConfig(is_training=False)
+
+    no_effect: ClassVar[Mapping[str, str]] = {"scale_loss": "the loss is a mean over the global batch on any devices"}
+    task_module: ClassVar[str] = "trellis.nlp.tasks.masked_lm"
+
+
+@dataclass
+class LocalMaskedLMConfig(MaskedLMConfig):
+    """Which words were masked in the documentation of Python's own standard library; its data needs no files."""
+
+    model: PretrainerConfig = PretrainerConfig()
+    train_data: DataConfig = BertPretrainTextDataConfig(
+        global_batch_size=32, seq_length=64, max_predictions_per_seq=10, use_next_sentence_label=False
+    )
+    validation_data: DataConfig = BertPretrainTextDataConfig(
+        global_batch_size=32,
+        seq_length=64,
+        max_predictions_per_seq=10,
+        use_next_sentence_label=False,
+        is_training=False,
+        drop_remainder=False,
+    )
+
+
+@dataclass
+class SentencePredictionModelConfig(Config):
+    """An encoder with a head that classifies, or rates, a sentence or a pair of them."""
+
+    num_classes: int = 0
+    """1 is for regression: the label is a number."""
+    use_encoder_pooler: bool = False
+    """Whether the head stands on the encoder's own pooled output; else it has a pooler of its own, made anew."""
+    encoder: EncoderConfig = EncoderConfig()
+
+
+@dataclass
+class SentencePredictionConfig(TaskConfig):
+    """What is said of a sentence, or of a pair: a class or a number."""
+
+    hub_module_url: str = ""
+    """A local directory (Hugging Face's, or of a run) that gives both the encoder's settings and its weights."""
+    init_cls_pooler: bool = False
+    """Whether a warm start takes the pooler of a pretraining's `next_sentence` head too."""
+    metric_type: Literal["accuracy", "f1", "matthews_corrcoef", "pearson_spearman_corr"] = "accuracy"
+    model: SentencePredictionModelConfig = SentencePredictionModelConfig()
+    train_data: DataConfig = SentencePredictionDataConfig()
+    validation_data: DataConfig = SentencePredictionDataConfig(is_training=False, drop_remainder=False)
+
+    task_module: ClassVar[str] = "trellis.nlp.tasks.sentence_prediction"
+
+
+@dataclass
+class QuestionAnsweringModelConfig(Config):
+    """An encoder with a head that marks where an answer begins and ends."""
+
+    encoder: EncoderConfig = EncoderConfig()
+
+
+@dataclass
+class QuestionAnsweringConfig(TaskConfig):
+    """Which part of a passage answers a question, if any does."""
+
+    hub_module_url: str = ""
+    """A local directory (Hugging Face's, or of a run) that gives both the encoder's settings and its weights."""
+    n_best_size: int = 20
+    """How many starts and ends are combined to candidates, and how many of these are kept."""
+    max_answer_length: int = 30
+    """In tokens."""
+    null_score_diff_threshold: float = 0.0
+    """By how much "no answer" has to beat the best answer to be given, if questions may have none."""
+    model: QuestionAnsweringModelConfig = QuestionAnsweringModelConfig()
+    train_data: DataConfig = QADataConfig()
+    validation_data: DataConfig = QADataConfig(is_training=False, drop_remainder=False)
+
+    task_module: ClassVar[str] = "trellis.nlp.tasks.question_answering"

@@ -1,0 +1,124 @@
+"""What all tasks on an encoder have alike: its settings, its weights, and checks before the first step."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trellis.aliases import Variables
+from trellis.bindings import bound
+from trellis.config import Problem, origin_of, raise_if_any
+from trellis.data import DataConfig, Stream
+from trellis.errors import DataError
+from trellis.nlp.data import Tokenizer
+from trellis.nlp.models import EncoderConfig, build_encoder
+from trellis.nlp.tasks.predictions import Prediction
+from trellis.nlp.tasks.pretrained import check_is_local, read_encoder_config, read_pretrained
+from trellis.nlp.tasks.vocabulary import find_vocabulary, keep_vocabulary, with_vocabulary
+from trellis.tasks import BoundModel, InputContext, Task
+
+_LENGTHS = {"bert": "max_position_embeddings", "albert": "max_position_embeddings", "mobilebert": "max_sequence_length"}
+_VOCABULARIES = {"bert": "vocab_size", "albert": "vocab_size", "mobilebert": "word_vocab_size"}
+
+
+class EncoderTask(Task):
+    """A task whose model is an encoder with heads.
+
+    What cannot work with its config is raised when it is made: sequences longer than the encoder has positions for,
+    weights from two places or from another machine.
+    """
+
+    def __init__(self, params: Any, *, logging_dir: str | None = None, name: str | None = None) -> None:
+        super().__init__(params, logging_dir=logging_dir, name=name)
+        raise_if_any(list(self.problems()))
+
+    @abstractmethod
+    def build_stream(self, params: Any, input_context: InputContext) -> Stream:
+        """The stream for a data config."""
+
+    @property
+    @abstractmethod
+    def text_columns(self) -> Sequence[str]:
+        """What the parts of a text are called that `predict` takes; empty if they have no names."""
+
+    @abstractmethod
+    def predict(
+        self, texts: Sequence[tuple[str, ...]], *, model: BoundModel, tokenizer: Tokenizer
+    ) -> Iterator[Prediction]:
+        """What the model says to each of some texts, which may have several parts."""
+
+    def problems(self) -> Iterator[Problem]:
+        """Yields what cannot work with the config."""
+        if self.hub_module_url and self.task_config.init_checkpoint:
+            yield self.problem(
+                "hub_module_url",
+                f"is {self.hub_module_url} while task.init_checkpoint is {self.task_config.init_checkpoint}.",
+                "Set one of them: weights come from one place.",
+            )
+        if self.hub_module_url:
+            check_is_local(self.hub_module_url, field="task.hub_module_url")
+        most = self.n_positions
+        for side in ("train_data", "validation_data"):
+            length = getattr(self.task_config, side).seq_length
+            if length > most:
+                said = f"is {length}, but the encoder has positions for {most} tokens."
+                yield self.problem(f"{side}.seq_length", said, f"Set it to {most} or less, or take another encoder.")
+
+    def problem(self, field: str, said: str, advice: str) -> Problem:
+        """A problem with a field of the task's config."""
+        return Problem(f"task.{field} {said}", origin_of(self.task_config, field), f"task.{field}", advice)
+
+    @property
+    def hub_module_url(self) -> str:
+        """The directory that gives the encoder, settings and all; empty if the config does."""
+        return str(self.task_config.as_dict().get("hub_module_url", ""))
+
+    @cached_property
+    def encoder_config(self) -> EncoderConfig:
+        """The settings of the encoder: those of `hub_module_url` if it is given."""
+        config: EncoderConfig = self.task_config.model.encoder
+        return read_encoder_config(self.hub_module_url) if self.hub_module_url else config
+
+    @property
+    def n_positions(self) -> int:
+        """The length of the longest sequence that the encoder reads."""
+        return int(getattr(self.encoder_config.get(), _LENGTHS[str(self.encoder_config.type)]))
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens the encoder knows."""
+        return int(getattr(self.encoder_config.get(), _VOCABULARIES[str(self.encoder_config.type)]))
+
+    def find_vocabulary(self) -> Path | None:
+        """The vocabulary of the data; None if it is not known, because the data came as ids."""
+        return find_vocabulary(self.task_config)
+
+    def build_encoder(self) -> Any:
+        """The encoder."""
+        return bound(build_encoder)(self.encoder_config)
+
+    def build_inputs(self, params: DataConfig, input_context: InputContext | None = None) -> Stream:
+        """The stream for a data config; its first batch shows whether the encoder knows its tokens."""
+        params = with_vocabulary(params, find=self.find_vocabulary)
+        stream = self.build_stream(params, input_context or InputContext())
+        most = int(np.max(stream.batch(0)["input_word_ids"]))
+        if most >= self.vocab_size:
+            raise DataError(
+                f"task.{'train' if params.is_training else 'validation'}_data.input_path: {params.input_path!r} has "
+                f"the token {most}, but the encoder knows {self.vocab_size} tokens, from 0 on. Make the data with the "
+                f"vocabulary that the encoder has, or set the encoder's vocab_size to that of the vocabulary."
+            )
+        return stream
+
+    def initialize(self, model: BoundModel) -> Variables:
+        """The variables to start from at step 0, with pretrained ones in their place.
+
+        The vocabulary is kept with the run, which can then be asked wherever it is.
+        """
+        if self.logging_dir:
+            keep_vocabulary(self.find_vocabulary(), directory=self.logging_dir)
+        source = self.hub_module_url or self.task_config.init_checkpoint
+        return read_pretrained(source, model=model, encoder=self.encoder_config)

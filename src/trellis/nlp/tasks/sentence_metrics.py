@@ -1,0 +1,57 @@
+"""Scores of predictions on whole sets of sentences, as GLUE defines them; computed on the host."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating]
+Ints = NDArray[np.integer]
+
+
+def f1_score(predicted: Ints, *, labels: Ints) -> float:
+    """The harmonic mean of precision and recall of class 1; 0 if it was neither said nor right."""
+    n_right = np.sum((predicted == 1) & (labels == 1))
+    n_said_or_meant = np.sum(predicted == 1) + np.sum(labels == 1)
+    return float(2 * n_right / n_said_or_meant) if n_said_or_meant else 0.0
+
+
+def matthews_corrcoef(predicted: Ints, *, labels: Ints) -> float:
+    """The correlation of two classifications, of any number of classes; 0 if either knows one class only."""
+    n_classes = int(max(predicted.max(), labels.max())) + 1
+    counts = np.bincount(labels * n_classes + predicted, minlength=n_classes**2).reshape(n_classes, n_classes)
+    meant, said = counts.sum(axis=1, dtype=np.float64), counts.sum(axis=0, dtype=np.float64)
+    n = meant.sum()
+    covariance = n * np.trace(counts) - meant @ said
+    spread = (n**2 - said @ said) * (n**2 - meant @ meant)
+    return float(covariance / np.sqrt(spread)) if spread else 0.0
+
+
+def pearson_correlation(predicted: Floats, *, labels: Floats) -> float:
+    """The linear correlation; 0 if either is constant, which has none."""
+    x, y = (values.astype(np.float64) - values.mean(dtype=np.float64) for values in (predicted, labels))
+    spread = np.sqrt((x @ x) * (y @ y))
+    return float(x @ y / spread) if spread else 0.0
+
+
+def spearman_correlation(predicted: Floats, *, labels: Floats) -> float:
+    """The linear correlation of the ranks."""
+    return pearson_correlation(_ranks(predicted), labels=_ranks(labels))
+
+
+def average_precision(scores: Floats, *, labels: Ints) -> float:
+    """The area under the curve of precision over recall, in steps; 0 if nothing is of class 1."""
+    order = np.argsort(-scores, kind="stable")
+    is_right = labels[order] == 1
+    if not is_right.any():
+        return 0.0
+    # Examples of equal scores are said together: a point of the curve is after the last of them.
+    lasts = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)
+    n_right = np.cumsum(is_right)[lasts]
+    gains = np.diff(n_right, prepend=0) / is_right.sum()
+    return float(np.sum(gains * n_right / (lasts + 1)))
+
+
+def _ranks(values: Floats) -> Floats:
+    """The place of each value in order; equal values share the mean of theirs."""
+    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return ((ends - counts + 1 + ends) / 2)[group]

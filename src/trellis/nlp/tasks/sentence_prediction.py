@@ -1,0 +1,139 @@
+"""The task of saying something of a sentence, or of a pair: a class or a number."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from trellis.aliases import Array, Batch
+from trellis.batch import batch_size
+from trellis.config import Problem
+from trellis.data import Stream
+from trellis.errors import ArgumentError
+from trellis.metrics import Accuracy, Mean, MetricFunction, as_metric, weighted_mean
+from trellis.nlp.data import Tokenizer, build_sentence_stream
+from trellis.nlp.models import BertClassifier
+from trellis.nlp.tasks import sentence_metrics as scores
+from trellis.nlp.tasks.configs import SentencePredictionConfig
+from trellis.nlp.tasks.encoder_task import EncoderTask
+from trellis.nlp.tasks.predictions import Prediction, encode_texts, run_in_batches
+from trellis.tasks import BoundModel, InputContext, register_task_cls
+
+_CLASSES_FOR = {"f1": (2,), "pearson_spearman_corr": (1,)}
+"""How many classes a metric is for; any other is for two or more."""
+
+
+@register_task_cls(SentencePredictionConfig)
+class SentencePredictionTask(EncoderTask):
+    """Classifies sentences or pairs or, with one class, rates them."""
+
+    def problems(self) -> Iterator[Problem]:
+        """Yields what cannot work with the config."""
+        yield from super().problems()
+        n_classes, metric = self.task_config.model.num_classes, self.task_config.metric_type
+        if n_classes < 1:
+            way_out = "Give the number of classes, or 1 for regression: --params_override=task.model.num_classes=2"
+            yield self.problem("model.num_classes", f"is {n_classes}.", way_out)
+        elif n_classes not in _CLASSES_FOR.get(metric, range(2, n_classes + 1)):
+            said = f"is {metric}, but task.model.num_classes is {n_classes}."
+            way_out = "pearson_spearman_corr goes with 1 class, f1 with 2, the others with 2 or more."
+            yield self.problem("metric_type", said, way_out)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the label is a number."""
+        return bool(self.task_config.model.num_classes == 1)
+
+    def build_model(self) -> BertClassifier:
+        """An encoder with a head that classifies."""
+        config = self.task_config.model
+        return BertClassifier(
+            self.build_encoder(),
+            num_classes=config.num_classes,
+            use_encoder_pooler=config.use_encoder_pooler,
+            init_cls_pooler=self.task_config.init_cls_pooler,
+        )
+
+    def build_stream(self, params: Any, input_context: InputContext) -> Stream:
+        """Sentences or pairs with labels."""
+        return build_sentence_stream(params, input_context)
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Mean:
+        """The cross-entropy or, in regression, the squared difference."""
+        loss = self._loss(model_outputs, labels)
+        return Mean(loss.total + sum(aux_losses or (), jnp.float32(0)) * loss.weight, loss.weight)
+
+    def build_metrics(self, training: bool = True) -> dict[str, MetricFunction]:
+        """What can be summed up over batches; the rest is measured on the host."""
+        if self.is_regression:
+            return {"mean_squared_error": self._loss}
+        return {"cls_accuracy": lambda logits, batch: Accuracy()(logits, self._labels(batch))}
+
+    def validation_step(
+        self, inputs: Batch, model: BoundModel, metrics: Mapping[str, MetricFunction] | None = None
+    ) -> Mapping[str, Any]:
+        """The loss and metrics; logits and labels, for scores of the whole set."""
+        logits = self.inference_step(inputs, model)
+        seen = {self.loss: self.build_losses(inputs, logits), **self.process_metrics(metrics or {}, inputs, logits)}
+        measured = {name: as_metric(value, batch_size(inputs), name) for name, value in seen.items()}
+        return {**measured, "logits": logits.astype(jnp.float32), "labels": self._labels(inputs)}
+
+    def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
+        """All logits and labels so far."""
+        return [*(state or []), (step_outputs["logits"], step_outputs["labels"])]
+
+    def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: int | None = None) -> dict[str, float]:
+        """The score that `metric_type` names, and for two classes the area under precision and recall."""
+        logits, labels = (np.concatenate(side) for side in zip(*aggregated_logs, strict=True))
+        if self.is_regression:
+            rated = logits[:, 0]
+            pearson = scores.pearson_correlation(rated, labels=labels)
+            spearman = scores.spearman_correlation(rated, labels=labels)
+            return {"pearson_spearman_corr": (pearson + spearman) / 2, "pearson": pearson, "spearman": spearman}
+        said = logits.argmax(axis=-1)
+        found = {"auc": scores.average_precision(logits[:, 1] - logits[:, 0], labels=labels)}
+        found = found if logits.shape[1] == 2 else {}
+        measure = {"f1": scores.f1_score, "matthews_corrcoef": scores.matthews_corrcoef}
+        metric = self.task_config.metric_type
+        return found | ({metric: measure[metric](said, labels=labels)} if metric in measure else {})
+
+    @property
+    def text_columns(self) -> Sequence[str]:
+        """Those of the training data, if it was text."""
+        return self.task_config.train_data.as_dict().get("text_fields") or ()
+
+    def predict(
+        self, texts: Sequence[tuple[str, ...]], *, model: BoundModel, tokenizer: Tokenizer
+    ) -> Iterator[Prediction]:
+        """The class, or the number, of each sentence or pair."""
+        for parts in texts:
+            if len(parts) not in (1, 2) or not all(parts):
+                raise ArgumentError(f"{parts!r} is to be classified, but it takes one sentence or a pair of them.")
+        names = self.task_config.train_data.as_dict().get("label_values")
+        inputs = encode_texts(texts, tokenizer=tokenizer, seq_length=self.task_config.train_data.seq_length)
+        for parts, logits in zip(texts, run_in_batches(model, inputs), strict=True):
+            yield _prediction(parts, logits.astype(np.float64), names)
+
+    def _loss(self, logits: Array, batch: Mapping[str, Array]) -> Mean:
+        labels, logits = self._labels(batch), logits.astype(jnp.float32)
+        if self.is_regression:
+            return weighted_mean(jnp.square(logits[:, 0] - labels))
+        return weighted_mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
+
+    def _labels(self, batch: Mapping[str, Array]) -> Array:
+        labels = batch[self.task_config.train_data.label_field].reshape(-1)
+        return labels.astype(jnp.float32) if self.is_regression else labels
+
+
+def _prediction(parts: tuple[str, ...], logits: np.ndarray, names: Sequence[str] | None) -> Prediction:
+    text = " | ".join(parts)
+    if len(logits) == 1:
+        return Prediction(f"{logits[0]:.3f}  {text}", {"text": parts, "value": float(logits[0])})
+    shares = np.exp(logits - logits.max())
+    shares /= shares.sum()
+    best = int(shares.argmax())
+    said = names[best] if names else str(best)
+    values = {"text": parts, "class": best, "label": said, "probabilities": [round(float(p), 6) for p in shares]}
+    return Prediction(f"{said} ({shares[best]:.0%})  {text}", values)

@@ -1,0 +1,88 @@
+"""The masked-LM task: its losses, with and without next sentences, and what does not fit together."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.nlp.tasks.small import LENGTH, VOCAB_SIZE, bound, encoder, one_step, part_of, sequences, validated
+from trellis.errors import ConfigError
+from trellis.nlp.data import BertPretrainDataConfig
+from trellis.nlp.models import ClsHeadConfig, PretrainerConfig
+from trellis.nlp.tasks import MaskedLMConfig
+from trellis.tasks import get_task
+
+HEAD = ClsHeadConfig(inner_dim=8, name="next_sentence")
+N_MASKS = 3
+
+
+def config(*, next_sentence: bool, **changes: Any) -> MaskedLMConfig:
+    data = BertPretrainDataConfig(
+        seq_length=LENGTH, max_predictions_per_seq=N_MASKS, use_next_sentence_label=next_sentence
+    )
+    settings: dict[str, Any] = {
+        "model": PretrainerConfig(encoder=encoder(), cls_heads=[HEAD] if next_sentence else []),
+        "train_data": data,
+        "validation_data": data.replace(is_training=False),
+    }
+    return MaskedLMConfig(**settings | changes)
+
+
+def batch(n: int, *, next_sentence: bool) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(7)
+    masked = {
+        "masked_lm_positions": random.integers(1, 6, (n, N_MASKS)).astype(np.int32),
+        "masked_lm_ids": random.integers(5, VOCAB_SIZE, (n, N_MASKS)).astype(np.int32),
+        # Examples have different numbers of masks, so that a mean of means is not the mean.
+        "masked_lm_weights": (np.arange(N_MASKS) <= np.arange(n)[:, None] % N_MASKS).astype(np.float32),
+    }
+    labels = {"next_sentence_labels": random.integers(0, 2, (n, 1)).astype(np.int32)} if next_sentence else {}
+    return sequences(n) | masked | labels
+
+
+def surprise(logits: Any, labels: np.ndarray) -> np.ndarray:
+    logits = np.asarray(logits, np.float64)
+    log_shares = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    return -np.take_along_axis(log_shares, labels[..., None], axis=-1)[..., 0]
+
+
+@pytest.mark.parametrize("next_sentence", [False, True])
+def test_the_loss_is_the_mean_over_masks_plus_the_mean_over_pairs(next_sentence: bool) -> None:
+    task, given = get_task(config(next_sentence=next_sentence)), batch(6, next_sentence=next_sentence)
+    model = bound(task, given)
+    outputs = jax.jit(model)(given)
+    weights = given["masked_lm_weights"]
+    expected = (surprise(outputs["mlm_logits"], given["masked_lm_ids"]) * weights).sum() / weights.sum()
+    if next_sentence:
+        expected += surprise(outputs["next_sentence"], given["next_sentence_labels"][:, 0]).mean()
+    logs = validated(task, model, given)
+    assert float(logs["loss"].compute()) == pytest.approx(expected, rel=1e-5)
+    more = {"next_sentence_accuracy", "next_sentence_loss"} if next_sentence else set()
+    assert set(logs) == {"loss", "masked_lm_accuracy", "lm_example_loss"} | more
+
+
+def test_parts_of_a_batch_teach_what_the_whole_does() -> None:
+    task, given = get_task(config(next_sentence=True)), batch(8, next_sentence=True)
+    whole, parts = (one_step(task, given, n_microbatches=n) for n in (1, 4))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), whole[0].params, parts[0].params)
+    assert float(parts[1].loss.compute()) == pytest.approx(float(whole[1].loss.compute()), rel=1e-5)
+
+
+def test_the_loss_of_several_batches_is_that_of_one_big_one() -> None:
+    task, given = get_task(config(next_sentence=True)), batch(7, next_sentence=True)
+    model = bound(task, given)
+    whole = validated(task, model, given)
+    first, rest = (validated(task, model, part_of(given, rows)) for rows in (slice(5), slice(5, 7)))
+    for name, metric in whole.items():
+        assert float(first[name].merge(rest[name]).compute()) == pytest.approx(float(metric.compute()), rel=1e-5)
+
+
+def test_what_does_not_fit_together_is_told_at_once_with_its_place() -> None:
+    long = config(next_sentence=True)
+    long.train_data.seq_length = 17
+    long.model.cls_heads = []
+    with pytest.raises(ConfigError) as raised:
+        get_task(long)
+    assert "task.train_data.seq_length is 17, but the encoder has positions for 16 tokens." in str(raised.value)
+    assert "task.train_data.use_next_sentence_label is true, but task.model.cls_heads has no head" in str(raised.value)

@@ -1,0 +1,83 @@
+"""Pretrained encoders: Hugging Face's directories, settings that differ, places that are not here."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.nlp.tasks.small import bound, encoder
+from tests.nlp.tasks.test_sentence_prediction import config, labelled
+from trellis.bridges import read_hugging_face
+from trellis.data import ExampleStream
+from trellis.errors import ArgumentError, CheckpointMismatchError, ConfigError, DataError
+from trellis.nlp.tasks import SentencePredictionModelConfig, sentence_prediction
+from trellis.tasks import get_task
+
+BERT = str(Path(__file__).parents[2] / "golden/hugging_face/bert")
+
+
+def model_of(**settings: Any) -> SentencePredictionModelConfig:
+    return SentencePredictionModelConfig(num_classes=2, encoder=encoder(**settings))
+
+
+def test_a_hub_directory_gives_the_encoders_settings_and_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    task, batch = get_task(config(2, hub_module_url=BERT)), labelled(4, n_classes=2)
+    settings = task.encoder_config.bert
+    assert (settings.vocab_size, settings.hidden_size, settings.hidden_activation) == (48, 16, "gelu_exact")
+    params = task.initialize(bound(task, batch))["params"]
+    _, weights = read_hugging_face(BERT)
+    jax.tree.map(np.testing.assert_array_equal, params["encoder"], weights["encoder"])
+    assert "are taken; new are sentence_prediction/logits, sentence_prediction/pooler_dense." in capsys.readouterr().out
+
+
+def test_the_pooler_of_next_sentences_is_taken_on_request() -> None:
+    task, batch = get_task(config(2, hub_module_url=BERT, init_cls_pooler=True)), labelled(4, n_classes=2)
+    pooler = task.initialize(bound(task, batch))["params"]["sentence_prediction"]["pooler_dense"]
+    jax.tree.map(np.testing.assert_array_equal, pooler, read_hugging_face(BERT)[1]["next_sentence"]["pooler_dense"])
+
+
+def test_weights_of_another_vocabulary_or_size_are_refused_with_both_numbers() -> None:
+    other = model_of(vocab_size=40, hidden_size=16, intermediate_size=24, num_layers=2)
+    task, batch = get_task(config(2, init_checkpoint=BERT, model=other)), labelled(4, n_classes=2)
+    with pytest.raises(CheckpointMismatchError) as raised:
+        task.initialize(bound(task, batch))
+    assert "  bert.vocab_size: 48 there, 40 here\n" in str(raised.value)
+    assert "hidden_size" not in str(raised.value)
+    assert f"task.hub_module_url={BERT}" in str(raised.value)
+
+
+def test_a_setting_that_weights_do_not_need_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    same = model_of(vocab_size=48, hidden_size=16, intermediate_size=24, num_layers=2)
+    task, batch = get_task(config(2, init_checkpoint=BERT, model=same)), labelled(4, n_classes=2)
+    task.initialize(bound(task, batch))
+    assert "bert.hidden_activation: gelu_exact there, gelu here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://hub.example/bert/3", "`https://hub.example/bert/3` is an address, but nothing is downloaded. Give a"),
+        ("nowhere", "task.hub_module_url: `nowhere` does not exist. Give a directory on this machine"),
+        (".", "`.` has neither config.json, as Hugging Face's directories do, nor params.yaml, as a run does."),
+    ],
+)
+def test_a_hub_that_is_not_here_explains_itself(url: str, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        get_task(config(2, hub_module_url=url))
+
+
+def test_weights_from_two_places_are_refused() -> None:
+    with pytest.raises(ConfigError, match="task.hub_module_url is .* while task.init_checkpoint is runs/x."):
+        get_task(config(2, hub_module_url=BERT, init_checkpoint="runs/x"))
+
+
+def test_ids_that_the_encoder_does_not_know_are_refused_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = labelled(4, n_classes=2)
+    batch["input_word_ids"][0, 0] = 40
+    stream = ExampleStream(batch, batch_size=4)
+    monkeypatch.setattr(sentence_prediction, "build_sentence_stream", lambda *_: stream)
+    task = get_task(config(2))
+    with pytest.raises(DataError, match="has the token 40, but the encoder knows 40 tokens, from 0 on."):
+        task.build_inputs(task.task_config.train_data)

@@ -1,0 +1,204 @@
+"""One story: an encoder is pretrained on text, fine-tuned on sentences and on questions, and asked."""
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trellis.nlp.experiments  # noqa: F401  (registers them)
+from tests.nlp.data.small_text import write_corpus_file, write_vocabulary
+from trellis.cli.main import main
+from trellis.errors import ArgumentError, CheckpointFileError, DataError
+from trellis.experiments import ExperimentConfig, get_exp_config, read_params, run_experiment
+from trellis.nlp.tasks import Predictor, load_predictor
+
+ENCODER = {
+    "vocab_size": 24,
+    "hidden_size": 8,
+    "num_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 24,
+}
+PASSAGE = "the cat sat on a mat . the dog jumped on the cats ."
+
+
+def experiment(name: str, *, data: dict[str, Any], task: dict[str, Any] | None = None) -> ExperimentConfig:
+    params = get_exp_config(name)
+    sizes = {"global_batch_size": 8, "seq_length": 20, **data}
+    params.override({"task": {"train_data": sizes, "validation_data": sizes, **(task or {})}})
+    params.override({"task": {"validation_data": {"drop_remainder": False}}, "trainer": {"train_steps": 2}})
+    params.runtime.distribution_strategy = "off"
+    return params
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has filled in blanks for two steps."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    data = {
+        "input_path": write_corpus_file(folder / "text.txt"),
+        "vocab_file_path": write_vocabulary(folder / "words.txt"),
+        "max_predictions_per_seq": 3,
+        "tfds_name": "",
+    }
+    heads = [{"name": "next_sentence", "inner_dim": 8}]
+    model = {"encoder": {"bert": ENCODER}, "cls_heads": heads}
+    params = experiment("bert/text_wiki_pretraining", data=data, task={"model": model})
+    _, logs = run_experiment(params, mode="train", model_dir=folder / "run", run_post_eval=True)
+    assert set(logs) == {
+        *("validation_loss", "masked_lm_accuracy", "lm_example_loss", "next_sentence_accuracy", "next_sentence_loss")
+    }
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def sentences(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on pairs of sentences that took its encoder, settings and vocabulary included, from the pretraining."""
+    folder = tmp_path_factory.mktemp("sentences")
+    rows = [("the cat sat .", "a cat sat .", "yes"), ("the dog ran .", "the mat .", "no")] * 5
+    (folder / "pairs.tsv").write_text("".join("\t".join(row) + "\n" for row in [("a", "b", "same"), *rows]))
+    data = {"input_path": str(folder / "pairs.tsv"), "text_fields": ["a", "b"], "label_field": "same"}
+    task = {"hub_module_url": str(pretrained), "model": {"num_classes": 2}, "metric_type": "f1"}
+    params = experiment("bert/sentence_prediction_text", data={**data, "label_values": ["no", "yes"]}, task=task)
+    params.override({"trainer": {"train_steps": 0, "train_epochs": 2}})
+    _, logs = run_experiment(params, mode="train", model_dir=folder / "run", run_post_eval=True)
+    assert set(logs) == {"validation_loss", "cls_accuracy", "auc", "f1"}
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def questions(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on questions, some without an answer, whose weights came from the pretraining."""
+    folder = tmp_path_factory.mktemp("questions")
+    asked = [
+        {"id": "1", "question": "who sat ?", "answers": [{"text": "the cat", "answer_start": 0}]},
+        {"id": "2", "question": "who ran ?", "answers": [], "is_impossible": True},
+    ]
+    article = {"title": "", "paragraphs": [{"context": PASSAGE, "qas": asked}]}
+    (folder / "squad.json").write_text(json.dumps({"version": "2.0", "data": [article]}))
+    data = {"input_path": str(folder / "squad.json"), "version_2_with_negative": True, "query_length": 4}
+    task = {"init_checkpoint": str(pretrained), "model": {"encoder": {"bert": ENCODER}}}
+    params = experiment("bert/squad", data={**data, "global_batch_size": 2, "doc_stride": 4}, task=task)
+    _, logs = run_experiment(params, mode="train", model_dir=folder / "run", run_post_eval=True)
+    assert {"exact_match", "final_f1", "exact_match_threshold", "f1_threshold", "has_answer_f1"} <= set(logs)
+    assert (
+        50 <= logs["final_f1"] <= 100
+    )  # at its best threshold even a model that knows nothing is silent half the time
+    return folder / "run"
+
+
+def predictor(model_dir: Path) -> Predictor:
+    return load_predictor(read_params(model_dir), model_dir=str(model_dir))
+
+
+def test_blanks_are_filled_with_tokens_of_the_vocabulary_that_the_run_has_kept(pretrained: Path) -> None:
+    (found,) = predictor(pretrained)([("the [MASK] sat on [MASK] mat .",)])
+    first, *listed = found.text.splitlines()
+    assert len(listed) == len(found.values["blanks"]) == 2
+    best = [blank[0] for blank in found.values["blanks"]]
+    assert first == "the *{}* sat on *{}* mat .".format(*(blank["token"].removeprefix("##") for blank in best))
+    assert all(0 < blank["probability"] <= 1 for blank in best)
+    assert (pretrained / "vocab.txt").read_bytes() == (pretrained.parent / "words.txt").read_bytes()
+
+
+def test_a_run_on_sentences_has_the_encoder_of_its_hub_and_lengths_from_its_data(sentences: Path) -> None:
+    params = read_params(sentences)
+    assert (params.trainer.train_steps, params.task.train_data.input_path[-4:]) == (2, ".tsv")
+    assert "train_steps: 2" in (sentences / "params.yaml").read_text()
+    assert "2 epochs of 10 examples, 8 a batch" in (sentences / "provenance.yaml").read_text()
+
+
+def test_pairs_are_classified_from_text_and_from_each_kind_of_file(sentences: Path, tmp_path: Path) -> None:
+    ask = predictor(sentences)
+    (found,) = ask([("the cat sat .", "a cat sat .")])
+    assert found.values["label"] in ("no", "yes") and found.text.endswith("the cat sat . | a cat sat .")
+    assert sum(found.values["probabilities"]) == pytest.approx(1, abs=1e-5)
+    (tmp_path / "pairs.txt").write_text("the cat sat .\ta cat sat .\n\n")
+    (tmp_path / "pairs.tsv").write_text("b\tmore\ta\na cat sat .\t-\tthe cat sat .\n")
+    (tmp_path / "pairs.jsonl").write_text('{"a": "the cat sat .", "b": "a cat sat ."}\n')
+    for name in ("pairs.txt", "pairs.tsv", "pairs.jsonl"):
+        assert [item.values for item in ask.read(name)] == [found.values]
+
+
+def test_questions_are_answered_from_their_passages(questions: Path, tmp_path: Path) -> None:
+    ask = predictor(questions)
+    (typed,) = ask([("who sat ?", PASSAGE)])
+    assert typed.values["answer"] in PASSAGE
+    from_file = {found.values["id"]: found.values for found in ask.read(str(questions.parent / "squad.json"))}
+    assert set(from_file) == {"1", "2"}
+    assert from_file["1"]["answer"] == typed.values["answer"]
+
+
+def test_the_command_answers_text_files_and_what_is_typed(
+    sentences: Path,
+    questions: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    to_sentences, to_questions = (["predict", f"--model_dir={run}"] for run in (sentences, questions))
+    assert main([*to_sentences, "--text=the cat .", "--text=a cat ."]) == 0
+    answer = capsys.readouterr().out
+    assert re.fullmatch(r"(yes|no) \(\d+%\)  the cat \. \| a cat \.\n", answer)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("the cat .\ta cat .\n\n"))
+    assert main(to_sentences) == 0
+    assert capsys.readouterr().out == answer
+    asked = f"--input_file={questions.parent / 'squad.json'}"
+    assert main([*to_questions, asked, "--output_file=out/answers.json"]) == 0
+    assert capsys.readouterr().out.endswith("Written to out/answers.json.\n")
+    assert set(json.loads((tmp_path / "out/answers.json").read_text())) == {"1", "2"}
+
+
+def test_a_warm_start_takes_the_encoder_and_leaves_the_head(pretrained: Path, questions: Path) -> None:
+    before, after = (predictor(run)._model.params for run in (pretrained, questions))
+    words = before["encoder"]["embeddings"]["word_embeddings"]["embedding"]
+    assert np.abs(words - after["encoder"]["embeddings"]["word_embeddings"]["embedding"]).max() < 1e-3
+    assert set(after) == {"encoder", "span_labeling"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ([("no blank",)], "'no blank' has no blank to fill. Write \\[MASK\\] where a word is missing."),
+        ([("[MASK] " * 30,)], "has 32 tokens, but the model reads 20. Make it shorter."),
+        ([], "There is no text to answer."),
+    ],
+)
+def test_text_without_an_answer_is_refused(pretrained: Path, texts: list[tuple[str, ...]], said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        list(predictor(pretrained)(texts))
+
+
+def test_files_that_do_not_fit_are_refused(sentences: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.tsv").write_text("a\nthe cat .\n")
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "squad.json").write_text("{}")
+    ask = predictor(sentences)
+    with pytest.raises(DataError, match="one.tsv:2: there is no column 'b'; the columns are a. The task reads a, b."):
+        ask.read("one.tsv")
+    with pytest.raises(DataError, match="empty.txt: there is no text in it."):
+        ask.read("empty.txt")
+    with pytest.raises(ArgumentError, match="squad.json: JSON holds questions on passages, but the run is of"):
+        ask.read("squad.json")
+
+
+def test_a_directory_that_holds_no_run_is_refused(sentences: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="There is no `nowhere/params.yaml`."):
+        read_params("nowhere")
+    with pytest.raises(CheckpointFileError, match="There is no checkpoint file in"):
+        load_predictor(read_params(sentences), model_dir=str(tmp_path))
+    (tmp_path / "params.yaml").write_text("task: {colour: blue}\n")
+    with pytest.raises(ArgumentError, match="No registered experiment has all the fields"):
+        read_params(tmp_path)
+
+
+def test_a_vocabulary_that_is_too_large_for_the_model_is_refused(sentences: Path, tmp_path: Path) -> None:
+    words = write_vocabulary(tmp_path / "large.txt", [f"word{number}" for number in range(40)])
+    with pytest.raises(ArgumentError, match="The vocabulary has 45 tokens, but the model in .* knows 24."):
+        load_predictor(read_params(sentences), model_dir=str(sentences), vocab_file=words)

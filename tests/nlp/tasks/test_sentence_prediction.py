@@ -1,0 +1,106 @@
+"""The sentence-prediction task: classes and numbers, scores of the whole set, settings that do not go together."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import scipy.stats
+import sklearn.metrics
+
+from tests.nlp.tasks.small import LENGTH, bound, encoder, one_step, part_of, sequences, validated
+from trellis.errors import ConfigError
+from trellis.nlp.data import SentencePredictionDataConfig
+from trellis.nlp.tasks import SentencePredictionConfig, SentencePredictionModelConfig
+from trellis.tasks import Task, get_task
+
+
+def config(n_classes: int, *, metric: str = "accuracy", **changes: Any) -> SentencePredictionConfig:
+    data = SentencePredictionDataConfig(seq_length=LENGTH, label_type="float" if n_classes == 1 else "int")
+    settings: dict[str, Any] = {
+        "metric_type": metric,
+        "model": SentencePredictionModelConfig(num_classes=n_classes, encoder=encoder()),
+        "train_data": data,
+        "validation_data": data.replace(is_training=False),
+    }
+    return SentencePredictionConfig(**settings | changes)
+
+
+def labelled(n: int, *, n_classes: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(3)
+    labels = random.uniform(0, 5, n).astype(np.float32) if n_classes == 1 else random.integers(0, n_classes, n)
+    return {**sequences(n), "label_ids": labels if n_classes == 1 else labels.astype(np.int32)}
+
+
+def evaluated(task: Task, batch: dict[str, np.ndarray]) -> tuple[dict[str, float], np.ndarray]:
+    """What is measured in two batches of different size, as an evaluation does it; and the logits."""
+    model, totals, state = bound(task, batch), {}, None
+    for rows in (slice(20), slice(20, None)):
+        logs = validated(task, model, part_of(batch, rows))
+        arrays = {name: np.asarray(logs.pop(name)) for name in ("logits", "labels")}
+        totals = {name: totals[name].merge(metric) if totals else metric for name, metric in logs.items()}
+        state = task.aggregate_logs(state, arrays)
+    values = {name: float(metric.compute()) for name, metric in totals.items()}
+    return values | task.reduce_aggregated_logs(state), np.concatenate([logits for logits, _ in state])
+
+
+@pytest.mark.parametrize(
+    ("metric", "theirs"),
+    [("f1", sklearn.metrics.f1_score), ("matthews_corrcoef", sklearn.metrics.matthews_corrcoef), ("accuracy", None)],
+)
+def test_two_classes_are_scored_as_scikit_learn_scores_them(metric: str, theirs: Any) -> None:
+    batch = labelled(31, n_classes=2)
+    values, logits = evaluated(get_task(config(2, metric=metric)), batch)
+    labels, said = batch["label_ids"], logits.argmax(axis=1)
+    assert values["cls_accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(labels, said))
+    assert values["loss"] == pytest.approx(sklearn.metrics.log_loss(labels, _shares(logits)), rel=1e-5)
+    area = sklearn.metrics.average_precision_score(labels, _shares(logits)[:, 1])
+    assert values["auc"] == pytest.approx(area, rel=1e-3)
+    if theirs is not None:
+        assert values[metric] == pytest.approx(theirs(labels, said))
+
+
+def test_numbers_are_scored_by_both_correlations_and_the_squared_error() -> None:
+    batch = labelled(31, n_classes=1)
+    values, logits = evaluated(get_task(config(1, metric="pearson_spearman_corr")), batch)
+    pearson, spearman = (
+        measure(logits[:, 0], batch["label_ids"])[0] for measure in (scipy.stats.pearsonr, scipy.stats.spearmanr)
+    )
+    assert values["pearson_spearman_corr"] == pytest.approx((pearson + spearman) / 2)
+    error = sklearn.metrics.mean_squared_error(batch["label_ids"], logits[:, 0])
+    assert values["mean_squared_error"] == values["loss"] == pytest.approx(error, rel=1e-5)
+
+
+def test_three_classes_have_an_accuracy_and_no_area() -> None:
+    values, _ = evaluated(get_task(config(3)), labelled(31, n_classes=3))
+    assert set(values) == {"loss", "cls_accuracy"}
+
+
+def test_a_step_changes_the_head_and_the_encoder() -> None:
+    task = get_task(config(3))
+    batch = labelled(8, n_classes=3)
+    before, (after, output) = bound(task, batch).params, one_step(task, batch)
+    assert set(before["sentence_prediction"]) == {"pooler_dense", "logits"}
+    for part in ("sentence_prediction", "encoder"):
+        changed = jax.tree.map(lambda a, b: bool(np.any(a != b)), before[part], after.params[part])
+        assert sum(jax.tree.leaves(changed)) > 1
+    assert set(output.metrics) == {"cls_accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "metric", "said"),
+    [
+        (0, "accuracy", "task.model.num_classes is 0."),
+        (1, "accuracy", "task.metric_type is accuracy, but task.model.num_classes is 1."),
+        (2, "pearson_spearman_corr", "task.metric_type is pearson_spearman_corr, but task.model.num_classes is 2."),
+        (3, "f1", "task.metric_type is f1, but task.model.num_classes is 3."),
+    ],
+)
+def test_a_metric_that_does_not_fit_the_number_of_classes_is_refused(n_classes: int, metric: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        get_task(config(n_classes, metric=metric))
+
+
+def _shares(logits: np.ndarray) -> np.ndarray:
+    exponentials = np.exp(logits.astype(np.float64))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
