@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import REPOSITORY, environment, trellis_without_jax
+from trellis.cli.main import main
 
 CONFIGS_ONLY = '''
 from trellis.experiments import ExperimentConfig, get_exp_config, register_config_factory
@@ -160,6 +161,15 @@ def test_an_error_in_a_users_module_keeps_its_traceback(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert 'broken.py", line 1' in done.stderr
     assert "That was while importing --module=broken.py." in done.stderr
+
+
+def test_a_module_that_could_not_be_imported_is_not_half_there_afterwards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "half.py").write_text("import trellis\ntrellis.get_exp_config('no/such')\n")
+    for _ in range(2):
+        assert main(["experiments", "--module=half.py"]) == 2
+        assert "There is no experiment 'no/such'" in capsys.readouterr().err
 
 
 def test_the_example_is_listed_from_its_file() -> None:

@@ -66,11 +66,11 @@ def test_a_mistyped_word_gets_the_nearest_one(capsys: pytest.CaptureFixture[str]
 
 
 def test_all_that_is_wrong_with_flags_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert failed(capsys, "train", "--experimnt", "a/b", "--config-file=c", "-mode=train", "--gin_file=d", "e") == (
+    assert failed(capsys, "train", "--experimnt", "a/b", "--config-file=c", "-mode=train", "--flavour=d", "e") == (
         "There is no flag --experimnt. Did you mean --experiment?\n"
         "There is no flag --config-file. Did you mean --config_file?\n"
         "There is no flag -mode. Did you mean --mode?\n"
-        "There is no flag --gin_file.\n"
+        "There is no flag --flavour.\n"
         "'e' is one too many: a value is written as --flag=e.\n"
         "--model_dir is missing.\n"
         "All flags: trellis train --help\n"

@@ -45,8 +45,8 @@ def test_train_trains_resumes_and_evaluates_by_the_same_command(tmp_path: Path) 
     assert "already reached the total training steps 60" in again
     assert again[again.index("Done: ") :] == out[out.index("Done: ") :]
 
-    arguments = ("train", "--experiment=digits/classifier", "--model_dir=runs/digits")
-    out = trained(*arguments, "--config_file=runs/digits/params.yaml", "--mode=eval")
+    assert (model_dir / "params.yaml").read_text().startswith("# Experiment: digits/classifier\ntask:\n")
+    out = trained("train", "--config_file=runs/digits/params.yaml", "--mode=eval", "--model_dir=runs/digits")
     assert out.startswith("digits/classifier, eval: evaluates the checkpoint files in runs/digits.\n")
     assert re.search(r"Step +60: eval accuracy [\d.]+, loss [\d.]+\nDone\.\n", out)
 

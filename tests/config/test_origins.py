@@ -65,6 +65,6 @@ def test_a_path_that_does_not_exist_is_told() -> None:
 def test_fields_without_effect_are_told_once_set() -> None:
     config = WholeConfig(spare=PartConfig())
     assert list(without_effect(config)) == []
-    config.override({"part": {"old": True}})
+    config.override({"part": {"old": True, "older": False}})
     (idle,) = without_effect(config)
     assert (idle.path, idle.reason) == ("part.old", "it went out of use")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trellis.config import Config
+from trellis.config import Config, without_effect
 from trellis.config.fields import branches
 from trellis.data import DataConfig
 from trellis.errors import ConfigError
@@ -173,6 +173,22 @@ def test_every_field_without_effect_exists() -> None:
     for config in configs:
         for _, branch in [("", config), *branches(config)]:
             assert set(branch.no_effect) <= set(vars(branch))
+
+
+def test_fields_that_nothing_reads_are_said_to_have_no_effect() -> None:
+    settings = {
+        "runtime": {"worker_hosts": "a:1,b:1", "task_index": 1, "run_eagerly": True},
+        "task": {"allow_image_summary": True, "train_data": {"prefetch_buffer_size": 8}},
+    }
+    config = ExperimentConfig()
+    config.override(settings)
+    assert [idle.path for idle in without_effect(config)] == [
+        "task.allow_image_summary",
+        "task.train_data.prefetch_buffer_size",
+        "runtime.worker_hosts",
+        "runtime.task_index",
+        "runtime.run_eagerly",
+    ]
 
 
 def test_loss_scale_is_dynamic_or_a_number() -> None:

@@ -12,7 +12,7 @@ import pytest
 import trellis
 from tests import tiny
 from tests.trainer import small
-from trellis.errors import ArgumentError, CheckpointFileError, ConfigError, DivergedError
+from trellis.errors import ArgumentError, ConfigError, DivergedError
 from trellis.experiments import resolve
 
 
@@ -28,7 +28,10 @@ def test_train_and_eval_leaves_files_events_and_summaries(tmp_path: Path) -> Non
     model, logs = trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path)
     assert logs == {}
     assert small.files(tmp_path) == ["regular_10", "regular_12"]
-    assert len(small.files(tmp_path / "best")) == 1
+    (best,) = small.files(tmp_path / "best")
+    info = json.loads((tmp_path / "best/info.json").read_text())
+    assert info.keys() == {"accuracy", "validation_loss", "host_accuracy", "at", "best_ckpt_global_step"}
+    assert best == f"highest_eval_accuracy_{info['best_ckpt_global_step']:.0f}"
     assert list((tmp_path / "train").glob("events.*"))
     assert list((tmp_path / "validation").glob("events.*"))
     points = summaries(tmp_path)
@@ -79,7 +82,7 @@ def test_post_evaluation_returns_metrics_under_their_published_names(tmp_path: P
 
 
 def test_evaluation_of_an_empty_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="There is no checkpoint file in model_dir .* Train first"):
+    with pytest.raises(ArgumentError, match="(?s)There is no checkpoint file in model_dir .* Train first"):
         trellis.run_experiment(small.params(), mode="eval", model_dir=tmp_path)
     assert not (tmp_path / "params.yaml").exists()
 
@@ -234,7 +237,7 @@ def test_a_mode_that_is_none_is_told_the_nearest(tmp_path: Path) -> None:
 
 def test_a_warm_start_without_a_file_says_what_to_give(tmp_path: Path) -> None:
     params = small.params(task={"init_checkpoint": str(tmp_path / "nowhere")})
-    with pytest.raises(CheckpointFileError, match="task.init_checkpoint: .* does not exist. Give a checkpoint file"):
+    with pytest.raises(ConfigError, match="task.init_checkpoint names a checkpoint that is not there: .*nowhere"):
         trellis.run_experiment(params, mode="train", model_dir=tmp_path / "run")
 
 

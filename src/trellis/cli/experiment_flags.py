@@ -3,7 +3,8 @@
 import argparse
 
 from trellis.cli.words import Once, Parser
-from trellis.experiments import ExperimentConfig, register_experiments, resolve
+from trellis.errors import ArgumentError
+from trellis.experiments import ExperimentConfig, recorded_experiment, register_experiments, resolve
 
 
 def add_module_flag(parser: Parser) -> None:
@@ -14,9 +15,9 @@ def add_module_flag(parser: Parser) -> None:
 
 def add_experiment_flags(parser: Parser) -> None:
     """Adds the flags that `resolved` reads."""
-    parser.add_argument(
-        "--experiment", action=Once, required=True, metavar="NAME", help="a name that `trellis experiments` lists"
-    )
+    text = "a name that `trellis experiments` lists; a --config_file that is a run's params.yaml says it too"
+    parser.add_argument("--experiment", action=Once, metavar="NAME", help=text)
+    parser.set_defaults(way_out=parser.way_out)
     parser.add_argument(
         "--config_file",
         action="append",
@@ -42,7 +43,10 @@ def add_experiment_flags(parser: Parser) -> None:
 
 
 def resolved(flags: argparse.Namespace, *, mode: str | None = None) -> ExperimentConfig:
-    """Returns the config that the flags describe."""
+    """Returns the config that the flags describe; `flags.experiment` is its name, also where a file has said it."""
+    flags.experiment = flags.experiment or next(filter(None, map(recorded_experiment, flags.config_file)), None)
+    if not flags.experiment:
+        raise ArgumentError(f"--experiment is missing.\n{flags.way_out}")
     register_experiments(flags.module)
     return resolve(
         flags.experiment,

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Collection, Sequence
 
-from trellis.cli import data, export, inspect, predict, run, train
+from trellis.cli import data, export, inspect, plan, predict, run, train
 from trellis.cli.experiment_flags import add_experiment_flags, add_module_flag
 from trellis.cli.words import Word, parse
 from trellis.errors import ArgumentError, TrellisError
@@ -17,6 +17,7 @@ WORDS = {
         Word("experiments", "list what can be trained", add_module_flag, inspect.experiments),
         Word("config show", "show a config, and where each value comes from", add_experiment_flags, inspect.show),
         Word("config diff", "show in what two configs differ", inspect.add_diff_flags, inspect.diff),
+        Word("plan", "check a run, and tell what it would do, without running it", train.add_flags, plan.plan),
         Word("train", "run an experiment: train it, evaluate it", train.add_flags, train.train),
         Word("export", "write the model of a run, to be served", export.add_flags, export.export),
         Word("run", "run training code of your own between artifacts", run.add_flags, run.run),

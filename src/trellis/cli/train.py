@@ -7,13 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from trellis.bindings import bound
 from trellis.cli.experiment_flags import add_experiment_flags, resolved
+from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
+from trellis.cli.idle_flags import add_idle_flags, idle_flags
 from trellis.cli.words import Once, Parser
+from trellis.config import without_effect
 from trellis.errors import ArgumentError
 from trellis.experiments import MODES, ExperimentConfig, check_mode
 
 _EPILOG = """\
 Started again after any kind of end, the same command goes on where it was.
+Flags of Model Garden's driver that mean nothing here, such as --tpu, are accepted, and the run says so.
 Exit codes: 0 done, 2 bad input, 143 stopped by SIGTERM with everything saved.
 
   trellis train --experiment=digits/classifier --mode=train_and_eval --model_dir=runs/digits \\
@@ -29,12 +34,20 @@ def add_flags(parser: Parser) -> None:
     where = "where the run writes all that it leaves, and resumes from"
     parser.add_argument("--model_dir", action=Once, required=True, metavar="DIR", help=where)
     add_experiment_flags(parser)
+    add_gin_flags(parser)
+    steps = "the last step of the pretraining that continuous_train_and_eval follows; without it, until no file comes"
+    parser.add_argument("--pretrain_steps", action=Once, type=int, metavar="N", help=steps)
+    add_idle_flags(parser)
 
 
 def train(flags: argparse.Namespace) -> None:
     """Runs an experiment in one of its modes; tells where it writes, what was achieved and where that lies."""
     check_mode(flags.mode)
     params = resolved(flags, mode=flags.mode)
+    check_gin_flags(flags)
+    settings = (f"{idle.path} has no effect ({idle.origin}): {idle.reason}." for idle in without_effect(params))
+    for line in (*idle_flags(flags), *settings):
+        print(line)
     is_evaluation = flags.mode in ("eval", "continuous_eval")
     directory = _directory(flags)
     if is_evaluation:
@@ -44,18 +57,37 @@ def train(flags: argparse.Namespace) -> None:
         length = f"up to step {steps}" if steps else f"{epochs:g} epochs of its data"
         print(f"{flags.experiment}, {flags.mode}, {length}.")
         print(f"It writes to {directory}, and resumes from there if it is interrupted.", flush=True)
-    # JAX is loaded here, when all that can be known without it is known to be right.
-    from trellis.experiments import run_experiment
-
-    _, logs = run_experiment(params, mode=flags.mode, model_dir=directory)
+    logs = _run(params, flags, directory)
     print("\n".join(_ending(params, directory, logs=logs, has_trained=not is_evaluation)))
+
+
+def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -> dict[str, float]:
+    # JAX is loaded here, when all that can be known without it is known to be right.
+    from trellis.experiments import prepare_experiment
+
+    with gin_bindings(flags) as write_operative_config:
+        run = bound(prepare_experiment)(
+            params, mode=flags.mode, model_dir=directory, pretrain_steps=flags.pretrain_steps
+        )
+        file = directory / f"operative_config.{flags.mode}.gin"
+        write_operative_config(file)
+        try:
+            _, logs = run()
+        finally:
+            write_operative_config(file)
+    return logs
+
+
+def model_dir(flags: argparse.Namespace) -> Path:
+    """Returns the directory that the flags name."""
+    if not flags.model_dir:
+        raise ArgumentError("--model_dir is empty: a run needs a directory of its own, as in --model_dir=runs/digits.")
+    return Path(flags.model_dir)
 
 
 def _directory(flags: argparse.Namespace) -> Path:
     """Returns the directory of the run, made if the run will write to it."""
-    directory = Path(flags.model_dir)
-    if not flags.model_dir:
-        raise ArgumentError("--model_dir is empty: a run needs a directory of its own, as in --model_dir=runs/digits.")
+    directory = model_dir(flags)
     if flags.mode == "eval" and not directory.is_dir():
         raise ArgumentError(f"--model_dir: there is no directory `{directory}` to evaluate. Give that of a run.")
     try:

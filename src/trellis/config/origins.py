@@ -40,8 +40,9 @@ class Idle:
 
 
 def without_effect(config: Branch) -> Iterator[Idle]:
-    """Yields the fields that were set and that their classes declare to be without effect."""
+    """Yields the fields that were set to something and that their classes declare to be without effect."""
     for prefix, branch in [("", config), *branches(config)]:
         for name, reason in type(branch).no_effect.items():
-            if origin_of(branch, name) != DEFAULT:
+            # A run's params.yaml gives every field; only another value than the default asks for something.
+            if vars(branch)[name] != fields_of(type(branch))[name].default():
                 yield Idle(f"{prefix}.{name}" if prefix else name, reason, origin_of(branch, name))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from trellis.data.files import find_files as find_files
     from trellis.data.files import fingerprint as fingerprint
     from trellis.data.files import format_of as format_of
+    from trellis.data.input_paths import matching_paths as matching_paths
+    from trellis.data.input_paths import patterns_in as patterns_in
     from trellis.data.ragged import Padding as Padding
     from trellis.data.ragged import Ragged as Ragged
     from trellis.data.ragged import offsets_of as offsets_of
@@ -53,6 +55,8 @@ __getattr__, __dir__, __all__ = door(
         "build_feed": "feed",
         "decode_example": "examples",
         "encode_example": "examples",
+        "matching_paths": "input_paths",
+        "patterns_in": "input_paths",
         "encode_examples": "example_blocks",
         "find_files": "files",
         "fingerprint": "files",

@@ -44,7 +44,6 @@ class DataConfig(Config):
     seed: int | None = None
     """Of the order of the examples; null is the runtime's seed."""
     prefetch_buffer_size: int | None = None
-    """Batches to have ready; null is as many as do good."""
     autotune_algorithm: str | None = None
 
     no_effect: ClassVar[Mapping[str, str]] = {
@@ -61,5 +60,6 @@ class DataConfig(Config):
         "enable_shared_tf_data_service_between_parallel_trainers": _NO_SERVICE,
         "apply_tf_data_service_before_batching": _NO_SERVICE,
         "trainer_id": _NO_SERVICE,
+        "prefetch_buffer_size": "a loop has the batches of its next compiled call ready",
         "autotune_algorithm": "there is nothing to tune",
     }

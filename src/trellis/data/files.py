@@ -1,6 +1,5 @@
 """Data files: which ones, in what format, and whether they have changed."""
 
-import glob
 import gzip
 import hashlib
 import os
@@ -13,6 +12,7 @@ from typing import BinaryIO, Literal, get_args
 import numpy as np
 
 from trellis.data.crc32c import crc32c_of_spans, masked
+from trellis.data.input_paths import matching_paths
 from trellis.errors import ArgumentError, DataError
 
 Format = Literal["tfrecord", "jsonl", "tsv", "csv", "parquet", "text"]
@@ -90,10 +90,7 @@ def fingerprint(path: Path) -> tuple[str, int, int, str]:
 
 
 def _matches(pattern: str) -> list[Path]:
-    # A file that is there is meant, whatever its name: not every star is a glob.
-    if os.path.exists(pattern) or not glob.has_magic(pattern):
-        return [Path(pattern)]
-    matches = glob.glob(pattern, recursive=True)
-    if not matches:
+    paths = matching_paths(pattern)
+    if not paths:
         raise DataError(f"No file matches {pattern!r}. Check the pattern; it is taken from {Path.cwd()}.")
-    return [Path(match) for match in matches]
+    return paths

@@ -13,14 +13,18 @@ if TYPE_CHECKING:
     from trellis.experiments.experiment import ExperimentConfig as ExperimentConfig
     from trellis.experiments.experiment import experiment_summaries as experiment_summaries
     from trellis.experiments.experiment import get_exp_config as get_exp_config
+    from trellis.experiments.experiment import recorded_experiment as recorded_experiment
     from trellis.experiments.experiment import register_config_factory as register_config_factory
     from trellis.experiments.experiment_modules import register_experiments as register_experiments
     from trellis.experiments.export import export_experiment as export_experiment
     from trellis.experiments.lengths import derive_lengths as derive_lengths
+    from trellis.experiments.modes import prepare_experiment as prepare_experiment
     from trellis.experiments.modes import run_experiment as run_experiment
     from trellis.experiments.overrides import parse_params_override as parse_params_override
     from trellis.experiments.overrides import parse_setting as parse_setting
     from trellis.experiments.overrides import resolve as resolve
+    from trellis.experiments.plan import Plan as Plan
+    from trellis.experiments.plan import plan_experiment as plan_experiment
     from trellis.experiments.reports import diff_configs as diff_configs
     from trellis.experiments.reports import list_experiments as list_experiments
     from trellis.experiments.reports import show_config as show_config
@@ -36,6 +40,7 @@ __getattr__, __dir__, __all__ = door(
         "register_config_factory": "experiment",
         "get_exp_config": "experiment",
         "experiment_summaries": "experiment",
+        "recorded_experiment": "experiment",
         "resolve": "overrides",
         "parse_params_override": "overrides",
         "parse_setting": "overrides",
@@ -51,6 +56,9 @@ __getattr__, __dir__, __all__ = door(
         "derive_lengths": "lengths",
         "read_params": "run_params",
         "run_experiment": "modes",
+        "prepare_experiment": "modes",
+        "Plan": "plan",
+        "plan_experiment": "plan",
         "export_experiment": "export",
         "run_fn": "run_fn",
     },

@@ -1,4 +1,4 @@
-"""The files that `--config_file` names: the user's own, and those that come with experiments."""
+"""The files that `--config_file` and `--gin_file` name: the user's own, and those that come with experiments."""
 
 from pathlib import Path
 
@@ -6,14 +6,15 @@ _directories: list[Path] = []
 
 
 def register_config_dir(directory: Path) -> None:
-    """Lets the YAML files below a directory be named from anywhere."""
+    """Lets the YAML and gin files below a directory be named from anywhere."""
     if directory not in _directories:
         _directories.append(directory)
 
 
 def shipped_config_files() -> dict[str, Path]:
     """Returns the registered files by name."""
-    return {file.name: file for directory in _directories for file in sorted(directory.rglob("*.yaml"))}
+    found = (file for directory in _directories for file in sorted(directory.rglob("*")))
+    return {file.name: file for file in found if file.suffix in (".yaml", ".gin")}
 
 
 def find_config_file(name: str) -> str:

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from trellis.config import Problem, origin_of, raise_if_any
+from trellis.bindings import bound
 from trellis.errors import CheckpointFileError
 from trellis.experiments.experiment import ExperimentConfig
-from trellis.experiments.modes import new_files, run_experiment
+from trellis.experiments.modes import new_files, prepare_experiment
 from trellis.extensions import replace_file
 from trellis.runtime import print_line
 from trellis.tasks import BoundModel
@@ -25,21 +25,18 @@ def run_continuous_finetune(
             `trainer.continuous_eval_timeout` seconds.
     """
     pretrained = Path(params.task.init_checkpoint)
-    if not params.task.init_checkpoint:
-        path = "task.init_checkpoint"
-        advice = "Give the model_dir of the pretraining, as in: --params_override=task.init_checkpoint=runs/pretraining"
-        raise_if_any([Problem(f"{path} is not set.", origin_of(params.task, "init_checkpoint"), path, advice)])
     result = None
     for file in new_files(pretrained, timeout=params.trainer.continuous_eval_timeout, last_step=pretrain_steps):
         step = int(file.name.rpartition("_")[2])
         print_line(f"Fine-tuning from `{file}`.")
         task = params.task.replace(init_checkpoint=str(file))
-        result = run_experiment(
+        run = bound(prepare_experiment)(
             params.replace(task=task),
             mode="train_and_eval",
             model_dir=model_dir / f"pretrained_{step}",
             run_post_eval=True,
         )
+        result = run()
         replace_file(model_dir / f"metrics-{step}.json", f"{json.dumps(result[1], indent=2)}\n".encode())
     if result is None:
         raise CheckpointFileError(

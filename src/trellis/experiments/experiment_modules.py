@@ -62,4 +62,9 @@ def _import_file(path: Path) -> None:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        # As Python itself does: the next import is to fail the same way, not to find half a module.
+        del sys.modules[file.stem]
+        raise

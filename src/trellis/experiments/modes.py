@@ -10,17 +10,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from trellis.bindings import bound
 from trellis.config import raise_if_any
 from trellis.errors import ArgumentError
-from trellis.experiments.experiment import ExperimentConfig
+from trellis.experiments.experiment import ExperimentConfig, params_text
 from trellis.experiments.lengths import derive_lengths
+from trellis.experiments.preflight import Preflight
 from trellis.experiments.reports import show_config
-from trellis.experiments.requirements import check_mode, mode_problems
+from trellis.experiments.requirements import check_mode, mode_problems, trains
 from trellis.extensions import regular_files, replace_file
 from trellis.loops import Summary
 from trellis.runtime import print_line
 from trellis.tasks import BoundModel, Task, get_task
-from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, Trainer
+from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, Trainer, published_name
 
 _PACKAGES = ("trellis", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorboardX")
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -55,17 +57,56 @@ def run_experiment(
         task: The default is the one that is registered for `params.task`.
         extensions: What else to do with every checkpoint of the training.
     """
+    run = prepare_experiment(
+        params,
+        mode=mode,
+        model_dir=model_dir,
+        task=task,
+        run_post_eval=run_post_eval,
+        save_summary=save_summary,
+        extensions=extensions,
+    )
+    return run()
+
+
+def prepare_experiment(
+    params: ExperimentConfig,
+    *,
+    mode: str,
+    model_dir: str | os.PathLike[str],
+    task: Task | None = None,
+    run_post_eval: bool = False,
+    save_summary: bool = True,
+    extensions: Sequence[Callable[[Any], Any]] = (),
+    pretrain_steps: int | None = None,
+) -> Callable[[], tuple[BoundModel, dict[str, float]]]:
+    """Builds and checks all that `run_experiment` runs, and writes down what it is; what is returned runs it.
+
+    Args:
+        pretrain_steps: The last step of the pretraining that `continuous_train_and_eval` follows; without it, files
+            are awaited until none has come for `trainer.continuous_eval_timeout` seconds.
+    """
     directory = _checked(params, mode, model_dir)
     if mode == "continuous_train_and_eval":
         from trellis.experiments.continuous_finetuning import run_continuous_finetune
 
-        return run_continuous_finetune(params, model_dir=directory)
+        return lambda: run_continuous_finetune(params, model_dir=directory, pretrain_steps=pretrain_steps)
     runs_post_eval = run_post_eval or mode == "train_and_post_eval"
     task = task or get_task(params.task, logging_dir=str(directory))
-    params = _settled(params, task, mode=mode, directory=directory)
+    params = derive_lengths(params, task=task, trains=mode != "eval")
     trainer = build_trainer(
         params, mode=mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
     )
+    preflight = Preflight(params=params, mode=mode, trainer=trainer, runs_post_eval=runs_post_eval)
+    raise_if_any([*mode_problems(params, mode=mode), *preflight.problems()])
+    if trains(mode):
+        _write_params(params, directory)
+    return lambda: _run_and_evaluate(trainer, mode, runs_post_eval=runs_post_eval)
+
+
+def _run_and_evaluate(
+    trainer: Trainer | ProgressiveTrainer, mode: str, *, runs_post_eval: bool
+) -> tuple[BoundModel, dict[str, float]]:
     last = _run(trainer, mode)
     if runs_post_eval:
         last = trainer.evaluate(last)
@@ -81,18 +122,15 @@ def build_trainer(
     extensions: Sequence[Callable[[Any], Any]] = (),
     save_summary: bool = True,
 ) -> Trainer | ProgressiveTrainer:
-    """The trainer of a run, of the kind that its config asks for."""
-    kind: Any = ProgressiveTrainer if isinstance(params.trainer, ProgressiveTrainerConfig) else Trainer
-    trainer: Trainer | ProgressiveTrainer = kind(
-        task or get_task(params.task, logging_dir=str(model_dir)),
-        config=params.trainer,
-        runtime=params.runtime,
-        model_dir=model_dir,
-        evaluate=mode == "train_and_eval",
-        extensions=extensions,
-        save_summary=save_summary,
-    )
-    return trainer
+    """The trainer of the kind that the config asks for."""
+    # What is the default anyway is left out, so that it can be bound from outside.
+    options: dict[str, Any] = {"extensions": extensions} if extensions else {}
+    options |= {} if save_summary else {"save_summary": False}
+    options |= {"runtime": params.runtime, "model_dir": model_dir, "evaluate": mode == "train_and_eval"}
+    task = task or get_task(params.task, logging_dir=str(model_dir))
+    if isinstance(params.trainer, ProgressiveTrainerConfig):
+        return bound(ProgressiveTrainer)(task, config=params.trainer, **options)
+    return bound(Trainer)(task, config=params.trainer, **options)
 
 
 def _run(trainer: Trainer | ProgressiveTrainer, mode: str) -> Any:
@@ -160,7 +198,7 @@ def _report(summary: Summary) -> Summary:
 
 def _logs(trainer: Trainer | ProgressiveTrainer, last: Summary) -> dict[str, float]:
     """The metrics of an evaluation under their published names."""
-    logs = {"validation_loss" if name == "loss" else name: value for name, value in last.metrics["eval"].items()}
+    logs = {published_name(name): value for name, value in last.metrics["eval"].items()}
     if trainer.best is not None:
         logs[f"best_{trainer.config.best_checkpoint_eval_metric}"] = trainer.best.best_metric
     return logs
@@ -177,18 +215,10 @@ def _checked(params: ExperimentConfig, mode: str, model_dir: str | os.PathLike[s
     return Path(model_dir)
 
 
-def _settled(params: ExperimentConfig, task: Task, *, mode: str, directory: Path) -> ExperimentConfig:
-    """The config with the lengths that follow from the data, written down if it is to be trained."""
-    params = derive_lengths(params, task=task, trains=mode != "eval")
-    if mode in ("train", "train_and_eval", "train_and_post_eval"):
-        _write_params(params, directory)
-    return params
-
-
 def _write_params(params: ExperimentConfig, directory: Path) -> None:
     """Writes what is about to run: its config, where each value came from, and the versions of what runs it."""
     directory.mkdir(parents=True, exist_ok=True)
-    replace_file(directory / "params.yaml", params.as_yaml().encode())
+    replace_file(directory / "params.yaml", params_text(params).encode())
     replace_file(directory / "provenance.yaml", show_config(params).encode())
     versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
     replace_file(directory / "versions.json", f"{json.dumps(versions, indent=2)}\n".encode())

@@ -101,16 +101,7 @@ def is_checkpoint_file(path: Path) -> bool:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a checkpoint file; an error says what is damaged, of this and of every other file."""
-    try:
-        document = json.loads((path / _MANIFEST).read_text())
-        manifest: dict[str, Any] = document["manifest"]
-        is_whole = zlib.crc32(json.dumps(manifest, indent=1).encode()) == document["checksum"]
-    except FileNotFoundError:
-        raise CheckpointFileError(f"{_MANIFEST} is missing") from None
-    except (ValueError, KeyError, TypeError):
-        is_whole = False
-    if not is_whole:
-        raise CheckpointFileError(f"{_MANIFEST} is garbled")
+    manifest = _read_manifest(path)
     for name, expected in manifest["files"].items():
         file = path / name
         if not file.is_file():
@@ -120,6 +111,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
         if _fingerprint(file) != expected:
             raise CheckpointFileError(f"{name} is garbled")
     return manifest
+
+
+def read_tree(path: Path) -> dict[str, str]:
+    """What a checkpoint file holds, by path, such as `float32[784,128]`; other files than the manifest are not read."""
+    tree: dict[str, str] = _read_manifest(path)["tree"]
+    return tree
 
 
 def read_arrays(path: Path, tree: Mapping[str, str]) -> dict[str, np.ndarray]:
@@ -180,6 +177,20 @@ def remove(path: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
     path.rename(hidden)
     shutil.rmtree(hidden)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads((path / _MANIFEST).read_text())
+        manifest: dict[str, Any] = document["manifest"]
+        is_whole = zlib.crc32(json.dumps(manifest, indent=1).encode()) == document["checksum"]
+    except FileNotFoundError:
+        raise CheckpointFileError(f"{_MANIFEST} is missing") from None
+    except (ValueError, KeyError, TypeError):
+        is_whole = False
+    if not is_whole:
+        raise CheckpointFileError(f"{_MANIFEST} is garbled")
+    return manifest
 
 
 def _host_copy(leaf: Any) -> np.ndarray:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trellis.optimizers.optimizer import register_optimizer_cls as register_optimizer_cls
     from trellis.optimizers.parameter_names import named_mask as named_mask
     from trellis.optimizers.parameter_names import parameter_name as parameter_name
+    from trellis.optimizers.requirements import WHOLE_RUN as WHOLE_RUN
     from trellis.optimizers.requirements import optimization_problems as optimization_problems
     from trellis.optimizers.schedule import build_schedule as build_schedule
     from trellis.optimizers.schedule_configs import ConstantLrConfig as ConstantLrConfig
@@ -87,6 +88,7 @@ __getattr__, __dir__, __all__ = door(
         "LinearWarmupConfig": "schedule_configs",
         "PolynomialWarmupConfig": "schedule_configs",
         "optimization_problems": "requirements",
+        "WHOLE_RUN": "requirements",
         "build_schedule": "schedule",
         "build_optimizer": "optimizer",
         "register_optimizer_cls": "optimizer",

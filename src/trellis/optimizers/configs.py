@@ -12,7 +12,7 @@ _COMPILED = {"jit_compile": "JAX compiles every step"}
 
 @dataclass
 class GradientClipConfig(Config):
-    """What is done to gradients before the update; at most one of the norms is set."""
+    """What is done to gradients before the update; at most one of the norms is set, and null or 0 is no clipping."""
 
     clipnorm: float | None = None
     """The greatest norm of each parameter's gradient."""
@@ -109,7 +109,7 @@ class LAMBConfig(GradientClipConfig):
     weight_decay_rate: float = 0.0
     exclude_from_weight_decay: list[str] | None = None
     exclude_from_layer_adaptation: list[str] | None = None
-    """Null is the same as `exclude_from_weight_decay`."""
+    """Null or empty is the same as `exclude_from_weight_decay`."""
 
 
 @dataclass
@@ -137,6 +137,7 @@ class LARSConfig(GradientClipConfig):
     """Whether the learning rate is part of the momentum."""
     exclude_from_weight_decay: list[str] | None = None
     exclude_from_layer_adaptation: list[str] | None = None
+    """Null or empty is the same as `exclude_from_weight_decay`."""
 
 
 @dataclass

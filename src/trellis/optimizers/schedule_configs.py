@@ -44,6 +44,7 @@ class PolynomialLrConfig(Config):
     name: str = "PolynomialDecay"
     initial_learning_rate: float | None = None
     decay_steps: int | None = None
+    """Null is the whole run."""
     end_learning_rate: float = 0.0001
     power: float = 1.0
     cycle: bool = False
@@ -58,6 +59,7 @@ class CosineLrConfig(Config):
     name: str = "CosineDecay"
     initial_learning_rate: float | None = None
     decay_steps: int | None = None
+    """Null is the whole run."""
     alpha: float = 0.0
     offset: int = 0
 
@@ -91,6 +93,7 @@ class PowerAndLinearDecayLrConfig(Config):
     name: str = "PowerAndLinearDecay"
     initial_learning_rate: float | None = None
     total_decay_steps: int | None = None
+    """Null is the whole run."""
     power: float = -0.5
     linear_decay_fraction: float = 0.1
     offset: int = 0

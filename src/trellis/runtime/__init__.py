@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from trellis.runtime.configs import ComputeDtype as ComputeDtype
     from trellis.runtime.configs import MeshConfig as MeshConfig
     from trellis.runtime.configs import RuntimeConfig as RuntimeConfig
+    from trellis.runtime.console import describe_size as describe_size
     from trellis.runtime.console import describe_weights as describe_weights
     from trellis.runtime.console import print_line as print_line
     from trellis.runtime.fused_steps import FusedSteps as FusedSteps
@@ -41,6 +42,7 @@ __getattr__, __dir__, __all__ = door(
         "Session": "session",
         "StepKeys": "random",
         "StepPlan": "step_plan",
+        "describe_size": "console",
         "describe_weights": "console",
         "finish_saves": "session",
         "print_line": "console",

@@ -11,6 +11,7 @@ ComputeDtype: TypeAlias = Literal["float32", "float16", "bfloat16"]
 
 _NO_THREADS = "JAX has no thread pools to set"
 _COMPILED = "JAX compiles every step"
+_PROCESSES = "a run uses the devices of the process that it is started in"
 _ALL_REDUCE = "XLA chooses how to reduce over devices"
 _TPU_PARTITION = "sharding comes from runtime.mesh"
 
@@ -42,9 +43,7 @@ class RuntimeConfig(Config):
     num_gpus: int = 0
     """How many GPUs to use; 0 is all that there are."""
     worker_hosts: str | None = None
-    """Comma-separated `host:port` of the processes; the first one coordinates."""
     task_index: int = -1
-    """Which of `worker_hosts` this process is."""
     all_reduce_alg: str | None = None
     num_packs: int = 1
     mixed_precision_dtype: ComputeDtype | None = None
@@ -68,6 +67,9 @@ class RuntimeConfig(Config):
         "dataset_num_private_threads": _NO_THREADS,
         "per_gpu_thread_count": _NO_THREADS,
         "tpu": "JAX finds the TPUs of its host itself",
+        "worker_hosts": _PROCESSES,
+        "task_index": _PROCESSES,
+        "run_eagerly": _COMPILED,
         "all_reduce_alg": _ALL_REDUCE,
         "num_packs": _ALL_REDUCE,
         "batchnorm_spatial_persistent": "XLA chooses the kernel",

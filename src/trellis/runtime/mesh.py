@@ -58,7 +58,7 @@ class Placement:
             tuple(self._sizes.values()), tuple(self._sizes), axis_types=(AxisType.Auto,) * 3, devices=self.devices
         )
         self.replicated = NamedSharding(self.mesh, PartitionSpec())
-        self._n_parts = math.prod(self._sizes[axis] for axis in _BATCH_AXES)
+        self.n_parts = math.prod(self._sizes[axis] for axis in _BATCH_AXES)
 
     @classmethod
     def of(cls, devices: "Sequence[Any] | Placement | None") -> "Placement":
@@ -171,12 +171,12 @@ class Placement:
         """Splits a batch if its size allows it, else copies it to every device: right for a short last batch."""
         if len(self.devices) == 1:
             return batch
-        divisible = batch_size(batch) % self._n_parts == 0
+        divisible = batch_size(batch) % self.n_parts == 0
         return self.put_batch(batch) if divisible else jax.device_put(batch, self.replicated)
 
     def check_divisible(self, batch: Batch) -> None:
         """Raises an error if a batch cannot be split evenly."""
-        n_parts, size = self._n_parts, batch_size(batch)
+        n_parts, size = self.n_parts, batch_size(batch)
         if size % n_parts:
             lower, upper = size - size % n_parts, size + n_parts - size % n_parts
             fits = f"{upper}" if lower == 0 else f"{lower} or {upper}"

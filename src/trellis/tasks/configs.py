@@ -1,5 +1,6 @@
 """Settings of a problem: its model and its data."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,6 +30,7 @@ class TaskConfig(Config):
     differential_privacy_config: DifferentialPrivacyConfig | None = None
     allow_image_summary: bool = False
 
+    no_effect: ClassVar[Mapping[str, str]] = {"allow_image_summary": "summaries hold numbers"}
     task_module: ClassVar[str] = ""
     """The module that registers the task of these configs, to be imported when a run starts."""
 

@@ -8,6 +8,11 @@ if TYPE_CHECKING:
     from trellis.trainer.configs import ProgressiveConfig as ProgressiveConfig
     from trellis.trainer.configs import ProgressiveTrainerConfig as ProgressiveTrainerConfig
     from trellis.trainer.configs import TrainerConfig as TrainerConfig
+    from trellis.trainer.default_extensions import metric_name as metric_name
+    from trellis.trainer.default_extensions import published_name as published_name
+    from trellis.trainer.outline import Outline as Outline
+    from trellis.trainer.outline import Side as Side
+    from trellis.trainer.outline import describe_arrays as describe_arrays
     from trellis.trainer.progressive_policy import ProgressivePolicy as ProgressivePolicy
     from trellis.trainer.progressive_policy import get_policy as get_policy
     from trellis.trainer.progressive_policy import register_policy_cls as register_policy_cls
@@ -25,5 +30,10 @@ __getattr__, __dir__, __all__ = door(
         "TrainerConfig": "configs",
         "ProgressiveConfig": "configs",
         "ProgressiveTrainerConfig": "configs",
+        "Outline": "outline",
+        "Side": "outline",
+        "describe_arrays": "outline",
+        "metric_name": "default_extensions",
+        "published_name": "default_extensions",
     },
 )

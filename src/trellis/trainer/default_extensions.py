@@ -1,6 +1,7 @@
 """What a run does with its checkpoints, after its config: each part with its interval."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from trellis.extensions import (
     SummaryLogger,
     SummaryWriter,
     every,
+    replace_file,
 )
 from trellis.loops import Checkpoint, EvalLoop, Summary
 from trellis.optimizers import average_weights
@@ -79,8 +81,17 @@ def best_writer(config: TrainerConfig, *, model_dir: Path) -> BestCheckpointFile
     if not subdir or not metric:
         return None
     kind = HighestCheckpointFileWriter if config.best_checkpoint_metric_comp == "higher" else LowestCheckpointFileWriter
-    name = "loss" if metric == "validation_loss" else metric.replace("|", "/")
-    return kind(model_dir / subdir, metric=name, stdout=False)
+    return kind(model_dir / subdir, metric=metric_name(metric), stdout=False)
+
+
+def metric_name(published: str) -> str:
+    """What an evaluation calls the metric that a config names as published."""
+    return "loss" if published == "validation_loss" else published.replace("|", "/")
+
+
+def published_name(metric: str) -> str:
+    """What programs that know the published logs call a metric of an evaluation."""
+    return "validation_loss" if metric == "loss" else metric
 
 
 def early_stopping(config: TrainerConfig, best: BestCheckpointFileWriter | None) -> EarlyStopping | None:
@@ -90,9 +101,13 @@ def early_stopping(config: TrainerConfig, best: BestCheckpointFileWriter | None)
     return EarlyStopping(best, n_steps=config.early_stopping_steps)
 
 
-def validation_writers(config: TrainerConfig, *, model_dir: Path, save_summary: bool) -> list[Extension]:
-    """What writes evaluations alone."""
-    return [SummaryWriter(model_dir / config.validation_summary_subdir)] if save_summary else []
+def validation_writers(
+    config: TrainerConfig, *, model_dir: Path, best: BestCheckpointFileWriter | None, save_summary: bool
+) -> list[Extension]:
+    """What writes evaluations alone: summaries, and beside the best checkpoint file the metrics that it has."""
+    summaries = [SummaryWriter(model_dir / config.validation_summary_subdir)] if save_summary else []
+    info = model_dir / config.best_checkpoint_export_subdir / "info.json"
+    return [*summaries, *([] if best is None else [_BestInfo(best, info)])]
 
 
 def default_extensions(
@@ -130,6 +145,21 @@ def default_extensions(
         *([EventWriter(model_dir), _TrainGroup(SummaryWriter(model_dir / "train"))] if save_summary else []),
         every(config.checkpoint_interval, save),
     ]
+
+
+class _BestInfo(Extension):
+    """Writes the metrics of the best checkpoint as JSON under their published names, for programs that compare runs."""
+
+    def __init__(self, best: BestCheckpointFileWriter, file: Path) -> None:
+        self._best, self._file = best, file
+
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        if self._best.best_step == checkpoint.step:
+            metrics = Summary.from_checkpoint(checkpoint).metrics["eval"]
+            info = {published_name(name): value for name, value in metrics.items()}
+            info["best_ckpt_global_step"] = float(checkpoint.step)
+            replace_file(self._file, f"{json.dumps(info, indent=4)}\n".encode())
+        return checkpoint
 
 
 class _TrainGroup(Extension):

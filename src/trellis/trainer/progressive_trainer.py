@@ -27,6 +27,7 @@ from trellis.runtime import RuntimeConfig, Session, print_line
 from trellis.tasks import BoundModel, Model, Task
 from trellis.trainer.configs import ProgressiveTrainerConfig
 from trellis.trainer.default_extensions import best_writer, on_averages
+from trellis.trainer.outline import Outline
 from trellis.trainer.progressive_policy import get_policy
 from trellis.trainer.stage import Stage
 from trellis.trainer.trainer import Trainer
@@ -99,6 +100,10 @@ class ProgressiveTrainer:
     def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
         return self._trainer_of(checkpoint.step).bound_model(checkpoint)
+
+    def outline(self, *, trains: bool, evaluates: bool) -> Outline:
+        """What the stage that comes next holds and computes, by abstract evaluation."""
+        return self._trainer_of(self._reached() or 0).outline(trains=trains, evaluates=evaluates)
 
     def inference_inputs(self, step: int) -> Any:
         """The inputs of a first batch, as `Task.inference_step` takes them in the stage of a step."""

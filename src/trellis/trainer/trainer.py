@@ -1,6 +1,5 @@
 """A task, run: its two sides become a training and an evaluation loop, its config a list of extensions."""
 
-import inspect
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -27,8 +26,9 @@ from trellis.loops import Checkpoint, EvalLoop, EvalTask, Summary, TrainLoop, Tr
 from trellis.metrics import Metric
 from trellis.model import StepOutput, TrainState, state_maker
 from trellis.optimizers import build_schedule
-from trellis.runtime import Precision, RuntimeConfig, StepKeys, build_placement, finish_saves, print_line
-from trellis.tasks import BoundModel, Model, Task, WrappedModel, bind, lasting_init
+from trellis.runtime import RuntimeConfig, StepKeys, build_placement, finish_saves, print_line
+from trellis.tasks import BoundModel, Model, Task, bind, lasting_init
+from trellis.trainer.computing_model import computing_model
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
     Evaluation,
@@ -38,6 +38,8 @@ from trellis.trainer.default_extensions import (
     on_averages,
     validation_writers,
 )
+from trellis.trainer.outline import Outline, Tracer
+from trellis.trainer.requirements import check_task
 from trellis.trainer.stage import Stage, Start, peeked, whole_stage
 
 
@@ -74,15 +76,14 @@ class Trainer:
         self.model_dir = Path(model_dir)
         self._stage = stage or whole_stage(task, runtime=self.runtime)
         self.model = self._stage.model
+        self._model = computing_model(self.model, runtime=self.runtime)
         self.optimizer = task.create_optimizer(
             config.optimizer_config,
             runtime_config=self.runtime,
             dp_config=getattr(task.task_config, "differential_privacy_config", None),
             n_steps=self._n_steps or None,
         )
-        self._evaluates = evaluate
-        self._extensions = tuple(extensions)
-        self._save_summary = save_summary
+        self._evaluates, self._extensions, self._save_summary = evaluate, tuple(extensions), save_summary
         self._placement = build_placement(self.runtime)
         self._root = jax.random.key(self.runtime.seed)
         self._skipped = SkippedData(self.model_dir)
@@ -90,12 +91,7 @@ class Trainer:
             dir=self.model_dir, target=lasting_init(self.model), after=self._stage.start_step or -1
         )
         self._make_state = state_maker(self._reader.target, optimizer=self.optimizer, keep_names=True)
-        takes_parts = "n_microbatches" in inspect.signature(task.train_step).parameters
-        if config.n_microbatches != 1 and not takes_parts:
-            raise ArgumentError(
-                f"trainer.n_microbatches is {config.n_microbatches}, but {type(task).__name__}.train_step takes no "
-                f"n_microbatches. Let it cut the batch into so many parts, or leave trainer.n_microbatches at 1."
-            )
+        check_task(task, config=config)
 
     def train(self) -> Summary | None:
         """Trains up to `train_steps`, from the newest checkpoint file if there is one; returns the last summary.
@@ -137,7 +133,7 @@ class Trainer:
     def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
         held = on_averages(checkpoint)
-        return BoundModel(self._computing_model(), params=held.model_params, model_state=held.model_state)
+        return BoundModel(self._model, params=held.model_params, model_state=held.model_state)
 
     def inference_inputs(self, step: int = 0) -> Any:
         """The inputs of a first batch, as `Task.inference_step` takes them; they do not depend on the step here."""
@@ -153,6 +149,21 @@ class Trainer:
         state = TrainState(state.step, params, variables, self.optimizer.init(params))
         return Checkpoint.of(state, step=self._stage.start_step, position={"n_batches": 0})
 
+    def outline(self, *, trains: bool, evaluates: bool) -> Outline:
+        """What a run holds and computes, by abstract evaluation; a side that it does without is left out."""
+        train = self._peek("_train_data") if trains else None
+        validation = self._peek("_validation_data") if evaluates else None
+        tracer = Tracer(self._template, StepKeys(self._root, self._stage.start_step))
+        return Outline(
+            model=self.model,
+            checkpoint=self._template,
+            outputs=tracer.trace_model(self._model, train or validation, task=self.task),
+            train=tracer.trace_train_step(partial(self._step, self._training_model), train),
+            validation=tracer.trace_validation_step(self._validation_step, validation),
+            n_steps=self.config.train_steps,
+            placement=self._placement,
+        )
+
     @cached_property
     def best(self) -> BestCheckpointFileWriter | None:
         """The writer of the best checkpoint file, if the config asks for one."""
@@ -161,11 +172,11 @@ class Trainer:
     @cached_property
     def evaluation(self) -> Evaluation:
         """The extension that evaluates a checkpoint."""
-        steps = self.config.validation_steps
+        config, best, steps = self.config, self.best, self.config.validation_steps
         task = EvalTask(data=self._validation_data, validation_step=self._validation_step, host_metrics=self.task)
         loop = EvalLoop(task=task, rnkey=self._root, n_steps=None if steps == -1 else steps, devices=self._placement)
-        writers = validation_writers(self.config, model_dir=self.model_dir, save_summary=self._save_summary)
-        return Evaluation(loop, best=self.best, then=writers)
+        then = validation_writers(config, model_dir=self.model_dir, best=best, save_summary=self._save_summary)
+        return Evaluation(loop, best=best, then=then)
 
     def _train(self) -> Summary | None:
         loop = self._build_train_loop()
@@ -193,7 +204,7 @@ class Trainer:
             task=TrainTask(
                 data=self._skipped.applied_to(self._train_data),
                 optimizer=self.optimizer,
-                train_step=partial(self._train_step, self._computing_model(training=True)),
+                train_step=partial(self._step, self._training_model),
             ),
             rnkey=self._root,
             n_steps=config.train_steps,
@@ -230,9 +241,7 @@ class Trainer:
         left_out = f"past the {error.step - step} batches since"
         print_line(f"{error} Recovery {n_trials + 1} of {most}: back to step {step}, {left_out}.")
 
-    def _train_step(
-        self, model: Model, state: TrainState, batch: Batch, keys: StepKeys
-    ) -> tuple[TrainState, StepOutput]:
+    def _step(self, model: Model, state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
         # A task's own step need not know of parts if there are none.
         parts = {"n_microbatches": self.config.n_microbatches} if self.config.n_microbatches != 1 else {}
         return self.task.train_step(
@@ -245,19 +254,14 @@ class Trainer:
             **parts,
         )
 
-    def _computing_model(self, *, training: bool = False) -> Model:
-        dtype = self.runtime.mixed_precision_dtype
-        lower = Precision(dtype or "float32").applied_to
-        if training and self._placement.shares_params:
-            gather = self._placement.gathering(self._shapes)
-            # In this order what is gathered is already small.
-            return WrappedModel(self.model, lambda apply: lower(gather(apply)))
-        return WrappedModel(self.model, lower) if dtype else self.model
+    @cached_property
+    def _training_model(self) -> Model:
+        return computing_model(self.model, runtime=self.runtime, placement=self._placement, shapes=self._shapes)
 
     def _validation_step(
         self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys
     ) -> tuple[dict[str, Metric], dict[str, Any]]:
-        model = BoundModel(self._computing_model(), params=params, model_state=model_state)
+        model = BoundModel(self._model, params=params, model_state=model_state)
         logs = self.task.validation_step(batch, model, self.task.build_metrics(training=False))
         metrics = {name: value for name, value in logs.items() if isinstance(value, Metric)}
         return metrics, {name: value for name, value in logs.items() if name not in metrics}
@@ -273,9 +277,11 @@ class Trainer:
     @cached_property
     def _sample_inputs(self) -> tuple[Any, ...]:
         # A run that only evaluates has no need of training data, nor perhaps any.
-        side = "_train_data" if "_train_data" in vars(self) else "_validation_data"
-        sample, vars(self)[side] = peeked(getattr(self, side))
-        return split_batch(sample)[0]
+        return split_batch(self._peek("_train_data" if "_train_data" in vars(self) else "_validation_data")[0])[0]
+
+    def _peek(self, side: str) -> tuple[Batch, Any]:
+        batch, vars(self)[side] = peeked(getattr(self, side))
+        return batch, vars(self)[side]
 
     @cached_property
     def _init_rngs(self) -> dict[str, Any]:

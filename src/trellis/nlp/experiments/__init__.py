@@ -7,4 +7,4 @@ from trellis.nlp.experiments import finetuning as finetuning
 from trellis.nlp.experiments import local as local
 from trellis.nlp.experiments import pretraining as pretraining
 
-register_config_dir(Path(__file__).parent / "yaml")
+register_config_dir(Path(__file__).parent)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trellis.aliases import Variables
+from trellis.bindings import bound
 from trellis.config import Problem, origin_of, raise_if_any
 from trellis.data import DataConfig, Stream
 from trellis.errors import DataError
@@ -97,7 +98,7 @@ class EncoderTask(Task):
 
     def build_encoder(self) -> Any:
         """The encoder."""
-        return build_encoder(self.encoder_config)
+        return bound(build_encoder)(self.encoder_config)
 
     def build_inputs(self, params: DataConfig, input_context: InputContext | None = None) -> Stream:
         """The stream for a data config; its first batch shows whether the encoder knows its tokens."""

@@ -1,0 +1,146 @@
+"""gin, a guest at the edge: `--gin_file` and `--gin_params` bind arguments of building blocks, and alone import it."""
+
+import argparse
+import importlib
+import importlib.util
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+
+from trellis.bindings import standing_in
+from trellis.cli.words import Parser
+from trellis.errors import ArgumentError, MissingPackageError
+from trellis.experiments import find_config_file
+from trellis.spelling import nearest
+
+
+@dataclass(frozen=True)
+class Bindable:
+    """A function or class whose arguments can be bound; library code calls it through `bound`."""
+
+    package: str
+    name: str
+    arguments: tuple[str, ...] | None = None
+    """Those that can be bound, if not all can: what a caller gives would win in silence."""
+
+    @property
+    def target(self) -> Callable[..., Any]:
+        """The function or class, imported."""
+        found: Callable[..., Any] = getattr(importlib.import_module(self.package), self.name)
+        return found
+
+
+BINDABLE: Mapping[str, Bindable] = {
+    "run_experiment": Bindable(
+        "trellis.experiments", "prepare_experiment", ("run_post_eval", "save_summary", "extensions")
+    ),
+    "Trainer": Bindable("trellis.trainer", "Trainer", ("extensions", "save_summary")),
+    "ProgressiveTrainer": Bindable("trellis.trainer", "ProgressiveTrainer", ("extensions", "save_summary")),
+    "build_encoder": Bindable("trellis.nlp.models", "build_encoder", ("attention_cls", "feedforward_cls")),
+    "MultiHeadAttention": Bindable("trellis.nlp.models", "MultiHeadAttention"),
+    "TalkingHeadsAttention": Bindable("trellis.nlp.models", "TalkingHeadsAttention"),
+    "FeedForward": Bindable("trellis.nlp.models", "FeedForward"),
+    "GatedFeedForward": Bindable("trellis.nlp.models", "GatedFeedForward"),
+}
+"""By the names that gin files use."""
+
+
+def add_gin_flags(parser: Parser) -> None:
+    """Adds the published flags."""
+    text = "a file that binds arguments of building blocks; as often as you like"
+    parser.add_argument("--gin_file", action="append", default=[], metavar="FILE", help=text)
+    text = "one such binding, after all files: Trainer.save_summary=False; as often as you like"
+    parser.add_argument("--gin_params", action="append", default=[], metavar="BINDING", help=text)
+
+
+def check_gin_flags(flags: argparse.Namespace) -> None:
+    """Finds the files that come with experiments; raises an error if what the flags need is not there."""
+    flags.gin_file = [find_config_file(name) for name in flags.gin_file]
+    missing = [name for name in flags.gin_file if not Path(name).is_file()]
+    if missing:
+        raise ArgumentError("\n".join(map(_missing_file, missing)))
+    if (flags.gin_file or flags.gin_params) and importlib.util.find_spec("gin") is None:
+        raise MissingPackageError("gin-config", "gin")
+
+
+@contextmanager
+def gin_bindings(flags: argparse.Namespace) -> Iterator[Callable[[Path], None]]:
+    """Binds what the flags say for the length of a block.
+
+    Yields a function that writes what was bound, and what defaults there were beside it, of all that was called so far.
+    """
+    if not flags.gin_file and not flags.gin_params:
+        yield lambda path: None
+        return
+    gin: Any = importlib.import_module("gin")
+    stand_ins = {bindable.target: _stand_in(name) for name, bindable in BINDABLE.items()}
+    _read(gin, flags.gin_file, flags.gin_params)
+    try:
+        with standing_in(stand_ins):
+            yield lambda path: _write(gin, path)
+    finally:
+        gin.clear_config()
+
+
+@cache
+def _stand_in(name: str) -> Any:
+    gin: Any = importlib.import_module("gin")
+    bindable = BINDABLE[name]
+    return gin.external_configurable(bindable.target, name=name, module="trellis", allowlist=bindable.arguments)
+
+
+def _read(gin: Any, files: Sequence[str], bindings: Sequence[str]) -> None:
+    """Reads all files, then all bindings; one error tells of everything that is wrong with them."""
+    steps = [(f"--gin_file={name}", partial(gin.parse_config_file, name)) for name in files]
+    steps += [(f"--gin_params={text}", partial(gin.parse_config, text)) for text in bindings]
+    said = [f"{flag}: {fault}" for flag, parse in steps if (fault := _fault(parse))]
+    # What a macro stands for is known when all is read.
+    said += [fault] if not said and (fault := _fault(gin.finalize)) else []
+    if said:
+        gin.clear_config()
+        raise ArgumentError("\n\n".join(said))
+
+
+def _fault(parse: Callable[[], object]) -> str:
+    """Does a part of the reading; returns what is wrong, empty if nothing is."""
+    try:
+        parse()
+    except (ValueError, LookupError, TypeError, SyntaxError, TokenError, OSError, ImportError) as error:
+        return f"{error}{_way_out(str(error))}"
+    return ""
+
+
+def _way_out(said: str) -> str:
+    wrong = re.search(r"'([\w.]+)' (?:doesn't have a|doesn't include) .*'(\w+)'", said)
+    if wrong and wrong[1] in BINDABLE:
+        bindable = BINDABLE[wrong[1]]
+        names = bindable.arguments or tuple(inspect.signature(bindable.target).parameters)
+        return f"\n{_meant(nearest(wrong[2], names))}Its arguments that can be bound are: {', '.join(names)}."
+    unknown = re.search(r"No configurable matching (?:reference )?'@?([\w.]+)", said)
+    if not unknown:
+        return ""
+    listed = f"{', '.join(BINDABLE)}, and what a --module makes so with gin.configurable"
+    return f"\n{_meant(nearest(unknown[1], BINDABLE))}What can be bound: {listed}."
+
+
+def _meant(close: str | None) -> str:
+    return f"Did you mean {close}? " if close else ""
+
+
+def _missing_file(name: str) -> str:
+    directory = Path(name).parent
+    close = nearest(Path(name).name, [file.name for file in directory.glob("*.gin")])
+    meant = f" Did you mean `{directory / close}`?" if close else ""
+    return f"--gin_file: there is no file `{name}`.{meant}"
+
+
+def _write(gin: Any, path: Path) -> None:
+    from trellis.extensions import replace_file
+
+    replace_file(path, gin.operative_config_str().encode())

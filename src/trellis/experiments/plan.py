@@ -1,0 +1,226 @@
+"""What `trellis plan` prints: a run before its first step, for people."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import jax
+
+from trellis.aliases import PyTree
+from trellis.batch import batch_size
+from trellis.config import DEFAULT, Problem, without_effect
+from trellis.data import CountedStream
+from trellis.errors import ArgumentError, DataError, TrellisError
+from trellis.experiments.experiment import ExperimentConfig
+from trellis.experiments.lengths import derive_lengths
+from trellis.experiments.modes import build_trainer
+from trellis.experiments.preflight import Preflight, n_batches, warm_start_problems
+from trellis.experiments.requirements import evaluates, mode_problems, trains
+from trellis.experiments.resources import n_bytes, size_text
+from trellis.optimizers import WHOLE_RUN, build_schedule
+from trellis.tasks import get_task
+from trellis.trainer import Side, describe_arrays, metric_name
+
+_LABEL_WIDTH = 11
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do, and what is wrong with it."""
+
+    report: str
+    """Empty if the run cannot be built."""
+    problems: list[Problem]
+
+
+def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path) -> Plan:
+    """Checks a run without running it: builds its trainer, evaluates one step abstractly, and writes nothing."""
+    found = list(mode_problems(params, mode=mode))
+    try:
+        task = get_task(params.task, logging_dir=str(model_dir))
+        params = derive_lengths(params, task=task, trains=mode != "eval")
+        trainer = build_trainer(params, mode=mode, model_dir=model_dir, task=task)
+        run = Preflight(params=params, mode=mode, trainer=trainer)
+        report = "".join(f"{line}\n" for line in _report(run))
+    except TrellisError as error:
+        # A wrong value, or a missing file, is told already, with its place.
+        is_told = bool(found) and isinstance(error, ArgumentError | DataError)
+        return Plan("", found if is_told else [*found, Problem(str(error), DEFAULT)])
+    found = list(mode_problems(params, mode=mode))
+    return Plan(report, [*found, *run.problems(), *warm_start_problems(run)])
+
+
+def _report(run: Preflight) -> Iterator[str]:
+    sections = {
+        "Model": _model(run),
+        "Data": _data(run),
+        "Steps": _steps(run) if trains(run.mode) else [],
+        "Every": _intervals(run) if trains(run.mode) else [],
+        "Metrics": _metrics(run),
+        "Devices": _devices(run),
+        "Memory": _memory(run),
+        "Disk": _disk(run) if trains(run.mode) else [],
+        "Start": _start(run),
+        "Chosen": _chosen(run),
+        "Writes": _writes(run),
+        "No effect": [f"{idle.path} ({idle.origin}): {idle.reason}" for idle in without_effect(run.params)],
+    }
+    for label, lines in sections.items():
+        for index, line in enumerate(lines):
+            yield f"{'' if index else label:<{_LABEL_WIDTH}}{line}"
+
+
+def _model(run: Preflight) -> Iterator[str]:
+    held = run.outline.checkpoint
+    params, state = held.model_params, held.model_state
+    kind = type(run.outline.model).__name__
+    yield f"{kind}: {_count(params):,} parameters, {size_text(n_bytes(params))}"
+    if run.outline.n_steps != run.params.trainer.train_steps and trains(run.mode):
+        yield f"of the stage that ends at step {run.outline.n_steps:,}; later stages have models of their own"
+    total = max(1, _count(params))
+    named = params.items() if isinstance(params, dict) else [("all", params)]
+    yield from _table(
+        [f"  {name}", f"{_count(tree):,}", f"{_count(tree) / total:.1%}", _dtypes(tree), size_text(n_bytes(tree))]
+        for name, tree in named
+    )
+    yield from (f"  beside them {name}: {_count(tree):,} values" for name, tree in state.items())
+    if run.outline.outputs is not None:
+        yield f"gives {describe_arrays(run.outline.outputs)}"
+
+
+def _data(run: Preflight) -> Iterator[str]:
+    for name, side in (("training", run.outline.train), ("validation", run.outline.validation)):
+        if side is None:
+            continue
+        size, held = batch_size(side.batch), n_batches(side)
+        counted = _n_examples(side)
+        of = f"; {counted:,} examples, {counted / size:,.1f} batches an epoch" if counted else ""
+        ends = "" if held is None else f"; {held:,} batches"
+        yield f"{name}: batches of {size}, {describe_arrays(side.batch)}{of}{ends}"
+
+
+def _steps(run: Preflight) -> Iterator[str]:
+    config, side = run.params.trainer, run.outline.train
+    n_steps, optimization = config.train_steps, config.optimizer_config
+    if side is not None:
+        n_seen, counted = n_steps * batch_size(side.batch), _n_examples(side)
+        epochs = f", {n_seen / counted:.3g} epochs" if counted else ""
+        parts = f", each batch in {config.n_microbatches} parts" if config.n_microbatches > 1 else ""
+        yield f"{n_steps:,}, which see {n_seen:,} examples{epochs}{parts}"
+    average = f", averaged with a decay of {optimization.ema.average_decay:g}" if optimization.ema else ""
+    yield f"optimizer: {optimization.optimizer.type or 'the own one of the task'}{average}"
+    rate, warmup = optimization.learning_rate, optimization.warmup
+    if rate.type is None:
+        return
+    n_warmup = 0 if warmup.type is None else warmup.get().warmup_steps or 0
+    yield f"warm-up: {f'{warmup.type}, {n_warmup:,} steps' if n_warmup else 'none'}"
+    schedule = build_schedule(optimization, n_steps=n_steps)
+    marks = sorted({0, min(n_warmup, n_steps), n_steps // 2, n_steps})
+    values = ", ".join(f"{float(schedule(step)):.3g} at step {step:,}" for step in marks)
+    yield f"learning rate: {rate.type}, {values}"
+
+
+def _intervals(run: Preflight) -> Iterator[str]:
+    config = run.params.trainer
+    things = {"training metrics": min(config.steps_per_loop, config.summary_interval)}
+    things |= {"evaluation": config.validation_interval} if run.mode == "train_and_eval" else {}
+    things |= {"checkpoint file": config.checkpoint_interval}
+    for interval in sorted(set(things.values())):
+        yield f"{interval:,} steps: {', '.join(name for name, period in things.items() if period == interval)}"
+    yield "and all of it at the last step"
+
+
+def _metrics(run: Preflight) -> Iterator[str]:
+    config, outline = run.params.trainer, run.outline
+    if outline.train is not None:
+        yield f"train: {', '.join(sorted(outline.train.metrics))}"
+    if outline.validation is None:
+        return
+    more = ", and what the task adds on the host" if run.has_host_metrics else ""
+    yield f"eval: {', '.join(sorted(outline.validation.metrics)) or 'none on the devices'}{more}"
+    wanted = config.best_checkpoint_eval_metric
+    if wanted and config.best_checkpoint_export_subdir:
+        word = "highest" if config.best_checkpoint_metric_comp == "higher" else "lowest"
+        is_unknown = run.has_host_metrics and metric_name(wanted) not in outline.validation.metrics
+        hope = " (the task has to add it on the host: this cannot be checked before)" if is_unknown else ""
+        yield f"best: the {word} eval/{metric_name(wanted)}{hope}"
+
+
+def _devices(run: Preflight) -> Iterator[str]:
+    placement, side = run.outline.placement, run.outline.train or run.outline.validation
+    used, n_parts = placement.devices, placement.n_parts
+    share = f", {batch_size(side.batch) / n_parts:g} examples on each" if side and n_parts > 1 else ""
+    yield f"{len(used)} of {jax.local_device_count()} {used[0].device_kind}{share}; JAX {jax.__version__}"
+    if len(used) > 1:
+        yield f"mesh: {', '.join(f'{axis} {size}' for axis, size in placement.mesh.shape.items())}"
+
+
+def _memory(run: Preflight) -> Iterator[str]:
+    named = ((field.name.replace("_", " "), getattr(run.memory, field.name)) for field in fields(run.memory))
+    parts = ", ".join(f"{name} {size_text(size)}" for name, size in named if size)
+    yield f"{size_text(run.memory.total)} on each device: {parts}"
+    yield "and what the layers keep for their gradients, which is known when the step is compiled"
+
+
+def _disk(run: Preflight) -> Iterator[str]:
+    disk = run.disk
+    yield f"{size_text(disk.file)} a checkpoint file, up to {disk.n_files} more: {size_text(disk.total)}"
+    yield f"{size_text(disk.free)} are free"
+
+
+def _start(run: Preflight) -> Iterator[str]:
+    given = run.params.task.init_checkpoint
+    if run.resumes_from is not None:
+        word = "resumes from" if trains(run.mode) else "evaluates"
+        yield f"{word} {run.resumes_from}{', not from task.init_checkpoint' if given else ''}"
+    elif trains(run.mode):
+        yield f"step 0, with parameters from {given}" if given else "step 0, with new parameters"
+
+
+def _chosen(run: Preflight) -> Iterator[str]:
+    """What values that leave the choice to the run come to."""
+    params, outline = run.params, run.outline
+    rate = params.trainer.optimizer_config.learning_rate
+    length = WHOLE_RUN.get(rate.type or "")
+    if trains(run.mode) and length and getattr(rate.get(), length) is None:
+        yield f"learning_rate.{rate.type}.{length} is null: {params.trainer.train_steps:,}, the whole run"
+    held = None if outline.validation is None else n_batches(outline.validation)
+    if held is not None and params.trainer.validation_steps == -1:
+        yield f"trainer.validation_steps is -1: {held:,}, all batches"
+    for name in ("train_data", "validation_data"):
+        if getattr(getattr(params.task, name), "seed", 0) is None:
+            yield f"task.{name}.seed is null: {params.runtime.seed}, as runtime.seed"
+    if params.runtime.mixed_precision_dtype is None:
+        yield "runtime.mixed_precision_dtype is null: float32"
+
+
+def _writes(run: Preflight) -> Iterator[str]:
+    directory, config = run.trainer.model_dir, run.params.trainer
+    if trains(run.mode):
+        yield f"{directory}/params.yaml, provenance.yaml, versions.json, events.jsonl"
+        yield f"{directory}/regular_{{step}}, the newest {config.max_to_keep}; train/ for TensorBoard"
+    if evaluates(run.mode):
+        yield f"{directory}/{config.validation_summary_subdir}/ for TensorBoard"
+        if config.best_checkpoint_export_subdir and config.best_checkpoint_eval_metric:
+            best = directory / config.best_checkpoint_export_subdir
+            yield f"{best}/, the best checkpoint file, and info.json with its metrics"
+
+
+def _n_examples(side: Side) -> int | None:
+    return side.data.n_examples if isinstance(side.data, CountedStream) else None
+
+
+def _count(tree: PyTree) -> int:
+    return sum(int(leaf.size) for leaf in jax.tree.leaves(tree))
+
+
+def _dtypes(tree: PyTree) -> str:
+    return ", ".join(sorted({str(leaf.dtype) for leaf in jax.tree.leaves(tree)}))
+
+
+def _table(rows: Iterator[Sequence[str]]) -> Iterator[str]:
+    """Rows as lines, numbers to the right."""
+    cells = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for name, *rest in cells:
+        yield "  ".join([f"{name:<{widths[0]}}", *(f"{text:>{w}}" for text, w in zip(rest, widths[1:], strict=True))])

@@ -1,0 +1,205 @@
+"""What is wrong with a run, found before its first step and told at once."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from trellis.aliases import PyTree
+from trellis.batch import batch_size
+from trellis.config import DEFAULT, Problem
+from trellis.data import SizedStream, is_stream
+from trellis.errors import CheckpointFileError, TrellisError
+from trellis.experiments.corrections import problem_at
+from trellis.experiments.experiment import ExperimentConfig
+from trellis.experiments.requirements import evaluates, trains
+from trellis.experiments.resources import Disk, Memory, device_memory, size_text
+from trellis.extensions import checkpoint_storage as storage
+from trellis.extensions import newest_file, regular_files
+from trellis.spelling import nearest
+from trellis.tasks import BoundModel, Task
+from trellis.trainer import Outline, ProgressiveTrainer, Side, Trainer, metric_name
+
+BEST = "trainer.best_checkpoint_eval_metric"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preflight:
+    """A run that is about to start: its config and its trainer, and what abstract evaluation tells of them."""
+
+    params: ExperimentConfig
+    mode: str
+    trainer: Trainer | ProgressiveTrainer
+    runs_post_eval: bool = False
+
+    @cached_property
+    def outline(self) -> Outline:
+        """Shapes in the place of arrays."""
+        return self.trainer.outline(trains=trains(self.mode), evaluates=evaluates(self.mode) or self.runs_post_eval)
+
+    @cached_property
+    def resumes_from(self) -> Path | None:
+        """The checkpoint file that the run goes on from."""
+        return newest_file(self.trainer.model_dir)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What is held on each device."""
+        return Memory.of(self.outline)
+
+    @cached_property
+    def disk(self) -> Disk:
+        """What is written."""
+        n_existing = len(regular_files(self.trainer.model_dir))
+        return Disk.of(
+            self.outline, config=self.params.trainer, model_dir=self.trainer.model_dir, n_existing=n_existing
+        )
+
+    @property
+    def has_host_metrics(self) -> bool:
+        """Whether the task adds metrics on the host, whose names are known when they come."""
+        return type(self.trainer.task).reduce_aggregated_logs is not Task.reduce_aggregated_logs
+
+    def problems(self) -> list[Problem]:
+        """All that would go wrong."""
+        return [problem for check in CHECKS for problem in check(self)]
+
+
+def _split_problems(run: Preflight) -> Iterator[Problem]:
+    """A batch is split evenly over the devices."""
+    side, n_devices = run.outline.train, run.outline.placement.n_parts
+    size = 0 if side is None else batch_size(side.batch)
+    if size % n_devices == 0:
+        return
+    path = "task.train_data.global_batch_size"
+    said = f"A batch of {size} examples cannot be split over {n_devices} devices."
+    one = "or take one device: --set=runtime.distribution_strategy=one_device"
+    if run.params.task.train_data.global_batch_size != size:
+        yield Problem(said, DEFAULT, advice=f"Let task.train_data give batches of a multiple of {n_devices}, {one}.")
+        return
+    unit = math.lcm(n_devices, run.params.trainer.n_microbatches)
+    value = max(unit, size - size % unit)
+    advice = f"Take a multiple, {one}. Write:"
+    yield problem_at(path, config=run.params, said=f"is {size}. {said}", advice=advice, value=value)
+
+
+def _length_problems(run: Preflight) -> Iterator[Problem]:
+    """The data lasts for the steps that are to be taken."""
+    config = run.params.trainer
+    held = n_batches(run.outline.train)
+    if held is not None and held < run.outline.n_steps:
+        said = f"is {config.train_steps}, but the training data ends after {held} batches."
+        advice = "Train for less, or set task.train_data.is_training=true if that lets the task repeat its data. Write:"
+        yield problem_at("trainer.train_steps", config=run.params, said=said, advice=advice, value=held)
+    validation = run.outline.validation
+    held = n_batches(validation)
+    path = "trainer.validation_steps"
+    if held is not None and held < config.validation_steps:
+        said = f"is {config.validation_steps}, but the validation data has {held} batches."
+        yield problem_at(path, config=run.params, said=said, advice="Take all of them. Write:", value=-1)
+    if validation is not None and is_stream(validation.data) and held is None and config.validation_steps == -1:
+        advice = "Say how many batches to take, or set task.validation_data.is_training=false if that ends them. Write:"
+        said = "is -1, for all batches, but the validation data has no end."
+        yield problem_at(path, config=run.params, said=said, advice=advice, value=100)
+
+
+def _metric_problems(run: Preflight) -> Iterator[Problem]:
+    """The metric that decides what is best is one that is measured."""
+    config, validation = run.params.trainer, run.outline.validation
+    wanted = config.best_checkpoint_eval_metric
+    if validation is None or run.has_host_metrics or not (wanted and config.best_checkpoint_export_subdir):
+        return
+    if metric_name(wanted) not in validation.metrics:
+        close = nearest(wanted, validation.metrics) or validation.metrics[0]
+        said = f"is {wanted}, which is not measured."
+        advice = f"{type(run.trainer.task).__name__} measures: {', '.join(sorted(validation.metrics))}. Write:"
+        yield problem_at(BEST, config=run.params, said=said, advice=advice, value=close)
+
+
+def _start_problems(run: Preflight) -> Iterator[Problem]:
+    """What the run starts from fits its model."""
+    path = run.resumes_from
+    if path is not None:
+        yield from _resume_problems(run, path)
+    elif run.mode == "eval":
+        said = f"There is no checkpoint file in model_dir `{run.trainer.model_dir}`, so there is nothing to evaluate."
+        yield Problem(said, DEFAULT, advice="Train first (--mode=train), or give the model_dir of a run.")
+
+
+def _resume_problems(run: Preflight, path: Path) -> Iterator[Problem]:
+    try:
+        held = storage.read_tree(path)
+    except CheckpointFileError:
+        # A damaged file is skipped when the run starts, which tells of it.
+        return
+    wanted = {name: storage.describe(leaf) for name, leaf in storage.flatten(run.outline.checkpoint)}
+    # Sums since the last checkpoint are there if the run was stopped; they do not have to fit.
+    names = sorted(name for name in {*held, *wanted} if not name.startswith("totals/"))
+    differing = [name for name in names if held.get(name) != wanted.get(name)]
+    if differing:
+        said = f"The run would resume from `{path}`, which holds another structure than it needs:"
+        advice = "Use the model and optimizer that wrote it, or another model_dir."
+        yield Problem(f"{said}\n{storage.compare(held, wanted, differing)}", DEFAULT, advice=advice)
+
+
+def warm_start_problems(run: Preflight) -> Iterator[Problem]:
+    """Yields why the parameters at step 0 would not be what the task asks for; a run finds out when it reads them."""
+    given = run.params.task.init_checkpoint
+    # One that is not there is told by its config, and a pretraining that is to be followed may not have begun.
+    is_there = Path(given).exists() and (run.mode != "continuous_train_and_eval" or newest_file(Path(given)))
+    if not trains(run.mode) or run.resumes_from is not None or not is_there:
+        return
+    task, model, held = run.trainer.task, run.outline.model, run.outline.checkpoint
+
+    def initialized(params: PyTree, model_state: PyTree) -> dict[str, Any]:
+        return dict(task.initialize(BoundModel(model, params=params, model_state=model_state)))
+
+    try:
+        jax.eval_shape(initialized, held.model_params, held.model_state)
+    except TrellisError as error:
+        yield Problem(str(error), DEFAULT, "task.init_checkpoint")
+    except jax.errors.JAXTypeError:
+        # The task looks at the values of its parameters, and there are none before the run.
+        return
+
+
+def _memory_problems(run: Preflight) -> Iterator[Problem]:
+    """What is held between two steps has room on a device."""
+    limit, needed = device_memory(), run.memory.total
+    if limit is not None and needed > limit:
+        said = f"The run holds {size_text(needed)} on each device, which has {size_text(limit)}."
+        advice = "Share the parameters out over devices (runtime.mesh), or take a smaller model or batch."
+        yield Problem(said, DEFAULT, advice=advice)
+
+
+def _disk_problems(run: Preflight) -> Iterator[Problem]:
+    """The checkpoint files have room on the disk."""
+    disk = run.disk
+    if trains(run.mode) and disk.total > disk.free:
+        said = (
+            f"The checkpoint files take up to {size_text(disk.total)} ({disk.n_files} of {size_text(disk.file)}), "
+            f"but where `{run.trainer.model_dir}` lies there are {size_text(disk.free)} left."
+        )
+        advice = "Make room, give another model_dir, or keep fewer: --set=trainer.max_to_keep=1"
+        yield Problem(said, DEFAULT, advice=advice)
+
+
+def n_batches(side: Side | None) -> int | None:
+    """How many batches a side has, where that is known."""
+    data = None if side is None else side.data
+    return data.n_batches if is_stream(data) and isinstance(data, SizedStream) else None
+
+
+CHECKS: tuple[Callable[[Preflight], Iterator[Problem]], ...] = (
+    _split_problems,
+    _length_problems,
+    _metric_problems,
+    _start_problems,
+    _memory_problems,
+    _disk_problems,
+)
+"""All checks that need the trainer; those that need the config alone are `mode_problems`."""

@@ -1,0 +1,37 @@
+"""What an input path names."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import tiny
+from trellis.data import CountedStream, matching_paths, patterns_in
+
+
+@pytest.mark.parametrize(
+    ("input_path", "patterns"),
+    [
+        ("", []),
+        ("a", ["a"]),
+        ("a*, b/c ,", ["a*", "b/c"]),
+        (["a,b", "c"], ["a,b", "c"]),
+        ({"one": "a,b", "other": ["c"]}, ["a", "b", "c"]),
+    ],
+)
+def test_text_is_parted_at_commas_and_a_list_is_not(input_path: object, patterns: list[str]) -> None:
+    assert patterns_in(input_path) == patterns  # type: ignore[arg-type]
+
+
+def test_a_path_that_is_there_is_meant_whatever_its_name() -> None:
+    for name in ("part-1", "part-2", "part-[12]"):
+        Path(name).touch()
+    assert matching_paths("part-[12]") == [Path("part-[12]")]
+    assert sorted(matching_paths("part-?")) == [Path("part-1"), Path("part-2")]
+    assert matching_paths("other*") == []
+    assert matching_paths("other") == [Path("other")]
+
+
+def test_a_stream_of_examples_tells_how_many_there_are() -> None:
+    stream = tiny.stream()
+    assert isinstance(stream, CountedStream)
+    assert stream.n_examples == 256

@@ -1,0 +1,251 @@
+"""A run before its first step: what is told of it, and what is found to be wrong."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trellis
+import trellis.experiments.digits
+from tests.trainer import small
+from trellis.errors import ConfigError
+from trellis.experiments import plan_experiment, resolve
+from trellis.experiments import resources as resources_module
+
+BEST = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "accuracy"}
+
+
+def planned(params: trellis.ExperimentConfig, model_dir: Path, mode: str = "train_and_eval") -> tuple[str, list[str]]:
+    plan = plan_experiment(params, mode=mode, model_dir=model_dir)
+    return plan.report, [str(problem) for problem in plan.problems]
+
+
+def digits(*settings: str) -> trellis.ExperimentConfig:
+    return resolve("digits/classifier", settings=["runtime.distribution_strategy=one_device", *settings])
+
+
+def lines_of(report: str, label: str) -> list[str]:
+    """The lines of a section, without its label."""
+    found, inside = [], False
+    for line in report.splitlines():
+        inside = line.startswith(label) or (inside and line.startswith(" "))
+        found += [line[11:]] if inside else []
+    return found
+
+
+def test_a_plan_tells_what_the_run_is_made_of_and_writes_nothing(tmp_path: Path) -> None:
+    report, problems = planned(digits("runtime.enable_xla=true"), tmp_path / "run")
+    assert problems == []
+    assert not (tmp_path / "run").exists()
+    assert lines_of(report, "Model") == [
+        "DigitsClassifier: 4,810 parameters, 18.7 kB",
+        "  classifier    650  13.5%  float32   2.5 kB",
+        "  encoder     4,160  86.5%  float32  16.2 kB",
+        "gives float32[32,10]",
+    ]
+    assert lines_of(report, "Data") == [
+        "training: batches of 32, (float32[32,64], int32[32]); 1,500 examples, 46.9 batches an epoch",
+        "validation: batches of 64, (float32[64,64], int32[64]); 297 examples, 4.6 batches an epoch; 5 batches",
+    ]
+    assert lines_of(report, "Steps") == [
+        "500, which see 16,000 examples, 10.7 epochs",
+        "optimizer: adam",
+        "warm-up: linear, 50 steps",
+        "learning rate: cosine, 0 at step 0, 0.00293 at step 50, 0.0015 at step 250, 0 at step 500",
+    ]
+    assert lines_of(report, "Every")[0] == "100 steps: training metrics, evaluation, checkpoint file"
+    assert lines_of(report, "Metrics") == [
+        "train: accuracy, loss",
+        "eval: accuracy, loss",
+        "best: the highest eval/accuracy",
+    ]
+    assert lines_of(report, "Memory")[0] == (
+        "83.2 kB on each device: parameters 18.7 kB, gradients 18.7 kB, optimizer state 37.5 kB, batch 8.1 kB"
+    )
+    assert lines_of(report, "Start") == ["step 0, with new parameters"]
+    assert "learning_rate.cosine.decay_steps is null: 500, the whole run" in lines_of(report, "Chosen")
+    assert lines_of(report, "No effect") == ["runtime.enable_xla (--set): JAX compiles every step"]
+
+
+def test_averages_are_counted_apart_from_the_rest_of_the_optimizer(tmp_path: Path) -> None:
+    params = small.params(optimizer_config={"ema": {"average_decay": 0.9}})
+    report, _ = planned(params, tmp_path)
+    assert "optimizer state 876 B, averages 432 B, " in lines_of(report, "Memory")[0]
+    assert "optimizer: adam, averaged with a decay of 0.9" in lines_of(report, "Steps")
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "empty.tfrecord").touch()
+    params = digits(
+        "trainer.train_steps=40",
+        "trainer.best_checkpoint_eval_metric=acuracy",
+        "trainer.validation_steps=9",
+        "task.train_data.input_path=empty.tfrecord, nowhere/*.tfrecord",
+        "task.init_checkpoint=emty.tfrecord",
+        "task.train_data.global_batch_size=30",
+        "trainer.n_microbatches=4",
+    )
+    _, problems = planned(params, tmp_path / "run")
+    assert [problem.splitlines()[0].removeprefix("--set: ").partition(": ")[0] for problem in problems] == [
+        "trainer.optimizer_config.warmup.linear.warmup_steps is 50, but the run ends at step 40",
+        "task.train_data.global_batch_size is 30, which cannot be cut into trainer.n_microbatches=4 equal parts.",
+        "task.train_data.input_path names an empty file",
+        "task.train_data.input_path matches no file",
+        "task.init_checkpoint names a checkpoint that is not there",
+    ]
+    assert "--set=trainer.optimizer_config.warmup.linear.warmup_steps=4" in problems[0]
+    assert "--set=task.train_data.global_batch_size=28" in problems[1]
+    assert "There is no directory `nowhere`" in problems[3]
+    assert "Did you mean `empty.tfrecord`?" in problems[4]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said", "fix"),
+    [
+        (
+            ["trainer.best_checkpoint_eval_metric=acuracy"],
+            "trainer.best_checkpoint_eval_metric is acuracy, which is not measured.",
+            "--set=trainer.best_checkpoint_eval_metric=accuracy",
+        ),
+        (
+            ["trainer.validation_steps=9"],
+            "trainer.validation_steps is 9, but the validation data has 5 batches.",
+            "--set=trainer.validation_steps=-1",
+        ),
+        (
+            ["task.validation_data.is_training=true"],
+            "trainer.validation_steps is -1, for all batches, but the validation data has no end.",
+            "--set=trainer.validation_steps=100",
+        ),
+        (
+            ["task.train_data.is_training=false"],
+            "trainer.train_steps is 500, but the training data ends after 9 batches.",
+            "--set=trainer.train_steps=9",
+        ),
+        (
+            ["runtime.distribution_strategy=mirrored", "task.train_data.global_batch_size=30"],
+            "task.train_data.global_batch_size is 30. A batch of 30 examples cannot be split over 8 devices.",
+            "--set=task.train_data.global_batch_size=24",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told_with_the_text_to_write(
+    tmp_path: Path, settings: list[str], said: str, fix: str
+) -> None:
+    _, problems = planned(digits(*settings), tmp_path)
+    assert len(problems) == 1
+    assert said in problems[0]
+    assert problems[0].endswith(fix)
+
+
+def test_a_metric_that_the_task_may_add_on_the_host_is_not_refused(tmp_path: Path) -> None:
+    report, problems = planned(small.params(**BEST | {"best_checkpoint_eval_metric": "host_accuracy"}), tmp_path)
+    assert problems == []
+    assert lines_of(report, "Metrics")[1:] == [
+        "eval: accuracy, loss, and what the task adds on the host",
+        "best: the highest eval/host_accuracy (the task has to add it on the host: this cannot be checked before)",
+    ]
+
+
+def test_what_a_run_resumes_from_is_compared_with_what_it_needs(tmp_path: Path) -> None:
+    trellis.run_experiment(small.params(5), mode="train", model_dir=tmp_path)
+    report, problems = planned(small.params(10), tmp_path)
+    assert (lines_of(report, "Start"), problems) == ([f"resumes from {tmp_path / 'regular_5'}"], [])
+    _, problems = planned(small.params(10, optimizer_config={"optimizer": {"type": "sgd"}}), tmp_path)
+    assert problems[0].startswith(
+        f"The run would resume from `{tmp_path / 'regular_5'}`, which holds another structure"
+    )
+    assert "float32[8,8] in the file, — here" in problems[0]
+    report, problems = planned(small.params(10), tmp_path, mode="eval")
+    assert (lines_of(report, "Start"), problems) == ([f"evaluates {tmp_path / 'regular_5'}"], [])
+    assert lines_of(report, "Steps") == lines_of(report, "Disk") == []
+
+
+def test_a_warm_start_is_compared_with_the_model_without_starting(tmp_path: Path) -> None:
+    trellis.run_experiment(small.params(5), mode="train", model_dir=tmp_path / "small")
+    path = f"task.init_checkpoint={tmp_path / 'small'}"
+    _, problems = planned(digits(path), tmp_path / "digits")
+    assert len(problems) == 1
+    assert "lacks what the model takes:" in problems[0]
+    assert "model_params/encoder/kernel: float32[8,8] in the file, float32[64,64] here" in problems[0]
+    params = small.params(task={"init_checkpoint": str(tmp_path / "small")})
+    report, problems = planned(params, tmp_path / "again")
+    assert (lines_of(report, "Start"), problems) == ([f"step 0, with parameters from {tmp_path / 'small'}"], [])
+
+
+def test_files_that_do_not_fit_on_the_disk_and_arrays_that_do_not_fit_on_a_device_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Usage:
+        free = 1000
+
+    monkeypatch.setattr(resources_module.shutil, "disk_usage", lambda path: Usage)
+    monkeypatch.setattr("trellis.experiments.preflight.device_memory", lambda: 2000)
+    _, problems = planned(small.params(), tmp_path / "not/yet")
+    assert problems[0].startswith("The run holds 2.2 kB on each device, which has 1.9 kB.")
+    assert problems[1].startswith("The checkpoint files take up to 6.3 kB (5 of 1.2 kB), but where `")
+    assert "there are 1000 B left." in problems[1]
+
+
+def test_a_run_is_refused_for_the_same_reasons_before_anything_is_written(tmp_path: Path) -> None:
+    params = digits("trainer.best_checkpoint_eval_metric=acuracy", "trainer.validation_steps=9")
+    with pytest.raises(ConfigError, match="2 problems in the configuration"):
+        trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_from_an_iterator_is_looked_at_without_losing_a_batch(tmp_path: Path) -> None:
+    class IteratorTask(small.SmallTask):
+        def build_inputs(self, params: Any, input_context: Any = None) -> Any:
+            stream = super().build_inputs(params, input_context)
+            return map(stream.batch, range(100)) if params.is_training else stream
+
+    plain, _ = trellis.run_experiment(small.params(5), mode="train_and_eval", model_dir=tmp_path / "plain")
+    task = IteratorTask(small.SmallConfig())
+    other, _ = trellis.run_experiment(
+        small.params(5), task=task, mode="train_and_eval", model_dir=tmp_path / "iterated"
+    )
+    small.tiny.assert_equal(plain.params, other.params)
+
+
+def test_an_error_in_a_users_step_says_what_was_being_traced(tmp_path: Path) -> None:
+    class WrongTask(small.SmallTask):
+        def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Any:
+            return model_outputs @ model_outputs
+
+    with pytest.raises(TypeError) as raised:
+        trellis.run_experiment(
+            small.params(5), task=WrongTask(small.SmallConfig()), mode="train", model_dir=tmp_path / "run"
+        )
+    note = "That was while tracing a training step with a batch of (float32[16,8], int32[16])."
+    assert note in raised.value.__notes__
+
+
+def test_a_task_with_an_optimizer_of_its_own_needs_no_optimizer_config(tmp_path: Path) -> None:
+    import optax
+
+    class OwnOptimizer(small.SmallTask):
+        @classmethod
+        def create_optimizer(cls, optimizer_config: Any, **options: Any) -> Any:
+            return optax.sgd(0.1)
+
+    params = small.params(5)
+    params.override({"trainer": {"optimizer_config": {"optimizer": {"type": None}, "learning_rate": {"type": None}}}})
+    trellis.run_experiment(params, task=OwnOptimizer(params.task), mode="train", model_dir=tmp_path)
+    assert small.files(tmp_path) == ["regular_5"]
+
+
+def test_problems_in_a_file_are_corrected_in_the_language_of_the_file(tmp_path: Path) -> None:
+    Path("short.yaml").write_text(
+        "trainer:\n  train_steps: 20\n  optimizer_config:\n    warmup:\n      linear:\n        warmup_steps: 30\n"
+    )
+    with pytest.raises(ConfigError) as raised:
+        resolve("digits/classifier", config_file=["short.yaml"], mode="train")
+    assert str(raised.value) == (
+        "short.yaml:6:23: trainer.optimizer_config.warmup.linear.warmup_steps is 30, but the run ends at step 20: it "
+        "would end while it warms up.\n"
+        "      6 |         warmup_steps: 30\n"
+        "        |                       ^^\n"
+        "  Train for longer, or warm up for less, as here for a tenth of the run. Write:\n"
+        "      warmup_steps: 2"
+    )
