@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 import optax
@@ -42,7 +43,8 @@ def part_of(batch: dict[str, np.ndarray], rows: slice) -> dict[str, np.ndarray]:
 
 def bound(task: Task, batch: Any) -> BoundModel:
     model = task.build_model()
-    return BoundModel(model, params=jax.jit(model.init)({"params": jax.random.key(0)}, batch)["params"])
+    variables = nn.meta.unbox(jax.jit(model.init)({"params": jax.random.key(0)}, batch))
+    return BoundModel(model, params=variables["params"])
 
 
 def validated(task: Task, model: BoundModel, batch: Any) -> dict[str, Any]:
