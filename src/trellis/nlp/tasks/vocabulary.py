@@ -38,10 +38,10 @@ def with_vocabulary(params: DataConfig, *, find: Callable[[], Path | None]) -> D
 
 def keep_vocabulary(vocab_file: Path | None, *, directory: str) -> None:
     """Copies a vocabulary, if it is known, into the directory of a run, which can then be asked wherever it is."""
-    if vocab_file is None:
+    # A plan looks at how a run would start, and leaves nothing behind: only a run has made its directory.
+    if vocab_file is None or not Path(directory).is_dir():
         return
     target = Path(directory, _NAMES[1] if vocab_file.suffix == ".model" else _NAMES[0])
-    target.parent.mkdir(parents=True, exist_ok=True)
     replace_file(target, vocab_file.read_bytes())
 
 
