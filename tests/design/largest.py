@@ -53,7 +53,7 @@ class GatedBlock(nn.Module):
 
 
 @gin.configurable
-def build_encoder(config: ModelConfig, block_cls: Any = PlainBlock) -> Any:
+def build_blocks(config: ModelConfig, block_cls: Any = PlainBlock) -> Any:
     """The encoder that the config asks for, of the blocks that gin names."""
     return block_cls(config.width)
 
@@ -73,7 +73,7 @@ class LargestTask(cfg.Task):
     """Overrides what users usually override."""
 
     def build_model(self) -> Any:
-        return Largest(build_encoder(self.task_config.model))
+        return Largest(build_blocks(self.task_config.model))
 
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
         n_epochs = None if params.is_training else 1

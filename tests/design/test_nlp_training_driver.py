@@ -1,5 +1,6 @@
 """The command lines of Model Garden's page on its training driver, as it spells them, with an experiment of ours."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -27,7 +28,9 @@ def _files(tmp_path: Path) -> None:
 
 def test_an_experiment_is_invoked_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["experiments", HERE]) == 0
-    assert "largest/classifier  Tells which of four inputs is the largest.\n" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert re.search(r"^largest/classifier +Tells which of four inputs is the largest\.$", listed, re.MULTILINE)
+    assert re.search(r"^bert/sentence_prediction +\w", listed, re.MULTILINE)
     assert main(["config", "show", HERE, "--experiment=largest/classifier"]) == 0
     assert "train_steps: 10 " in capsys.readouterr().out
 
@@ -84,3 +87,18 @@ def test_data_that_was_not_prepared_is_told_before_the_job_starts(
     said = capsys.readouterr().err
     assert "task.train_data.input_path names a file that is not there: " in said
     assert f"Did you mean `{tmp_path}/largest_train.tf_record`?" in said
+
+
+def test_the_published_job_on_bert_resolves_as_it_is_spelt(capsys: pytest.CaptureFixture[str]) -> None:
+    params = "task.train_data.input_path=data/mnli_train.tf_record,task.hub_module_url=/some/hub"
+    params = f"{params},task.validation_data.input_path=data/mnli_eval.tf_record,runtime.distribution_strategy=tpu"
+    command = f"""
+     --experiment=bert/sentence_prediction --mode=train_and_eval --model_dir=output
+     --config_file=configs/experiments/glue_mnli_matched.yaml --config_file=configs/models/bert_en_uncased_base.yaml
+     --tfhub_cache_dir=output/hub_cache --tpu=some_tpu --params_override={params}
+    """
+    # Only the data is missing.
+    assert main(["train", *shlex.split(command)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("2 problems in the configuration\n")
+    assert said.count("_data.input_path names a file that is not there") == 2

@@ -118,11 +118,11 @@ def test_a_yaml_file_sets_model_data_and_training(tmp_path: Path, capsys: pytest
 
 
 def test_gin_replaces_the_blocks_of_an_encoder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "gated_encoder.gin").write_text("build_encoder.block_cls = @GatedBlock\nGatedBlock.sharpness = 2.0\n")
+    (tmp_path / "gated_encoder.gin").write_text("build_blocks.block_cls = @GatedBlock\nGatedBlock.sharpness = 2.0\n")
     flags = ["--experiment=largest/classifier", HERE, "--model_dir=run", "--mode=train"]
     assert main(["train", *flags, "--gin_file=gated_encoder.gin"]) == 0
     written = (tmp_path / "run/operative_config.train.gin").read_text()
-    assert "build_encoder.block_cls = @GatedBlock\n" in written
+    assert "build_blocks.block_cls = @GatedBlock\n" in written
     assert "GatedBlock.sharpness = 2.0\n" in written
     saved = trellis.CheckpointFileReader(dir=tmp_path / "run", target=lambda *_: {}).read()
     assert saved is not None and "gate" in saved.model_params["encoder"]
@@ -132,3 +132,14 @@ def test_a_trivial_experiment_is_run_locally(tmp_path: Path, capsys: pytest.Capt
     command = f"--experiment=largest/classifier --model_dir={tmp_path}/sandbox/ --mode=train --alsologtostderr"
     assert main(["train", HERE, *command.split()]) == 0
     assert "Done: step 10 of 10.\n" in capsys.readouterr().out
+
+
+def test_the_published_file_and_gin_file_of_bert_are_found_by_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--experiment=bert/local", f"--model_dir={tmp_path}/sandbox/", "--mode=train"]
+    assert main(["plan", *flags, "--gin_file=/nlp/gin/talking_gated_encoder.gin"]) == 0
+    assert "Model      BertPretrainer: 1,099,024 parameters" in capsys.readouterr().out
+    file = "--config_file=/nlp/bert/experiments/wiki_books_pretrain.yaml"
+    assert main(["config", "show", "--experiment=bert/pretraining", file]) == 0
+    assert "wiki_books_pretrain.yaml:" in capsys.readouterr().out

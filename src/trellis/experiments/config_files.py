@@ -11,10 +11,9 @@ def register_config_dir(directory: Path) -> None:
         _directories.append(directory)
 
 
-def shipped_config_files() -> dict[str, Path]:
-    """Returns the registered files by name."""
-    found = (file for directory in _directories for file in sorted(directory.rglob("*")))
-    return {file.name: file for file in found if file.suffix in (".yaml", ".gin")}
+def shipped_config_files(*, suffix: str = ".yaml") -> dict[str, Path]:
+    """Returns the registered files of a kind by name."""
+    return {file.name: file for directory in _directories for file in sorted(directory.rglob(f"*{suffix}"))}
 
 
 def find_config_file(name: str) -> str:
@@ -23,5 +22,5 @@ def find_config_file(name: str) -> str:
     Commands that were written for a source tree work anywhere: `configs/models/albert_base.yaml` is found too.
     """
     path = Path(name)
-    shipped = None if path.exists() else shipped_config_files().get(path.name)
+    shipped = None if path.exists() else shipped_config_files(suffix=path.suffix).get(path.name)
     return name if shipped is None else str(shipped)
