@@ -7,6 +7,10 @@ PYTHON ?=
 NEEDED := 3.11
 NEWEST_FIRST := python3.13 python3.12 python3.11
 
+# What the model that is trained is asked.
+BLANKS := 'Return the [MASK] of the file.' 'Raise a ValueError [MASK] the argument is not a string.' \
+	'This method is called [MASK] the object is created.' 'Return True if the object is [MASK] instance of the class.'
+
 # Settings of other projects that would make pip install something else, or somewhere else. Where packages come from
 # (PIP_INDEX_URL, PIP_FIND_LINKS, PIP_CERT, ...) stays the user's business.
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_CONSTRAINT PIP_REQUIREMENT PIP_EDITABLE PIP_TARGET PIP_PREFIX PIP_ROOT \
@@ -15,9 +19,11 @@ export PIP_USER := 0
 export PIP_NO_INPUT := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-train: .venv/train  ## Train a small language model (sets up .venv the first time)
-	@echo "Training: examples/01_loop.py"
-	@.venv/bin/python examples/01_loop.py
+train: .venv/train  ## Train a small BERT on text that every machine has (sets up .venv the first time)
+	@echo "Training: trellis train --experiment=bert/local --model_dir=runs/bert_local"
+	@.venv/bin/trellis train --experiment=bert/local --model_dir=runs/bert_local
+	@echo; echo "Filling in blanks: trellis predict --model_dir=runs/bert_local"
+	@printf '%s\n' $(BLANKS) | .venv/bin/trellis predict --model_dir=runs/bert_local
 
 # Several files at a time, but each in one process: what a file has compiled, it has compiled once.
 test: lint  ## Check the code and run all tests
@@ -55,7 +61,7 @@ help:  ## Show this list
 
 # Stamps: made (there is a working .venv), train (the library is installed), test (and what its tests need).
 .venv/train: .venv/made pyproject.toml constraints.txt
-	$(call install,.)
+	$(call install,.[nlp])
 	@touch $@
 
 .venv/test: .venv/made pyproject.toml constraints.txt

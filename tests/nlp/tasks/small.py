@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
 import optax
+from flax.core.meta import unbox
 
 from trellis.loops import StepOutput
 from trellis.model import TrainState
@@ -43,8 +43,9 @@ def part_of(batch: dict[str, np.ndarray], rows: slice) -> dict[str, np.ndarray]:
 
 def bound(task: Task, batch: Any) -> BoundModel:
     model = task.build_model()
-    variables = nn.meta.unbox(jax.jit(model.init)({"params": jax.random.key(0)}, batch))
-    return BoundModel(model, params=variables["params"])
+    # As a run does: the names of axes are for its mesh, and gone before anything is computed.
+    params = unbox(jax.jit(model.init)({"params": jax.random.key(0)}, batch)["params"])
+    return BoundModel(model, params=params)
 
 
 def validated(task: Task, model: BoundModel, batch: Any) -> dict[str, Any]:
