@@ -8,8 +8,7 @@ NEEDED := 3.11
 NEWEST_FIRST := python3.13 python3.12 python3.11
 
 # What the model that is trained is asked.
-BLANKS := 'Return the [MASK] of the file.' 'Raise a ValueError [MASK] the argument is not a string.' \
-	'This method is called [MASK] the object is created.' 'Return True if the object is [MASK] instance of the class.'
+BLANKS := 'Return a [MASK] of strings.' 'Return the [MASK] of the file.' 'Return True if the object is [MASK] instance.'
 
 # Settings of other projects that would make pip install something else, or somewhere else. Where packages come from
 # (PIP_INDEX_URL, PIP_FIND_LINKS, PIP_CERT, ...) stays the user's business.
