@@ -24,7 +24,7 @@ class LossScaleState(NamedTuple):
 
 
 def scale_loss(
-    optimizer: optax.GradientTransformation, *, loss_scale: float | Literal["dynamic"] | None = None
+    optimizer: optax.GradientTransformation, *, loss_scale: Literal["dynamic"] | float | None = None
 ) -> optax.GradientTransformation:
     """Returns an optimizer that has the loss scaled while gradients are computed, and leaves out bad updates.
 
