@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
+    from trellis.classification_metrics import F1 as F1
+    from trellis.classification_metrics import Accuracy as Accuracy
+    from trellis.classification_metrics import MatthewsCorrelation as MatthewsCorrelation
     from trellis.data.configs import DataConfig as DataConfig
-    from trellis.data.stream import ExampleStream as ExampleStream
+    from trellis.data.example_stream import ExampleStream as ExampleStream
     from trellis.data.stream import Stream as Stream
     from trellis.experiments.experiment import ExperimentConfig as ExperimentConfig
     from trellis.experiments.experiment import get_exp_config as get_exp_config
@@ -38,19 +41,16 @@ if TYPE_CHECKING:
     from trellis.loops.step import StepOutput as StepOutput
     from trellis.loops.step import TrainTask as TrainTask
     from trellis.loops.train_loop import TrainLoop as TrainLoop
-    from trellis.metrics import F1 as F1
-    from trellis.metrics import Accuracy as Accuracy
-    from trellis.metrics import MatthewsCorrelation as MatthewsCorrelation
     from trellis.metrics import Mean as Mean
     from trellis.optimizers.configs import OptimizationConfig as OptimizationConfig
     from trellis.runtime.configs import RuntimeConfig as RuntimeConfig
     from trellis.serving.load import load_model as load_model
     from trellis.tasks.bound_model import BoundModel as BoundModel
+    from trellis.tasks.configs import InputContext as InputContext
     from trellis.tasks.configs import TaskConfig as TaskConfig
-    from trellis.tasks.task import InputContext as InputContext
     from trellis.tasks.task import Task as Task
-    from trellis.tasks.task import get_task as get_task
-    from trellis.tasks.task import register_task_cls as register_task_cls
+    from trellis.tasks.task_registry import get_task as get_task
+    from trellis.tasks.task_registry import register_task_cls as register_task_cls
     from trellis.trainer.configs import ProgressiveConfig as ProgressiveConfig
     from trellis.trainer.configs import ProgressiveTrainerConfig as ProgressiveTrainerConfig
     from trellis.trainer.configs import TrainerConfig as TrainerConfig
@@ -71,9 +71,9 @@ __getattr__, __dir__, __all__ = door(
         "TrainState": "loops",
         "StepOutput": "loops",
         "Mean": "metrics",
-        "Accuracy": "metrics",
-        "F1": "metrics",
-        "MatthewsCorrelation": "metrics",
+        "Accuracy": "classification_metrics",
+        "F1": "classification_metrics",
+        "MatthewsCorrelation": "classification_metrics",
         "ExampleStream": "data",
         "Stream": "data",
         "Extension": "extensions",

@@ -1,6 +1,7 @@
 """How much may be in one place. Each check is a function from a folder to its faults; each is shown to find one."""
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -110,6 +111,14 @@ def test_no_block_is_nested_deeper_than_three() -> None:
 
 def test_no_function_has_more_than_eight_parameters() -> None:
     assert_none(functions_with_many_parameters(PACKAGE, allowed=MANY_PARAMETERS))
+
+
+def test_a_batch_is_followed_from_the_command_to_the_screen_in_13_files_and_2000_lines() -> None:
+    text = (REPOSITORY / "docs/architecture.md").read_text()
+    section = text[text.index("## Following a batch") :]
+    files = re.findall(r"^\d+\. `([\w/]+\.py)`", section[: section.index("\n## ", 3)], re.MULTILINE)
+    assert 10 <= len(files) <= 13
+    assert sum(n_lines(PACKAGE / file) for file in files) <= 2000
 
 
 def test_the_loops_are_four_modules_and_600_lines_at_most() -> None:

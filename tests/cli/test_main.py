@@ -1,10 +1,12 @@
 """The words of the command, and what it says of one that there is not."""
 
+import subprocess
+import sys
 import tomllib
 
 import pytest
 
-from tests.cli.command import REPOSITORY, trellis, trellis_without_jax
+from tests.cli.command import REPOSITORY, environment, trellis, trellis_without_jax
 from trellis.cli.main import WORDS, main
 from trellis.errors import DivergedError
 
@@ -124,3 +126,14 @@ def test_an_interrupt_exits_with_130_and_without_a_traceback(
     monkeypatch.setattr("trellis.cli.inspect.register_experiments", interrupt)
     assert main(["experiments"]) == 130
     assert capsys.readouterr().err == "Interrupted.\n"
+
+
+def test_a_reader_who_has_seen_enough_is_no_error() -> None:
+    command = [sys.executable, "-m", "trellis", "config", "show", "--experiment=digits/classifier"]
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait() == 141
+    process.stderr.close()

@@ -1,5 +1,6 @@
 """The command's words, and how it ends."""
 
+import os
 import sys
 from collections.abc import Collection, Sequence
 
@@ -9,7 +10,7 @@ from trellis.cli.words import Word, parse
 from trellis.errors import ArgumentError, TrellisError
 from trellis.spelling import nearest
 
-DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+DONE, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 2, 130, 141
 
 WORDS = {
     word.name: word
@@ -47,12 +48,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         word, rest = _word(given)
         word.run(parse(word, rest))
+        sys.stdout.flush()
     except TrellisError as error:
         print("\n".join([str(error), *_causes(error)]), file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever reads has seen enough, as in `trellis plan … | head`. What is still to be said goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
     return DONE
 
 

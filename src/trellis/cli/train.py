@@ -1,13 +1,10 @@
 """`trellis train`: an experiment, run."""
 
 import argparse
-import json
-import shlex
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from trellis.bindings import bound
+from trellis.cli.ending import ending
 from trellis.cli.experiment_flags import add_experiment_flags, resolved
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
 from trellis.cli.idle_flags import add_idle_flags, idle_flags
@@ -58,7 +55,7 @@ def train(flags: argparse.Namespace) -> None:
         print(f"{flags.experiment}, {flags.mode}, {length}.")
         print(f"It writes to {directory}, and resumes from there if it is interrupted.", flush=True)
     logs = _run(params, flags, directory)
-    print("\n".join(_ending(params, directory, logs=logs, has_trained=not is_evaluation)))
+    print("\n".join(ending(params, directory, logs=logs, has_trained=not is_evaluation)))
 
 
 def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -> dict[str, float]:
@@ -98,33 +95,3 @@ def _directory(flags: argparse.Namespace) -> Path:
             f"--model_dir: `{directory}` cannot be made: {error.strerror}. Give a directory that can be written to."
         ) from None
     return directory
-
-
-def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float], has_trained: bool) -> Iterator[str]:
-    """What was achieved, and where it lies."""
-    last = _last_summary(directory / "events.jsonl") if has_trained else None
-    steps = params.trainer.train_steps
-    yield f"Done: step {last['step']}{f' of {steps}' if steps else ''}." if last else "Done."
-    yield from (f"  {name} {value:.6g}" for name, value in (logs or _values(last)).items())
-    subdir = params.trainer.best_checkpoint_export_subdir
-    if subdir and (directory / subdir).is_dir():
-        yield from (f"The best:   {path}" for path in sorted((directory / subdir).glob("*est_*_[0-9]*")))
-    yield f"All of it:  {directory}"
-    yield f"To look at: tensorboard --logdir {shlex.quote(str(directory))}"
-
-
-def _values(summary: dict[str, Any] | None) -> dict[str, float]:
-    """The metrics of the last evaluation; of a run that does not evaluate, its loss."""
-    metrics: dict[str, dict[str, float]] = summary["metrics"] if summary else {}
-    if "eval" in metrics:
-        return {f"eval/{name}": value for name, value in metrics["eval"].items()}
-    return {f"train/{name}": value for name, value in metrics.get("train", {}).items() if name == "loss"}
-
-
-def _last_summary(events: Path) -> dict[str, Any] | None:
-    """The last summary that a run has told of; None if there is none."""
-    for line in reversed(events.read_text().splitlines()) if events.is_file() else ():
-        event: dict[str, Any] = json.loads(line)
-        if event["kind"] == "summary":
-            return event
-    return None

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from trellis.data.columns_writer import ColumnsWriter as ColumnsWriter
     from trellis.data.configs import DataConfig as DataConfig
     from trellis.data.example_blocks import encode_examples as encode_examples
+    from trellis.data.example_stream import ExampleStream as ExampleStream
     from trellis.data.examples import decode_example as decode_example
     from trellis.data.examples import encode_example as encode_example
     from trellis.data.feed import Feed as Feed
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from trellis.data.replay import Replay as Replay
     from trellis.data.rows import read_rows as read_rows
     from trellis.data.stream import CountedStream as CountedStream
-    from trellis.data.stream import ExampleStream as ExampleStream
     from trellis.data.stream import SizedStream as SizedStream
     from trellis.data.stream import StackingStream as StackingStream
     from trellis.data.stream import Stream as Stream
@@ -40,7 +40,7 @@ __getattr__, __dir__, __all__ = door(
         "DataConfig": "configs",
         "Columns": "columns",
         "ColumnsWriter": "columns_writer",
-        "ExampleStream": "stream",
+        "ExampleStream": "example_stream",
         "Feed": "feed",
         "Padding": "ragged",
         "Ragged": "ragged",

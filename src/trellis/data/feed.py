@@ -5,11 +5,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
 from trellis.aliases import JSON, Batch
+from trellis.data.batch_shapes import ShapeCheck, stacked
 from trellis.data.stream import SizedStream, StackingStream, StatefulIterator, Stream, is_stream
 from trellis.errors import ArgumentError, DataError
 
@@ -63,7 +60,7 @@ def build_feed(data: Any, *, place: str) -> Feed:
 class _StreamFeed(Feed):
     def __init__(self, stream: Stream, place: str) -> None:
         self._stream = stream
-        self._check = _ShapeCheck(place)
+        self._check = ShapeCheck(place)
         self._ahead: tuple[tuple[int, int], tuple[int, Batch]] | None = None
         self.n_batches = stream.n_batches if isinstance(stream, SizedStream) else None
 
@@ -95,7 +92,7 @@ class _StreamFeed(Feed):
         batches = [self._stream.batch(step + i) for i in range(n)]
         for i, batch in enumerate(batches):
             self._check(batch, step + i)
-        return n, _stack(batches)
+        return n, stacked(batches)
 
     def position(self) -> JSON:
         return None
@@ -108,7 +105,7 @@ class _IteratorFeed(Feed):
     def __init__(self, iterator: Iterator[Batch] | StatefulIterator, place: str) -> None:
         self._iterator = iterator
         self._stateful = iterator if isinstance(iterator, StatefulIterator) else None
-        self._check = _ShapeCheck(place)
+        self._check = ShapeCheck(place)
         self._ahead: list[Batch] = []
         self._n_taken = 0
 
@@ -135,7 +132,7 @@ class _IteratorFeed(Feed):
         self._n_taken += len(batches)
         if not batches:
             return 0, None
-        return len(batches), batches[0] if len(batches) == 1 else _stack(batches)
+        return len(batches), batches[0] if len(batches) == 1 else stacked(batches)
 
     def position(self) -> JSON:
         if self._stateful is None:
@@ -160,36 +157,3 @@ class _IteratorFeed(Feed):
                 )
         self._n_taken += n_skipped
         return n_skipped
-
-
-class _ShapeCheck:
-    """Every batch has the structure, shapes and dtypes of the first: a step is compiled for one kind of batch."""
-
-    def __init__(self, place: str) -> None:
-        self.place = place
-        self._expected: list[tuple[Any, Any]] | None = None
-        self._structure: Any = None
-
-    def __call__(self, batch: Batch, step: int) -> None:
-        leaves, structure = jax.tree.flatten(batch)
-        try:
-            found = [(leaf.shape, leaf.dtype) for leaf in leaves]
-        except AttributeError:
-            found = [(np.shape(leaf), np.asarray(leaf).dtype) for leaf in leaves]
-        if self._expected is None:
-            self._expected, self._structure = found, structure
-        elif found != self._expected or structure != self._structure:
-            raise DataError(
-                f"{self.place}: the batch of step {step + 1} is {_describe(found, structure)}, but those before were "
-                f"{_describe(self._expected, self._structure)}. Pad or drop it: a step is compiled for one shape."
-            )
-
-
-def _describe(found: list[tuple[Any, Any]], structure: Any) -> str:
-    parts = [f"{dtype}{list(shape)}" for shape, dtype in found]
-    return str(jax.tree.unflatten(structure, parts)).replace("'", "")
-
-
-def _stack(batches: list[Batch]) -> Batch:
-    # Arrays that are on a device already are stacked there.
-    return jax.tree.map(lambda *all: (jnp if isinstance(all[0], jax.Array) else np).stack(all), *batches)

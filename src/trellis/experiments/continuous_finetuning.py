@@ -6,7 +6,8 @@ from pathlib import Path
 from trellis.bindings import bound
 from trellis.errors import CheckpointFileError
 from trellis.experiments.experiment import ExperimentConfig
-from trellis.experiments.modes import new_files, prepare_experiment
+from trellis.experiments.modes import prepare_experiment
+from trellis.experiments.new_files import new_files
 from trellis.extensions import replace_file
 from trellis.runtime import print_line
 from trellis.tasks import BoundModel

@@ -1,32 +1,23 @@
 """A whole run of an experiment, in one of its modes."""
 
-import json
 import os
-import platform
-import re
-import time
-from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from trellis.bindings import bound
 from trellis.config import raise_if_any
 from trellis.errors import ArgumentError
-from trellis.experiments.experiment import ExperimentConfig, params_text
+from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
+from trellis.experiments.new_files import new_files
 from trellis.experiments.preflight import Preflight
-from trellis.experiments.reports import show_config
 from trellis.experiments.requirements import check_mode, mode_problems, trains
-from trellis.extensions import regular_files, replace_file
+from trellis.experiments.run_record import write_params
 from trellis.loops import Summary
 from trellis.runtime import print_line
 from trellis.tasks import BoundModel, Task, get_task
 from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, Trainer, published_name
-
-_PACKAGES = ("trellis", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorboardX")
-_SECONDS_BETWEEN_LOOKS = 0.2
-_TAIL = 8192
 
 
 def run_experiment(
@@ -100,7 +91,7 @@ def prepare_experiment(
     preflight = Preflight(params=params, mode=mode, trainer=trainer, runs_post_eval=runs_post_eval)
     raise_if_any([*mode_problems(params, mode=mode), *preflight.problems()])
     if trains(mode):
-        _write_params(params, directory)
+        write_params(params, directory)
     return lambda: _run_and_evaluate(trainer, mode, runs_post_eval=runs_post_eval)
 
 
@@ -146,39 +137,6 @@ def _run(trainer: Trainer | ProgressiveTrainer, mode: str) -> Any:
     return trainer.train()
 
 
-def new_files(directory: Path, *, timeout: float | None, last_step: int | None) -> Iterator[Path]:
-    """Yields each checkpoint file of a run that is there or appears, oldest first, once.
-
-    Args:
-        timeout: Seconds to wait for another one; None is for ever.
-        last_step: The step after which no other is awaited.
-    """
-    seen = -1
-    deadline = time.monotonic() + (timeout or 0)
-    while last_step is None or seen < last_step:
-        is_over = _has_stopped_early(directory)
-        fresh = [(step, path) for step, path in regular_files(directory) if step > seen]
-        if fresh:
-            seen, path = fresh[0]
-            yield path
-            deadline = time.monotonic() + (timeout or 0)
-        elif is_over:
-            return
-        elif timeout is not None and time.monotonic() >= deadline:
-            print_line(f"No new checkpoint file in `{directory}` for {timeout} seconds: the evaluation ends.")
-            return
-        else:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-
-
-def _has_stopped_early(directory: Path) -> bool:
-    """Whether a run has left all its files before its last step, and said so."""
-    events = directory / "events.jsonl"
-    tail = events.read_bytes()[-_TAIL:] if events.is_file() else b""
-    kinds = re.findall(rb'^\{"kind": "(\w+)"', tail, re.MULTILINE)
-    return b"stopped_early" in kinds and kinds[-1] == b"stopped"
-
-
 def _evaluate_file(trainer: Trainer | ProgressiveTrainer, path: Path) -> Summary | None:
     try:
         return _report(trainer.evaluate(trainer.read_checkpoint(path)))
@@ -213,19 +171,3 @@ def _checked(params: ExperimentConfig, mode: str, model_dir: str | os.PathLike[s
     raise_if_any(list(mode_problems(params, mode=mode)))
     params.validate()
     return Path(model_dir)
-
-
-def _write_params(params: ExperimentConfig, directory: Path) -> None:
-    """Writes what is about to run: its config, where each value came from, and the versions of what runs it."""
-    directory.mkdir(parents=True, exist_ok=True)
-    replace_file(directory / "params.yaml", params_text(params).encode())
-    replace_file(directory / "provenance.yaml", show_config(params).encode())
-    versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
-    replace_file(directory / "versions.json", f"{json.dumps(versions, indent=2)}\n".encode())
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -6,20 +6,20 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.tasks.bound_model import BoundModel as BoundModel
-    from trellis.tasks.bound_model import Model as Model
-    from trellis.tasks.bound_model import ModelWithItems as ModelWithItems
-    from trellis.tasks.bound_model import WrappedModel as WrappedModel
     from trellis.tasks.bound_model import bind as bind
     from trellis.tasks.bound_model import lasting_init as lasting_init
     from trellis.tasks.configs import DifferentialPrivacyConfig as DifferentialPrivacyConfig
     from trellis.tasks.configs import DigitsConfig as DigitsConfig
+    from trellis.tasks.configs import InputContext as InputContext
     from trellis.tasks.configs import TaskConfig as TaskConfig
     from trellis.tasks.export import export_task as export_task
-    from trellis.tasks.task import InferenceStep as InferenceStep
-    from trellis.tasks.task import InputContext as InputContext
+    from trellis.tasks.models import InferenceStep as InferenceStep
+    from trellis.tasks.models import Model as Model
+    from trellis.tasks.models import ModelWithItems as ModelWithItems
+    from trellis.tasks.models import WrappedModel as WrappedModel
     from trellis.tasks.task import Task as Task
-    from trellis.tasks.task import get_task as get_task
-    from trellis.tasks.task import register_task_cls as register_task_cls
+    from trellis.tasks.task_registry import get_task as get_task
+    from trellis.tasks.task_registry import register_task_cls as register_task_cls
     from trellis.tasks.warm_start import read_warm_start as read_warm_start
 
 __getattr__, __dir__, __all__ = door(
@@ -27,17 +27,17 @@ __getattr__, __dir__, __all__ = door(
     {
         "Task": "task",
         "TaskConfig": "configs",
-        "register_task_cls": "task",
-        "get_task": "task",
-        "InputContext": "task",
-        "InferenceStep": "task",
+        "register_task_cls": "task_registry",
+        "get_task": "task_registry",
+        "InputContext": "configs",
+        "InferenceStep": "models",
         "export_task": "export",
-        "Model": "bound_model",
-        "ModelWithItems": "bound_model",
+        "Model": "models",
+        "ModelWithItems": "models",
         "BoundModel": "bound_model",
         "bind": "bound_model",
         "lasting_init": "bound_model",
-        "WrappedModel": "bound_model",
+        "WrappedModel": "models",
         "read_warm_start": "warm_start",
         "DifferentialPrivacyConfig": "configs",
         "DigitsConfig": "configs",

@@ -45,3 +45,11 @@ class DigitsConfig(TaskConfig):
     validation_data: DataConfig = DataConfig(global_batch_size=64, is_training=False, drop_remainder=False)
 
     task_module: ClassVar[str] = "trellis.tasks.digits"
+
+
+@dataclass(frozen=True)
+class InputContext:
+    """What a stream may depend on beside its own config."""
+
+    seed: int = 0
+    """The seed of the run, for data configs that have none of their own."""

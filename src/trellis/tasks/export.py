@@ -8,7 +8,8 @@ from typing import Any
 from trellis.aliases import JSON, PyTree
 from trellis.serving import ServingFunction, Signature, export_model
 from trellis.tasks.bound_model import BoundModel
-from trellis.tasks.task import InferenceStep, Task
+from trellis.tasks.models import InferenceStep
+from trellis.tasks.task import Task
 
 
 def export_task(

@@ -1,10 +1,8 @@
 """What is learned: a model, data, a loss and metrics, and the steps made of them."""
 
-import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,31 +10,16 @@ import optax
 
 from trellis.aliases import Array, Batch, PyTree, Variables
 from trellis.batch import batch_size
-from trellis.errors import ArgumentError, ModelError
+from trellis.errors import ModelError
 from trellis.loops import StepOutput, TrainState
 from trellis.metrics import Metric, MetricFunction, as_metric
 from trellis.optimizers import OptimizationConfig, build_optimizer, scale_loss, update_state
-from trellis.registry import Registry
 from trellis.runtime import RuntimeConfig, StepKeys
-from trellis.tasks.bound_model import BoundModel, Model
-from trellis.tasks.configs import DifferentialPrivacyConfig, TaskConfig
+from trellis.tasks.bound_model import BoundModel
+from trellis.tasks.configs import DifferentialPrivacyConfig, InputContext
 from trellis.tasks.gradient_noise import add_gradient_noise
+from trellis.tasks.models import InferenceStep, Model
 from trellis.tasks.warm_start import read_warm_start
-
-
-@dataclass(frozen=True)
-class InputContext:
-    """What a stream may depend on beside its own config."""
-
-    seed: int = 0
-    """The seed of the run, for data configs that have none of their own."""
-
-
-class InferenceStep(Protocol):
-    """What a model answers to inputs, to be traced and compiled."""
-
-    def __call__(self, inputs: Any, model: BoundModel, /) -> Any:
-        """The outputs."""
 
 
 class Task(ABC):
@@ -215,29 +198,3 @@ class Task(ABC):
 
 def _sides(batch: Batch) -> tuple[Any, Any]:
     return batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, batch)
-
-
-TaskClass = TypeVar("TaskClass", bound=type[Task])
-
-_tasks: Registry[Callable[..., Task]] = Registry(
-    "task", advice="Import the module that has its task, which register_task_cls makes known."
-)
-
-
-def register_task_cls(task_config_cls: type[TaskConfig]) -> Callable[[TaskClass], TaskClass]:
-    """Returns a decorator that makes a class the task of configs of a class and its subclasses.
-
-    Example:
-        @register_task_cls(DigitsConfig)
-        class DigitsTask(Task): ...
-    """
-    return _tasks.register(task_config_cls)
-
-
-def get_task(task_config: TaskConfig, *, logging_dir: str | None = None, name: str | None = None) -> Task:
-    """Returns the task that is registered for a config's class, or for its nearest parent."""
-    if not isinstance(task_config, TaskConfig):
-        raise ArgumentError(f"get_task was given {task_config!r}, but it takes a TaskConfig, such as params.task.")
-    if task_config.task_module:
-        importlib.import_module(task_config.task_module)
-    return _tasks.get(type(task_config))(task_config, logging_dir=logging_dir, name=name)

@@ -12,7 +12,8 @@ from trellis.aliases import Variables
 from trellis.errors import CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions import newest_file
-from trellis.tasks.bound_model import BoundModel, ModelWithItems
+from trellis.tasks.bound_model import BoundModel
+from trellis.tasks.models import ModelWithItems
 
 
 def read_warm_start(init_checkpoint: str, *, model: BoundModel) -> Variables:

@@ -10,10 +10,11 @@ import optax
 from flax import struct
 
 from trellis.aliases import Array, Batch
+from trellis.classification_metrics import Accuracy
 from trellis.config import Problem
 from trellis.data import Stream
 from trellis.loops import StepOutput, TrainState
-from trellis.metrics import Accuracy, Mean, MetricFunction, weighted_mean
+from trellis.metrics import Mean, MetricFunction, weighted_mean
 from trellis.nlp.data import LocalText, Tokenizer, build_pretraining_stream, prepare_local_text
 from trellis.nlp.models import BertPretrainer
 from trellis.nlp.tasks.blanks import fill_blanks

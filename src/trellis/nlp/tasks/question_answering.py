@@ -9,9 +9,10 @@ import numpy as np
 import optax
 
 from trellis.aliases import Array, Batch
+from trellis.classification_metrics import Accuracy
 from trellis.data import Columns, Stream
 from trellis.errors import ArgumentError
-from trellis.metrics import Accuracy, Mean, MetricFunction, weighted_mean
+from trellis.metrics import Mean, MetricFunction, weighted_mean
 from trellis.nlp.data import (
     FIRST_UNIQUE_ID,
     QADataConfig,

@@ -9,10 +9,11 @@ import optax
 
 from trellis.aliases import Array, Batch
 from trellis.batch import batch_size
+from trellis.classification_metrics import Accuracy
 from trellis.config import Problem
 from trellis.data import Stream
 from trellis.errors import ArgumentError
-from trellis.metrics import Accuracy, Mean, MetricFunction, as_metric, weighted_mean
+from trellis.metrics import Mean, MetricFunction, as_metric, weighted_mean
 from trellis.nlp.data import Tokenizer, build_sentence_stream
 from trellis.nlp.models import BertClassifier
 from trellis.nlp.tasks import sentence_metrics as scores

@@ -1,0 +1,107 @@
+"""A stream of examples in arrays or files: shuffled anew in each epoch, gathered by index."""
+
+import jax
+import numpy as np
+
+from trellis.aliases import Batch, PyTree
+from trellis.data.stream import Examples
+from trellis.errors import ArgumentError, DataError
+
+
+class ArrayExamples:
+    """Arrays in memory (or memory-mapped) as examples: any tree of arrays with a common leading axis."""
+
+    def __init__(self, arrays: PyTree) -> None:
+        self._arrays = jax.tree.map(np.asarray, arrays)
+        sizes = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(self._arrays)}
+        if len(sizes) != 1 or None in sizes:
+            found = ", ".join(sorted(map(str, sizes)))
+            raise DataError(f"Arrays of examples need one common leading axis, but theirs have the lengths {found}.")
+        self._n_examples = int(sizes.pop() or 0)
+
+    def __len__(self) -> int:
+        return self._n_examples
+
+    def take(self, indices: np.ndarray) -> Batch:
+        """Gathers examples by vectorised indexing."""
+        return jax.tree.map(lambda array: np.take(array, indices, axis=0), self._arrays)
+
+
+class ExampleStream:
+    """Batches of examples, shuffled anew in each epoch by (seed, epoch), as a pure function of the step.
+
+    Every example is seen once an epoch; a batch may span the border of two epochs, so that no example is dropped. With
+    `n_epochs` the stream ends, and its last batch may be short: evaluation takes it, training needs `drop_remainder`.
+
+    Example:
+        stream = ExampleStream((images, labels), batch_size=32, seed=0)
+        stream.batch(step=1000)
+
+    Args:
+        examples: A tree of arrays, or anything with `len` and `take(indices)`, such as columns read from files.
+    """
+
+    def __init__(
+        self,
+        examples: PyTree,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        n_epochs: int | None = None,
+        drop_remainder: bool = False,
+    ) -> None:
+        self._examples = examples if isinstance(examples, Examples) else ArrayExamples(examples)
+        if batch_size < 1:
+            raise ArgumentError(f"batch_size is {batch_size}, but a batch has at least one example.")
+        if len(self._examples) == 0:
+            raise DataError("There are no examples to make batches of.")
+        self.batch_size = batch_size
+        self._seed = seed
+        self._shuffle = shuffle
+        self._n_epochs = n_epochs
+        self._drop_remainder = drop_remainder
+        self._orders: dict[int, np.ndarray] = {}
+
+    @property
+    def n_batches(self) -> int | None:
+        """How many batches there are, a short last one included; None if the stream is endless."""
+        if self._n_epochs is None:
+            return None
+        n_whole, n_left = divmod(len(self._examples) * self._n_epochs, self.batch_size)
+        return n_whole + (n_left > 0 and not self._drop_remainder)
+
+    @property
+    def n_examples(self) -> int:
+        """How many examples an epoch has."""
+        return len(self._examples)
+
+    def batch(self, step: int) -> Batch:
+        """The batch of one step."""
+        return self._examples.take(self._indices(step * self.batch_size, self.batch_size))
+
+    def stacked_batches(self, step: int, n: int) -> Batch:
+        """The batches of several steps, gathered at once."""
+        size = self.batch_size
+        gathered = self._examples.take(self._indices(step * size, n * size))
+        return jax.tree.map(lambda leaf: leaf.reshape(n, size, *leaf.shape[1:]), gathered)
+
+    def _indices(self, start: int, n: int) -> np.ndarray:
+        n_examples = len(self._examples)
+        parts = []
+        while n > 0:
+            epoch, offset = divmod(start, n_examples)
+            if self._n_epochs is not None and epoch >= self._n_epochs:
+                break
+            part = self._order(epoch)[offset : offset + n]
+            parts.append(part)
+            start, n = start + len(part), n - len(part)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _order(self, epoch: int) -> np.ndarray:
+        if epoch not in self._orders:
+            n_examples = len(self._examples)
+            generator = np.random.Generator(np.random.Philox(key=[self._seed % 2**64, epoch]))
+            order = generator.permutation(n_examples) if self._shuffle else np.arange(n_examples)
+            self._orders = {kept: self._orders[kept] for kept in self._orders if kept == epoch - 1} | {epoch: order}
+        return self._orders[epoch]

@@ -1,0 +1,28 @@
+"""What a run leaves to tell what it was: its config, where each value came from, and the versions of what ran it."""
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from trellis.experiments.experiment import ExperimentConfig, params_text
+from trellis.experiments.reports import show_config
+from trellis.extensions import replace_file
+
+_PACKAGES = ("trellis", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorboardX")
+
+
+def write_params(params: ExperimentConfig, directory: Path) -> None:
+    """Writes down what is about to run."""
+    directory.mkdir(parents=True, exist_ok=True)
+    replace_file(directory / "params.yaml", params_text(params).encode())
+    replace_file(directory / "provenance.yaml", show_config(params).encode())
+    versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
+    replace_file(directory / "versions.json", f"{json.dumps(versions, indent=2)}\n".encode())
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
