@@ -8,6 +8,7 @@ from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.modes import build_trainer
 from trellis.extensions import checkpoint_storage
+from trellis.runtime import MeshConfig
 from trellis.tasks import export_task
 
 
@@ -36,7 +37,11 @@ def export_experiment(
     path = None if checkpoint_file is None else Path(checkpoint_file)
     if path is not None and not checkpoint_storage.is_checkpoint_file(path):
         raise ArgumentError(f"`{path}` is no checkpoint file. Give one, such as {Path(model_dir) / 'regular_1000'}.")
-    trainer = build_trainer(params, mode="eval", model_dir=Path(model_dir), save_summary=False)
+    # A file is read on any devices: how the run had arranged its own says nothing of those that are here.
+    here = params.replace(
+        runtime={"distribution_strategy": "one_device", "num_gpus": 0, "mesh": MeshConfig().as_dict()}
+    )
+    trainer = build_trainer(here, mode="eval", model_dir=Path(model_dir), save_summary=False)
     checkpoint = trainer.read_checkpoint(path)
     return export_task(
         trainer.task,
