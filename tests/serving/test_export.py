@@ -14,6 +14,7 @@ import pytest
 from flax import struct
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
+from safetensors.numpy import load_file
 
 import trellis
 from tests import tiny
@@ -132,8 +133,7 @@ def test_every_kind_of_variable_comes_back(tmp_path: Path) -> None:
 
 
 def test_other_readers_of_safetensors_find_the_parameters(served: Path, variables: Any) -> None:
-    numpy = pytest.importorskip("safetensors.numpy")
-    found = numpy.load_file(served / "parameters.safetensors")
+    found = load_file(served / "parameters.safetensors")
     assert found.keys() == {f"params/Dense_{n}/{part}" for n in (0, 1) for part in ("bias", "kernel")}
     np.testing.assert_array_equal(found["params/Dense_1/kernel"], variables["params"]["Dense_1"]["kernel"])
 

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import trellis
 
 SOURCE = Path(trellis.__file__).parents[1]
@@ -29,6 +27,5 @@ assert "before_softmax" in layer["attention"] and "gate" in layer["feedforward"]
 
 
 def test_the_gin_file_builds_an_encoder_of_talking_heads_and_gates() -> None:
-    pytest.importorskip("gin", reason="gin is optional")
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     subprocess.run([sys.executable, "-c", PROGRAM, str(GIN_FILE)], env=environment, check=True)
