@@ -4,11 +4,11 @@ import json
 import os
 import pickletools
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trellis.disk import checksum
 from trellis.errors import DataError, ModelRefusedError
 from trellis.executor.message_fields import message_fields
 
@@ -160,17 +160,9 @@ def _check_manifest(path: Path) -> bool:
         file = path.parent / name
         if not file.is_file():
             raise DataError(f"{file} is missing, although {path.name} tells of it.")
-        if _checksum(file) != expected:
+        if checksum(file) != expected:
             raise DataError(f"{file} is damaged: it is not as {path.name} says.")
     return True
-
-
-def _checksum(path: Path) -> dict[str, int]:
-    value, size = 0, 0
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            value, size = zlib.crc32(chunk, value), size + len(chunk)
-    return {"size": size, "crc32": value}
 
 
 def _check_pickle(path: Path) -> bool:

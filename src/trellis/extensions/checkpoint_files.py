@@ -9,10 +9,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from trellis.disk import sync
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.checkpoint_names import PREEMPTED, REGULAR, find_files
-from trellis.extensions.disk import check_writable, describe_failure, sync_directory
+from trellis.extensions.disk import check_writable, describe_failure
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, CheckpointSource
 from trellis.model import Init
@@ -92,7 +93,7 @@ class FileWriter(Extension):
         if final.exists():
             final.rename(replaced)
         temporary.rename(final)
-        sync_directory(self._dir)
+        sync(self._dir)
         if replaced.exists():
             storage.remove(replaced)
         self._tidy(name, step, session)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trellis.aliases import Array, PyTree
+from trellis.disk import checksum, files_in
 from trellis.errors import CheckpointFileError
 from trellis.loops import Checkpoint, Summary
 
@@ -84,7 +85,7 @@ def write(path: Path, checkpoint: Checkpoint, snapshot: Snapshot) -> None:
         "elapsed_time": checkpoint.elapsed_time,
         "packages": {name: version(name) for name in _PACKAGES},
         "tree": {name: describe(array) for name, array in snapshot.arrays.items()},
-        "files": {str(file.relative_to(path)): _fingerprint(file) for file in _files_in(path)},
+        "files": {str(file.relative_to(path)): checksum(file) for file in files_in(path)},
     }
     text = json.dumps(manifest, indent=1)
     text = json.dumps({"checksum": zlib.crc32(text.encode()), "manifest": manifest}, indent=1)
@@ -108,7 +109,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             raise CheckpointFileError(f"{name} is missing")
         if file.stat().st_size != expected["size"]:
             raise CheckpointFileError(f"{name} has {file.stat().st_size} bytes instead of {expected['size']}")
-        if _fingerprint(file) != expected:
+        if checksum(file) != expected:
             raise CheckpointFileError(f"{name} is garbled")
     return manifest
 
@@ -198,18 +199,6 @@ def _host_copy(leaf: Any) -> np.ndarray:
         leaf = jax.random.key_data(leaf)
     # On the CPU a NumPy view shares the memory that the next step overwrites.
     return np.array(leaf, copy=True)
-
-
-def _files_in(path: Path) -> Iterator[Path]:
-    return (file for file in sorted(path.rglob("*")) if file.is_file())
-
-
-def _fingerprint(file: Path) -> dict[str, int]:
-    checksum, size = 0, 0
-    with file.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            checksum, size = zlib.crc32(chunk, checksum), size + len(chunk)
-    return {"size": size, "crc32": checksum}
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -32,15 +32,6 @@ def replace_file(path: Path, content: bytes) -> None:
     partial.replace(path)
 
 
-def sync_directory(directory: Path) -> None:
-    """Has the names in a directory survive a power cut."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def describe_failure(error: Exception) -> str:
     """What the system said, in one line."""
     if isinstance(error, OSError) and error.strerror:

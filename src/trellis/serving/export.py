@@ -15,11 +15,12 @@ from jax import export
 
 from trellis.aliases import JSON, PyTree
 from trellis.batch import batch_size as size_of_batch
+from trellis.disk import checksum, files_in
 from trellis.errors import ArgumentError, MissingPackageError, ModelError
 from trellis.runtime import print_line
-from trellis.serving.manifest import BATCH, FILES, PARAMETERS, ArraySpec, Manifest, SignatureSpec, checksum
+from trellis.serving.manifest import BATCH, FILES, PARAMETERS, ArraySpec, Manifest, SignatureSpec
 from trellis.serving.tensor_file import write_tensors
-from trellis.serving.whole_directory import check_free, files_in, whole_directory
+from trellis.serving.whole_directory import check_free, whole_directory
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 """What a model is exported for, where JAX can."""

@@ -1,12 +1,12 @@
 """What a directory with a served model says of itself."""
 
 import json
-import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trellis.aliases import JSON
+from trellis.disk import checksum
 from trellis.errors import ServedModelError
 
 MANIFEST = "manifest.json"
@@ -83,15 +83,6 @@ def read_manifest(directory: Path) -> Manifest:
             what = "is damaged" if file.is_file() else "is missing"
             raise ServedModelError(f"`{file}` {what}. Copy the whole directory again, or export the model again.")
     return manifest
-
-
-def checksum(file: Path) -> dict[str, int]:
-    """A file's size and CRC-32."""
-    value, size = 0, 0
-    with file.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            value, size = zlib.crc32(chunk, value), size + len(chunk)
-    return {"size": size, "crc32": value}
 
 
 def _read_document(directory: Path) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """Directories that are whole or not there."""
 
-import os
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from trellis.disk import files_in, sync
 from trellis.errors import ServedModelError
 
 
@@ -25,23 +25,9 @@ def whole_directory(target: Path) -> Iterator[Path]:
     try:
         yield hidden
         for path in (*files_in(hidden), hidden):
-            _sync(path)
+            sync(path)
         hidden.rename(target)
     except BaseException:
         shutil.rmtree(hidden, ignore_errors=True)
         raise
-    _sync(target.parent)
-
-
-def files_in(directory: Path) -> list[Path]:
-    """Every file below a directory."""
-    return [path for path in sorted(directory.rglob("*")) if path.is_file()]
-
-
-def _sync(path: Path) -> None:
-    """Has what was written survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(target.parent)
