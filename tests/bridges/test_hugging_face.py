@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ from trellis.nlp.models import (
     TalkingHeadsAttention,
     build_encoder,
 )
-from trellis.optimizers.parameter_names import named_mask
+from trellis.optimizers import OptimizationConfig, build_optimizer
 
 GOLDENS = Path(__file__).parents[1] / "golden" / "hugging_face"
 KINDS = ("bert", "albert", "mobilebert")
@@ -115,11 +116,15 @@ def test_outputs_and_gradients_equal_those_of_hugging_face(kind: str, tmp_path: 
 def test_fifty_steps_of_adamw_follow_the_losses_of_torch(kind: str) -> None:
     fields, params = read_hugging_face(GOLDENS / kind)
     model = pretrainer(fields)
-    decayed = named_mask(exclude=["LayerNorm", "layer_norm", "bias"])
-    # Not our `adamw`: the published rule has its epsilon in another place than torch has.
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(1.0), optax.adamw(2e-3, eps=1e-7, weight_decay=0.01, mask=decayed)
-    )
+    adamw = {
+        # Ours, as published, is added before the bias correction; torch's after it. At the first step these are equal.
+        "epsilon": 1e-7 * math.sqrt(1 - 0.999),
+        "weight_decay_rate": 0.01,
+        "exclude_from_weight_decay": ["LayerNorm", "layer_norm", "bias"],
+    }
+    rate = {"type": "constant", "constant": {"learning_rate": 2e-3}}
+    config = OptimizationConfig({"optimizer": {"type": "adamw", "adamw": adamw}, "learning_rate": rate})
+    optimizer = build_optimizer(config, n_steps=N_STEPS)
     data = {
         name: jnp.asarray(array).reshape(-1, BATCH_SIZE, *array.shape[1:])
         for name, array in golden(kind, "batches").items()

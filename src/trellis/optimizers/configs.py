@@ -52,6 +52,8 @@ class AdamConfig(GradientClipConfig):
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-7
+    """As in Keras it is added before the bias correction, in torch and optax after it. Theirs times `√(1 - beta_2)`
+    makes the first step equal to theirs, and the next ones nearly so (3e-10 for torch's 1e-8)."""
     amsgrad: bool = False
 
 
@@ -72,6 +74,7 @@ class AdamWeightDecayConfig(GradientClipConfig):
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-7
+    """Added before the bias correction, as in Keras; see `AdamConfig`."""
     amsgrad: bool = False
     weight_decay_rate: float = 0.0
     include_in_weight_decay: list[str] | None = None
@@ -90,6 +93,7 @@ class AdamWeightDecayExperimentalConfig(GradientClipConfig):
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-7
+    """Added before the bias correction, as in Keras; see `AdamConfig`."""
     amsgrad: bool = False
     weight_decay: float = 0.0
     global_clipnorm: float | None = 1.0
