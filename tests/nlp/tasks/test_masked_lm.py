@@ -1,17 +1,20 @@
 """The masked-LM task: its losses, with and without next sentences, and what does not fit together."""
 
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from tests.nlp.data.small_text import WORDS, write_vocabulary
+from tests.nlp.models import tiny_encoders
 from tests.nlp.tasks.small import LENGTH, VOCAB_SIZE, bound, encoder, one_step, part_of, sequences, validated
 from trellis.errors import ConfigError
-from trellis.nlp.data import BertPretrainDataConfig
+from trellis.nlp.data import BertPretrainDataConfig, BertPretrainTextDataConfig
 from trellis.nlp.models import ClsHeadConfig, PretrainerConfig
 from trellis.nlp.tasks import MaskedLMConfig
-from trellis.tasks import get_task
+from trellis.tasks import BoundModel, get_task
 
 HEAD = ClsHeadConfig(inner_dim=8, name="next_sentence")
 N_MASKS = 3
@@ -76,6 +79,53 @@ def test_the_loss_of_several_batches_is_that_of_one_big_one() -> None:
     first, rest = (validated(task, model, part_of(given, rows)) for rows in (slice(5), slice(5, 7)))
     for name, metric in whole.items():
         assert float(first[name].merge(rest[name]).compute()) == pytest.approx(float(metric.compute()), rel=1e-5)
+
+
+def text_data(folder: Path, *, pack_sequences: bool) -> BertPretrainTextDataConfig:
+    random = np.random.default_rng(3)
+    # The last one fills a row by itself.
+    texts = [" ".join(random.choice(WORDS[:8], n)) for n in (2, 5, 3, 9, 4, 2, 6, 14)]
+    (folder / "text.txt").write_text("\n\n".join(texts))
+    return BertPretrainTextDataConfig(
+        input_path=str(folder / "text.txt"),
+        vocab_file_path=write_vocabulary(folder / "vocab.txt"),
+        cache_dir=str(folder / "cache"),
+        seq_length=16,
+        max_predictions_per_seq=6,
+        masking_rate=0.3,
+        use_next_sentence_label=False,
+        pack_sequences=pack_sequences,
+        global_batch_size=100,
+        is_training=False,
+        drop_remainder=False,
+    )
+
+
+@pytest.mark.parametrize("kind", tiny_encoders.KINDS)
+def test_packed_sentences_have_the_loss_and_gradients_of_the_same_ones_apart(kind: str, tmp_path: Path) -> None:
+    model = PretrainerConfig(encoder=tiny_encoders.config(kind))
+    tasks = [
+        get_task(MaskedLMConfig(model=model, train_data=data, validation_data=data))
+        for data in (text_data(tmp_path, pack_sequences=False), text_data(tmp_path, pack_sequences=True))
+    ]
+    apart, packed = (task.build_inputs(task.task_config.train_data).batch(0) for task in tasks)
+    assert len(apart["input_mask"]) == 8
+    assert len(packed["input_mask"]) == 4, "every sentence has a row of its own, which proves nothing"
+    assert packed["masked_lm_weights"].sum() == apart["masked_lm_weights"].sum() > 8
+    module = tasks[0].build_model()
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(params: Any, batch: Any) -> jax.Array:
+        return tasks[0].build_losses(batch, BoundModel(module, params=params)(batch)).compute()
+
+    # All of them random, so that a token would notice others that it must not see.
+    params = tiny_encoders.weights(module, apart)["params"]
+    (alone, gradients), (together, same) = loss(params, apart), loss(params, packed)
+    assert float(together) == pytest.approx(float(alone), rel=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), same, gradients)
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(gradients["masked_lm"]))
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradients["encoder"].get("pooler", {})))
 
 
 def test_what_does_not_fit_together_is_told_at_once_with_its_place() -> None:
