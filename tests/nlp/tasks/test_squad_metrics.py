@@ -1,4 +1,10 @@
-"""Scores of answers are those of the official scripts."""
+"""Scores of answers are those of the official scripts.
+
+`benchmarks/squad_goldens.py` recorded `tests/golden/squad_v2`.
+"""
+
+import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +17,8 @@ from trellis.nlp.tasks.squad_metrics import (
     f1_score,
     normalize_answer,
 )
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "squad_v2" / "golden.json"
 
 
 def asked(name: str, *answers: str) -> Question:
@@ -68,6 +76,14 @@ def test_the_best_threshold_of_many_is_what_trying_all_of_them_finds() -> None:
     ]
     assert best["best_exact"] == pytest.approx(max(scores["exact"] for scores in tried))
     assert best["best_f1"] == pytest.approx(max(scores["f1"] for scores in tried))
+
+
+def test_scores_of_version_2_are_those_of_the_official_algorithm() -> None:
+    recorded = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    questions = [asked(name, *answers) for name, answers in recorded["questions"].items()]
+    for case in recorded["cases"]:
+        expected = case.pop("scores")
+        assert evaluate_squad_v2(questions, **case) == pytest.approx(expected, rel=1e-12)
 
 
 def test_only_questions_with_a_prediction_count_in_version_2() -> None:
