@@ -196,6 +196,24 @@ def test_raw_rows_and_records_of_them_give_the_same_batches(tmp_path: Path, outp
         build_sentence_stream(params.replace(seq_length=12))
 
 
+@pytest.mark.parametrize(
+    ("label", "way_out"), [(2, "Set num_classes to 3"), (-1, "Count classes from 0 on")], ids=["beyond", "negative"]
+)
+def test_a_label_that_is_no_class_is_told_with_its_place_and_the_way_out(
+    tmp_path: Path, label: int, way_out: str
+) -> None:
+    params = sentence_config(tmp_path, is_training=False)
+    assert build_sentence_stream(params, n_classes=2).n_examples == 10
+    with (tmp_path / "train.tsv").open("a") as file:
+        file.write(f"{label}\tthe cat\ta dog\n")
+    said = (
+        f"task.validation_data.input_path: '.*train.tsv' has the label {label} in example 10, but there are 2 classes"
+    )
+    with pytest.raises(DataError, match=f"{said}.* {way_out}, or correct the label."):
+        build_sentence_stream(params, n_classes=2)
+    assert build_sentence_stream(params).n_examples == 11
+
+
 def test_tokens_are_kept_beside_the_file_and_serve_every_length(tmp_path: Path) -> None:
     params = sentence_config(tmp_path)
     build_sentence_stream(params)
@@ -212,8 +230,9 @@ def test_tokens_are_kept_beside_the_file_and_serve_every_length(tmp_path: Path) 
     [
         ({"text_fields": None}, ConfigError, "text_fields is None"),
         ({"vocab_file": ""}, ConfigError, "vocab_file is empty"),
-        ({"input_path": ""}, ConfigError, "SentencePredictionTextDataConfig.input_path is empty"),
-        ({"tfds_name": "glue/mrpc"}, ConfigError, "TensorFlow Datasets are not read"),
+        ({"input_path": ""}, ConfigError, "task.train_data.input_path is empty"),
+        ({"tfds_name": "glue/mrpc"}, ConfigError, "task.train_data.tfds_name is 'glue/mrpc', but TensorFlow Datasets"),
+        ({"tfds_name": "glue/mrpc", "is_training": False}, ConfigError, "task.validation_data.tfds_name=,task.validat"),
         ({"text_fields": ["premise"]}, DataError, "there is no column 'premise'"),
         ({"label_field": "label"}, DataError, "the label 'label' is missing"),
         ({"label_values": ["no", "yes"]}, DataError, "the label '1' is none of 'no', 'yes'"),

@@ -77,7 +77,7 @@ def test_ids_that_the_encoder_does_not_know_are_refused_before_the_first_step(mo
     batch = labelled(4, n_classes=2)
     batch["input_word_ids"][0, 0] = 40
     stream = ExampleStream(batch, batch_size=4)
-    monkeypatch.setattr(sentence_prediction, "build_sentence_stream", lambda *_: stream)
+    monkeypatch.setattr(sentence_prediction, "build_sentence_stream", lambda *_, **__: stream)
     task = get_task(config(2))
     with pytest.raises(DataError, match="has the token 40, but the encoder knows 40 tokens, from 0 on."):
         task.build_inputs(task.task_config.train_data)

@@ -1,5 +1,6 @@
 """The sentence-prediction task: classes and numbers, scores of the whole set, settings that do not go together."""
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -8,9 +9,10 @@ import pytest
 import scipy.stats
 import sklearn.metrics
 
+from tests.nlp.data.small_text import write_vocabulary
 from tests.nlp.tasks.small import LENGTH, bound, encoder, one_step, part_of, sequences, validated
-from trellis.errors import ConfigError
-from trellis.nlp.data import SentencePredictionDataConfig
+from trellis.errors import ConfigError, DataError
+from trellis.nlp.data import SentencePredictionDataConfig, SentencePredictionTextDataConfig
 from trellis.nlp.tasks import SentencePredictionConfig, SentencePredictionModelConfig
 from trellis.tasks import Task, get_task
 
@@ -99,6 +101,26 @@ def test_a_step_changes_the_head_and_the_encoder() -> None:
 def test_a_metric_that_does_not_fit_the_number_of_classes_is_refused(n_classes: int, metric: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         get_task(config(n_classes, metric=metric))
+
+
+def test_labels_beyond_the_classes_are_refused_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("label\ttext\n0\tthe cat\n2\ta dog\n")
+    data = SentencePredictionTextDataConfig(
+        input_path=str(tmp_path / "train.tsv"),
+        vocab_file=write_vocabulary(tmp_path / "vocab.txt"),
+        text_fields=["text"],
+        global_batch_size=1,
+        seq_length=LENGTH,
+    )
+    task = get_task(config(2, train_data=data))
+    with pytest.raises(DataError, match=r"has the label 2 in example 1.*\(task.model.num_classes\)"):
+        task.build_inputs(data)
+    assert get_task(config(3, train_data=data)).build_inputs(data).n_examples == 2
+    numbers = data.replace(label_type="float")
+    rated = get_task(config(1, metric="pearson_spearman_corr", train_data=numbers))
+    assert rated.build_inputs(numbers).n_examples == 2
+    with pytest.raises(ConfigError, match="task.train_data.label_values names 3 classes, but .* is 2"):
+        get_task(config(2, train_data=data.replace(label_values=["a", "b", "c"])))
 
 
 def _shares(logits: np.ndarray) -> np.ndarray:

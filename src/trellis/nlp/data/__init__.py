@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from trellis.nlp.data.sentence_stream import build_sentence_stream as build_sentence_stream
     from trellis.nlp.data.sentence_tasks import Split as Split
     from trellis.nlp.data.sentence_tasks import get_sentence_task as get_sentence_task
+    from trellis.nlp.data.stream_parts import data_place as data_place
     from trellis.nlp.data.tokenizer import SentencePieceTokenizer as SentencePieceTokenizer
     from trellis.nlp.data.tokenizer import Tokenizer as Tokenizer
     from trellis.nlp.data.tokenizer import WordPieceTokenizer as WordPieceTokenizer
@@ -52,6 +53,7 @@ __getattr__, __dir__, __all__ = door(
         "SentencePieceTokenizer": "tokenizer",
         "build_tokenizer": "tokenizer",
         "train_vocabulary": "vocabulary",
+        "data_place": "stream_parts",
         "build_pretraining_stream": "pretraining_stream",
         "build_sentence_stream": "sentence_stream",
         "build_question_stream": "question_stream",

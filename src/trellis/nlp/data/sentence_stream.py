@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import Columns, ExampleStream, Ragged
-from trellis.errors import ConfigError
+from trellis.data import Columns, DataConfig, ExampleStream, Ragged
+from trellis.errors import ConfigError, DataError
 from trellis.nlp.data.configs import SentencePredictionDataConfig, SentencePredictionTextDataConfig
 from trellis.nlp.data.sentence_data import read_sentences_columns
 from trellis.nlp.data.sentence_tasks import SentenceFields
 from trellis.nlp.data.sequences import Pairs, Specials, assemble, gather
-from trellis.nlp.data.stream_parts import example_stream, input_paths, read_features
+from trellis.nlp.data.stream_parts import RenamedColumns, data_place, example_stream, input_paths, read_features
 from trellis.nlp.data.tokenizer import build_tokenizer
 from trellis.tasks import InputContext
 
@@ -19,24 +19,21 @@ _DTYPES = {"int": np.int32, "float": np.float32}
 
 
 def build_sentence_stream(
-    params: SentencePredictionDataConfig | SentencePredictionTextDataConfig, context: InputContext | None = None
+    params: SentencePredictionDataConfig | SentencePredictionTextDataConfig,
+    context: InputContext | None = None,
+    *,
+    n_classes: int | None = None,
 ) -> ExampleStream:
     """Batches with `input_word_ids`, `input_mask`, `input_type_ids` and the label, by the name of its field.
 
     Text is tokenized once, and cut to `seq_length` when a batch is made.
+
+    Args:
+        n_classes: How many classes there are: a label that is none of them is refused. None takes any label.
     """
-    if isinstance(params, SentencePredictionTextDataConfig):
-        return example_stream(_read_text(params), params=params, context=context)
-    length = (params.seq_length,)
-    features: dict[str, Any] = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), (np.int32, length))
-    features[params.label_field] = (_DTYPES[params.label_type], ())
-    if params.include_example_id:
-        features["example_id"] = (np.int32, ())
-    text_config = "the experiments …/sentence_prediction_text"
-    examples = read_features(params, features=features, text_config=text_config)
-    if params.label_name is not None:
-        field, name = params.label_name
-        examples = examples.with_name(name, of=field)
+    examples = _read_text(params) if isinstance(params, SentencePredictionTextDataConfig) else _read_records(params)
+    if n_classes is not None:
+        _check_labels(examples.column(params.label_field), params, n_classes)
     return example_stream(examples, params=params, context=context)
 
 
@@ -54,6 +51,11 @@ class SentencePairs:
 
     def __len__(self) -> int:
         return len(self._rest)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """What all examples have under a name."""
+        column = next(column for column, named in self._names.items() if named == name)
+        return np.asarray(self._rest[column])
 
     def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
         """Gathers examples."""
@@ -74,6 +76,31 @@ class SentencePairs:
             "input_type_ids": made.types,
             **{name: rest[column] for column, name in self._names.items()},
         }
+
+
+def _read_records(params: SentencePredictionDataConfig) -> RenamedColumns:
+    length = (params.seq_length,)
+    features: dict[str, Any] = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), (np.int32, length))
+    features[params.label_field] = (_DTYPES[params.label_type], ())
+    if params.include_example_id:
+        features["example_id"] = (np.int32, ())
+    text_config = "the experiments …/sentence_prediction_text"
+    examples = read_features(params, features=features, text_config=text_config)
+    if params.label_name is None:
+        return examples
+    field, name = params.label_name
+    return examples.with_name(name, of=field)
+
+
+def _check_labels(labels: NDArray[Any], params: DataConfig, n_classes: int) -> None:
+    is_wrong = (labels < 0) | (labels >= n_classes)
+    if is_wrong.any():
+        first = int(is_wrong.argmax())
+        more = f"Set num_classes to {int(labels.max()) + 1}" if labels.min() >= 0 else "Count classes from 0 on"
+        raise DataError(
+            f"{data_place(params)}.input_path: {params.input_path!r} has the label {labels[first]} in example {first}, "
+            f"but there are {n_classes} classes, from 0 on (task.model.num_classes). {more}, or correct the label."
+        )
 
 
 def _read_text(params: SentencePredictionTextDataConfig) -> SentencePairs:

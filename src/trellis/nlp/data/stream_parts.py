@@ -27,19 +27,25 @@ SECOND_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
 
 def input_paths(params: DataConfig) -> list[str]:
     """The files of a config, as paths and patterns."""
+    place = data_place(params)
     if params.tfds_name:
         raise ConfigError(
-            f"tfds_name is {params.tfds_name!r}, but TensorFlow Datasets are not read. "
-            "Write the data to files, and name these in input_path."
+            f"{place}.tfds_name is {params.tfds_name!r}, but TensorFlow Datasets are not read. Write the data to "
+            f"files, and name these instead: --params_override={place}.tfds_name=,{place}.input_path=FILES"
         )
     given = params.input_path
     if isinstance(given, Mapping):
-        raise ConfigError(f"input_path has several sources ({', '.join(given)}), but this task reads one.")
+        raise ConfigError(f"{place}.input_path has several sources ({', '.join(given)}), but this task reads one.")
     parts = given.split(",") if isinstance(given, str) else given
     paths = [part.strip() for part in parts if part.strip()]
     if not paths:
-        raise ConfigError(f"{type(params).__name__}.input_path is empty. Name the files to read.")
+        raise ConfigError(f"{place}.input_path is empty. Name the files to read.")
     return paths
+
+
+def data_place(params: DataConfig) -> str:
+    """Where a config is in that of an experiment, to be named in errors."""
+    return f"task.{'train' if params.is_training else 'validation'}_data"
 
 
 def seed_of(params: DataConfig, context: InputContext | None) -> int:
@@ -89,6 +95,10 @@ class RenamedColumns:
 
     def __len__(self) -> int:
         return len(self._columns)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """What all examples have under a name."""
+        return np.asarray(self._columns[self._names[name]])
 
     def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
         """Gathers examples."""

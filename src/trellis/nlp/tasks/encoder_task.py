@@ -13,7 +13,7 @@ from trellis.bindings import bound
 from trellis.config import Problem, origin_of, raise_if_any
 from trellis.data import DataConfig, Stream
 from trellis.errors import DataError
-from trellis.nlp.data import Tokenizer
+from trellis.nlp.data import Tokenizer, data_place
 from trellis.nlp.models import EncoderConfig, build_encoder
 from trellis.nlp.tasks.predictions import Prediction
 from trellis.nlp.tasks.pretrained import check_is_local, read_encoder_config, read_pretrained
@@ -107,7 +107,7 @@ class EncoderTask(Task):
         most = int(np.max(stream.batch(0)["input_word_ids"]))
         if most >= self.vocab_size:
             raise DataError(
-                f"task.{'train' if params.is_training else 'validation'}_data.input_path: {params.input_path!r} has "
+                f"{data_place(params)}.input_path: {params.input_path!r} has "
                 f"the token {most}, but the encoder knows {self.vocab_size} tokens, from 0 on. Make the data with the "
                 f"vocabulary that the encoder has, or set the encoder's vocab_size to that of the vocabulary."
             )

@@ -41,6 +41,13 @@ class SentencePredictionTask(EncoderTask):
             said = f"is {metric}, but task.model.num_classes is {n_classes}."
             way_out = "pearson_spearman_corr goes with 1 class, f1 with 2, the others with 2 or more."
             yield self.problem("metric_type", said, way_out)
+        for side in ("train_data", "validation_data"):
+            names = getattr(self.task_config, side).as_dict().get("label_values")
+            if names and n_classes > 1 and len(names) != n_classes:
+                said = f"names {len(names)} classes, but task.model.num_classes is {n_classes}."
+                yield self.problem(
+                    f"{side}.label_values", said, f"Set task.model.num_classes={len(names)}, or name all."
+                )
 
     @property
     def is_regression(self) -> bool:
@@ -58,8 +65,9 @@ class SentencePredictionTask(EncoderTask):
         )
 
     def build_stream(self, params: Any, input_context: InputContext) -> Stream:
-        """Sentences or pairs with labels."""
-        return build_sentence_stream(params, input_context)
+        """Sentences or pairs with labels, none of which is beyond the classes."""
+        n_classes = None if self.is_regression else self.task_config.model.num_classes
+        return build_sentence_stream(params, input_context, n_classes=n_classes)
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Mean:
         """The cross-entropy or, in regression, the squared difference."""
