@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import flax.errors
+import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
@@ -69,7 +70,8 @@ def state_maker(
         variables = named if keep_names else plain
         return TrainState(jnp.int32(0), variables.pop("params", {}), variables, optimizer_state)
 
-    return make
+    # To learn the shapes and then to make the state takes one trace.
+    return jax.jit(make, inline=True)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,24 @@ def test_parts_of_a_batch_are_learned_from_as_the_whole(tmp_path: Path) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), whole.model_params, parts.model_params)
 
 
+def test_a_step_is_traced_once_for_all_that_a_run_makes_of_it(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    class Counted(small.SmallTask):
+        def train_step(self, inputs: Any, **options: Any) -> Any:
+            seen.append("train")
+            return super().train_step(inputs, **options)
+
+        def validation_step(self, inputs: Any, *rest: Any) -> Any:
+            seen.append("validation")
+            return super().validation_step(inputs, *rest)
+
+    params = small.params(10)
+    trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path, task=Counted(params.task))
+    # Checked before the first step, costed, compiled and run. The last batch of the validation is a short one.
+    assert (seen.count("train"), seen.count("validation")) == (1, 2)
+
+
 def test_a_step_of_ones_own_that_knows_no_parts_is_refused_with_some(tmp_path: Path) -> None:
     class Own(small.SmallTask):
         def train_step(self, inputs: Any, *, state: Any, model: Any, optimizer: Any, metrics: Any, keys: Any) -> Any:  # type: ignore[override]

@@ -11,7 +11,7 @@ from trellis.aliases import Array, Batch, Key, PyTree
 from trellis.data import Replay
 from trellis.loops.checkpoint import Checkpoint, Summary
 from trellis.loops.step import EvalTask, measuring_step
-from trellis.metrics import compute, merge
+from trellis.metrics import compute, merge, zeros
 from trellis.runtime import Placement, StepKeys, shardings_of
 
 _CALLS_IN_FLIGHT = 4  # few enough to bound memory; many collectives at once can also lock up virtual CPU devices
@@ -50,7 +50,7 @@ class EvalLoop:
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
         self._step = task.validation_step or measuring_step(task, (collections or {}).get("apply", ()))
         self._host_metrics = task.host_metrics
-        self._measure = jax.jit(self._measured)
+        self._measure = jax.jit(self._measured, out_shardings=(self._placement.replicated, None))
 
     def __call__(self, checkpoint: Checkpoint) -> Summary:
         """The checkpoint with the metrics of its model."""
@@ -59,9 +59,11 @@ class EvalLoop:
         totals = state = None
         in_flight: deque[Any] = deque()
         for index, batch in enumerate(self._batches):
-            placed = self._placement.put_any_batch(batch)
-            totals, outputs = self._measure(totals, held, placed, self._root, index)
-            in_flight.append((totals, outputs))
+            given = (held, self._placement.put_any_batch(batch), self._root, index)
+            if totals is None:  # from zeros on, so that the first batch needs no program of its own
+                totals = self._placement.put_state(zeros(jax.eval_shape(self._measured, None, *given)[0]))
+            in_flight.append(self._measure(totals, *given))
+            totals = in_flight[-1][0]
             if len(in_flight) > _CALLS_IN_FLIGHT:
                 state = self._aggregate(state, in_flight.popleft())
         state = reduce(self._aggregate, in_flight, state)

@@ -85,9 +85,7 @@ def supervised_step(
     task: TrainTask, rng_names: Sequence[str], mutable: Sequence[str], around: Callable[[Apply], Apply]
 ) -> TrainStep:
     """The training step of a task that is given by its model, loss and optimizer; `around` it what devices need."""
-    assert task.apply is not None
-    assert task.loss is not None
-    assert task.optimizer is not None
+    assert task.apply is not None and task.loss is not None and task.optimizer is not None
     forward = Forward(around(task.apply), {"loss": task.loss, **task.metrics}, mutable)
     optimizer = task.optimizer
 

@@ -83,8 +83,8 @@ class TrainLoop:
         make = state_maker(target, optimizer=task.optimizer, keep_names=True)
         shapes = self._placement.shapes(make, rngs, *inputs)
         mutable = mutable_names(shapes.model_state, mutable_collections)
-        around = self._placement.gathering(shapes)
-        self._train_step = task.train_step or supervised_step(task, rng_names["apply"], mutable, around)
+        step = task.train_step or supervised_step(task, rng_names["apply"], mutable, self._placement.gathering(shapes))
+        self._train_step = jax.jit(step, inline=True)  # so that it is traced once, whatever it is part of
         self._fused = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps)
         totals = jax.eval_shape(self._seen_in_step, shapes, sample, self._root)[1]
         packed, self._packing = pack(zeros(totals))

@@ -34,6 +34,7 @@ def into_collection(key: Key, labels: Sequence[str]) -> dict[str, Key]:
     return dict(zip(labels, jax.random.split(key, len(labels)), strict=True)) if labels else {}
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StepKeys:
     """The keys of one step: `keys[name]` depends on the root key, the step and the name, and on nothing else."""

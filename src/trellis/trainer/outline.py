@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from trellis.aliases import Batch, PyTree
@@ -38,20 +38,25 @@ class Outline:
     model: Model
     checkpoint: Checkpoint
     """What a checkpoint file will hold."""
-    outputs: PyTree
-    """Of the model; None if the task calls its model in a way of its own."""
+    trace_outputs: Callable[[], PyTree]
     train: Side | None
     validation: Side | None
     n_steps: int
     """The step at which it ends; in a progressive training, its stage."""
     placement: Placement
 
+    @cached_property
+    def outputs(self) -> PyTree:
+        """Of the model; None if the task calls its model in a way of its own."""
+        return self.trace_outputs()
+
 
 @dataclass(frozen=True)
 class Tracer:
     """Evaluates the parts of a run abstractly; an error says what was being traced, and on what batch."""
 
-    checkpoint: Checkpoint
+    state: TrainState
+    """Its shapes."""
     keys: StepKeys
 
     def trace_model(self, model: Model, peeked: Peeked | None, *, task: Task) -> PyTree:
@@ -64,7 +69,7 @@ class Tracer:
             return BoundModel(model, params=params, model_state=model_state)(split_batch(batch)[0])
 
         with _tracing("the model", batch):
-            return jax.eval_shape(outputs, self.checkpoint.model_params, self.checkpoint.model_state)
+            return jax.eval_shape(outputs, self.state.params, self.state.model_state)
 
     def trace_train_step(
         self, step: Callable[[TrainState, Batch, StepKeys], tuple[TrainState, StepOutput]], peeked: Peeked | None
@@ -72,15 +77,14 @@ class Tracer:
         """The training side; an error if the loss is no scalar."""
         if peeked is None:
             return None
-        (batch, data), held = peeked, self.checkpoint
-        state = TrainState(jnp.int32(0), held.model_params, held.model_state, held.optimizer_state)
+        batch, data = peeked
 
         def measured(state: TrainState) -> dict[str, Metric]:
-            _, output = step(state, batch, self.keys)
+            _, output = step(state, batch, StepKeys(self.keys.root, state.step))
             return {"loss": as_metric(output.loss, batch_size(batch), "The loss"), **output.metrics}
 
         with _tracing("a training step", batch):
-            return Side(data, batch, tuple(jax.eval_shape(measured, state)))
+            return Side(data, batch, tuple(jax.eval_shape(measured, self.state)))
 
     def trace_validation_step(
         self,
@@ -96,7 +100,7 @@ class Tracer:
             return step(params, model_state, batch, self.keys)[0]
 
         with _tracing("a validation step", batch):
-            names = jax.eval_shape(measured, self.checkpoint.model_params, self.checkpoint.model_state)
+            names = jax.eval_shape(measured, self.state.params, self.state.model_state)
             return Side(data, batch, tuple(names))
 
 

@@ -27,7 +27,7 @@ from trellis.metrics import Metric
 from trellis.model import StepOutput, TrainState, state_maker
 from trellis.optimizers import build_schedule
 from trellis.runtime import RuntimeConfig, StepKeys, build_placement, finish_saves, print_line
-from trellis.tasks import BoundModel, Model, Task, bind, lasting_init
+from trellis.tasks import BoundModel, Task, bind, lasting_init
 from trellis.trainer.computing_model import computing_model
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
@@ -85,11 +85,13 @@ class Trainer:
         )
         self._evaluates, self._extensions, self._save_summary = evaluate, tuple(extensions), save_summary
         self._placement = build_placement(self.runtime)
-        self._root = jax.random.key(self.runtime.seed)
+        self._root = self._placement.put_state(jax.random.key(self.runtime.seed))
         self._skipped = SkippedData(self.model_dir)
         self._reader = CheckpointFileReader(
             dir=self.model_dir, target=lasting_init(self.model), after=self._stage.start_step or -1
         )
+        # So that the outline and what the loops make of a step trace it once.
+        self._validation_step = jax.jit(self._validate, inline=True)
         self._make_state = state_maker(self._reader.target, optimizer=self.optimizer, keep_names=True)
         check_task(task, config=config)
 
@@ -153,12 +155,12 @@ class Trainer:
         """What a run holds and computes, by abstract evaluation; a side that it does without is left out."""
         train = self._peek("_train_data") if trains else None
         validation = self._peek("_validation_data") if evaluates else None
-        tracer = Tracer(self._template, StepKeys(self._root, self._stage.start_step))
+        tracer = Tracer(self._shapes, StepKeys(self._root, self._stage.start_step))
         return Outline(
             model=self.model,
             checkpoint=self._template,
-            outputs=tracer.trace_model(self._model, train or validation, task=self.task),
-            train=tracer.trace_train_step(partial(self._step, self._training_model), train),
+            trace_outputs=partial(tracer.trace_model, self._model, train or validation, task=self.task),
+            train=tracer.trace_train_step(self._train_step, train),
             validation=tracer.trace_validation_step(self._validation_step, validation),
             n_steps=self.config.train_steps,
             placement=self._placement,
@@ -204,7 +206,7 @@ class Trainer:
             task=TrainTask(
                 data=self._skipped.applied_to(self._train_data),
                 optimizer=self.optimizer,
-                train_step=partial(self._step, self._training_model),
+                train_step=self._train_step,
             ),
             rnkey=self._root,
             n_steps=config.train_steps,
@@ -241,24 +243,20 @@ class Trainer:
         left_out = f"past the {error.step - step} batches since"
         print_line(f"{error} Recovery {n_trials + 1} of {most}: back to step {step}, {left_out}.")
 
-    def _step(self, model: Model, state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
+    @cached_property
+    def _train_step(self) -> Any:
+        model = computing_model(self.model, runtime=self.runtime, placement=self._placement, shapes=self._shapes)
         # A task's own step need not know of parts if there are none.
         parts = {"n_microbatches": self.config.n_microbatches} if self.config.n_microbatches != 1 else {}
-        return self.task.train_step(
-            batch,
-            state=state,
-            model=model,
-            optimizer=self.optimizer,
-            metrics=self.task.build_metrics(training=True),
-            keys=keys,
-            **parts,
-        )
 
-    @cached_property
-    def _training_model(self) -> Model:
-        return computing_model(self.model, runtime=self.runtime, placement=self._placement, shapes=self._shapes)
+        def step(state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
+            metrics = self.task.build_metrics(training=True)
+            options = {"model": model, "optimizer": self.optimizer, "metrics": metrics, "keys": keys, **parts}
+            return self.task.train_step(batch, state=state, **options)
 
-    def _validation_step(
+        return jax.jit(step, inline=True)
+
+    def _validate(
         self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys
     ) -> tuple[dict[str, Metric], dict[str, Any]]:
         model = BoundModel(self._model, params=params, model_state=model_state)
