@@ -37,11 +37,14 @@ def run(job: Job) -> dict[str, float]:
     )
     label = params.task.train_data.as_dict().get("label_field")
     transformers.set_seed(job.seed)
+    # In float32 whatever the file holds, as on the other side: AdamW on weights of float16 learns nothing.
     if job.task == "SQuAD":
-        model = transformers.BertForQuestionAnswering.from_pretrained(job.weights)
+        model = transformers.BertForQuestionAnswering.from_pretrained(job.weights, dtype=torch.float32)
     else:
         n_classes = params.task.model.num_classes
-        model = transformers.BertForSequenceClassification.from_pretrained(job.weights, num_labels=n_classes)
+        model = transformers.BertForSequenceClassification.from_pretrained(
+            job.weights, num_labels=n_classes, dtype=torch.float32
+        )
     rate = params.trainer.optimizer_config.learning_rate.polynomial.initial_learning_rate
     size = params.task.train_data.global_batch_size
     n_steps = max(1, int(len(train["input_mask"]) // size * params.trainer.train_epochs))
@@ -65,7 +68,8 @@ def run(job: Job) -> dict[str, float]:
             disable_tqdm=True,
             seed=job.seed,
         )
-        trainer = transformers.Trainer(model=model, args=arguments, train_dataset=Rows(train, label))
+        rows = Rows(train, label)
+        trainer = transformers.Trainer(model=model, args=arguments, train_dataset=rows, data_collator=pad_by_batch)
         begun = time.perf_counter()
         trainer.train()
         trained = time.perf_counter()
@@ -73,9 +77,19 @@ def run(job: Job) -> dict[str, float]:
     return {
         "score": score(job, params, logits, validation),
         "train_seconds": trained - begun,
+        "compile_seconds": 0.0,
         "seconds": time.perf_counter() - started,
         "n_steps": n_steps,
     }
+
+
+def pad_by_batch(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """A batch as long as its longest row: the faster way of this trainer, with the same results."""
+    import torch
+
+    batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    length = int(batch["attention_mask"].sum(dim=-1).max())
+    return {name: array[:, :length] if array.ndim > 1 else array for name, array in batch.items()}
 
 
 def predict(model: Any, rows: "Rows", *, batch_size: int = 64) -> Any:

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-BATCH_SIZE, N_EPOCHS, LEARNING_RATE = 32, 3, 3e-5
-QUESTION_BATCH_SIZE, N_QUESTION_EPOCHS, QUESTION_LEARNING_RATE = 16, 2, 5e-5
+BATCH_SIZE, QUESTION_BATCH_SIZE, LEARNING_RATE = 32, 16, 1e-4
 WARMUP_SHARE, WEIGHT_DECAY, EPSILON, CLIP_NORM = 0.1, 0.01, 1e-7, 1.0
 LENGTH, QUESTION_LENGTH = 128, 384
 
@@ -33,15 +32,16 @@ class TaskSettings:
     validation_file: str
     yaml_file: str
     metric: str
+    n_epochs: int
     scale: float = 100.0
 
 
 TASKS = {
-    "MRPC": TaskSettings("glue/MRPC/train.tsv", "glue/MRPC/dev.tsv", "glue_mrpc_text.yaml", "f1"),
-    "SST-2": TaskSettings("glue/SST-2/train.tsv", "glue/SST-2/dev.tsv", "glue_sst2_text.yaml", "cls_accuracy"),
-    "CoLA": TaskSettings("glue/CoLA/train.tsv", "glue/CoLA/dev.tsv", "glue_cola_text.yaml", "matthews_corrcoef"),
-    "RTE": TaskSettings("glue/RTE/train.tsv", "glue/RTE/dev.tsv", "glue_rte_text.yaml", "cls_accuracy"),
-    "SQuAD": TaskSettings("squad/train-v1.1-subset44.json", "squad/dev-v1.1.json", "squad_v1.yaml", "final_f1", 1.0),
+    "MRPC": TaskSettings("glue/MRPC/train.tsv", "glue/MRPC/dev.tsv", "glue_mrpc_text.yaml", "f1", 5),
+    "RTE": TaskSettings("glue/RTE/train.tsv", "glue/RTE/dev.tsv", "glue_rte_text.yaml", "cls_accuracy", 5),
+    "CoLA": TaskSettings("glue/CoLA/train.tsv", "glue/CoLA/dev.tsv", "glue_cola_text.yaml", "matthews_corrcoef", 3),
+    "SQuAD": TaskSettings("squad/train-v1.1-subset44.json", "squad/dev-v1.1.json", "squad_v1.yaml", "final_f1", 2, 1.0),
+    "SST-2": TaskSettings("glue/SST-2/train.tsv", "glue/SST-2/dev.tsv", "glue_sst2_text.yaml", "cls_accuracy", 1),
 }
 
 
@@ -51,7 +51,6 @@ def resolve_params(job: Job) -> Any:
     from trellis.experiments import resolve
 
     task, is_question = TASKS[job.task], job.task == "SQuAD"
-    rate = QUESTION_LEARNING_RATE if is_question else LEARNING_RATE
     size = QUESTION_BATCH_SIZE if is_question else BATCH_SIZE
     settings = {
         "task.hub_module_url": job.weights,
@@ -62,11 +61,11 @@ def resolve_params(job: Job) -> Any:
         "task.train_data.seq_length": QUESTION_LENGTH if is_question else LENGTH,
         "task.validation_data.seq_length": QUESTION_LENGTH if is_question else LENGTH,
         "trainer.train_steps": 0,
-        "trainer.train_epochs": N_QUESTION_EPOCHS if is_question else N_EPOCHS,
+        "trainer.train_epochs": task.n_epochs,
         "trainer.validation_steps": -1,
         "trainer.best_checkpoint_export_subdir": "''",
         "trainer.optimizer_config.optimizer.adamw.epsilon": EPSILON,
-        "trainer.optimizer_config.learning_rate.polynomial.initial_learning_rate": rate,
+        "trainer.optimizer_config.learning_rate.polynomial.initial_learning_rate": LEARNING_RATE,
         "trainer.optimizer_config.learning_rate.polynomial.decay_steps": "null",
         "trainer.optimizer_config.warmup.polynomial.warmup_steps": "null",
         "runtime.seed": job.seed,

@@ -11,10 +11,16 @@ from finetuning_settings import TASKS, Job, build_arrays, resolve_params
 
 def run(job: Job) -> dict[str, float]:
     """Trains and evaluates once; the seconds are those of training, compilation included, then of everything."""
+    import jax
+
     import trellis
     from trellis.experiments import derive_lengths
     from trellis.tasks import get_task
 
+    compiling: list[float] = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, seconds, **_: compiling.append(seconds) if name.startswith("/jax/core/compile/") else None
+    )
     started = time.perf_counter()
     params = resolve_params(job)
     task = get_task(params.task)
@@ -32,14 +38,16 @@ def run(job: Job) -> dict[str, float]:
             evaluate=False,
             save_summary=False,
         )
+        compiling.clear()
         begun = time.perf_counter()
         last = trainer.train()
-        trained = time.perf_counter()
+        trained, compile_seconds = time.perf_counter(), sum(compiling)
         values = trainer.evaluate(last).metrics["eval"]
     metric = TASKS[job.task]
     return {
         "score": values[metric.metric] * metric.scale,
         "train_seconds": trained - begun,
+        "compile_seconds": compile_seconds,
         "seconds": time.perf_counter() - started,
         "n_steps": n_steps,
     }

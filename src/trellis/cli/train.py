@@ -61,7 +61,10 @@ def train(flags: argparse.Namespace) -> None:
 def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -> dict[str, float]:
     # JAX is loaded here, when all that can be known without it is known to be right.
     from trellis.experiments import prepare_experiment
+    from trellis.runtime import keep_programs
 
+    if (kept := keep_programs()) is not None:
+        print(f"Compiled programs are kept in {kept} for runs to come.", flush=True)
     with gin_bindings(flags) as write_operative_config:
         run = bound(prepare_experiment)(
             params, mode=flags.mode, model_dir=directory, pretrain_steps=flags.pretrain_steps

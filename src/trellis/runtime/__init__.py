@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trellis.runtime.mesh import build_placement as build_placement
     from trellis.runtime.mesh import shardings_of as shardings_of
     from trellis.runtime.precision import Precision as Precision
+    from trellis.runtime.program_cache import keep_programs as keep_programs
     from trellis.runtime.random import StepKeys as StepKeys
     from trellis.runtime.requirements import runtime_problems as runtime_problems
     from trellis.runtime.session import Attachable as Attachable
@@ -45,6 +46,7 @@ __getattr__, __dir__, __all__ = door(
         "describe_size": "console",
         "describe_weights": "console",
         "finish_saves": "session",
+        "keep_programs": "program_cache",
         "print_line": "console",
         "random": "random",
     },

@@ -15,6 +15,7 @@ from trellis.batch import batch_size
 from trellis.config import raise_if_any
 from trellis.errors import ArgumentError, DataError
 from trellis.model import Apply, TrainState
+from trellis.runtime.by_parts import run_by_parts
 from trellis.runtime.configs import RuntimeConfig
 from trellis.runtime.requirements import ONE_DEVICE, runtime_problems
 
@@ -109,7 +110,15 @@ class Placement:
         Args:
             like: Its `shapes`.
         """
-        state = jax.jit(lambda *given: nn.meta.unbox(make(*given)), out_shardings=shardings_of(like))(*given)
+
+        def unboxed(*given: Any) -> PyTree:
+            return nn.meta.unbox(make(*given))
+
+        if self._sizes["fsdp"] * self._sizes["model"] == 1:
+            state = run_by_parts(unboxed, *given)
+        else:
+            # Compiled as one, so that no device ever holds more than its share.
+            state = jax.jit(unboxed, out_shardings=shardings_of(like))(*given)
         # A function may return arrays that it was not the one to make.
         return self.put_state(state, like=like)
 
