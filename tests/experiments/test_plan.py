@@ -67,6 +67,12 @@ def test_a_plan_tells_what_the_run_is_made_of_and_writes_nothing(tmp_path: Path)
     assert lines_of(report, "No effect") == ["runtime.enable_xla (--set): JAX compiles every step"]
 
 
+def test_a_plan_tells_that_a_task_brings_parameters_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small.SmallTask, "initialize", lambda self, model: model.variables)
+    report, _ = planned(small.params(5), tmp_path)
+    assert lines_of(report, "Start") == ["step 0, with parameters from SmallTask.initialize"]
+
+
 def test_averages_are_counted_apart_from_the_rest_of_the_optimizer(tmp_path: Path) -> None:
     params = small.params(optimizer_config={"ema": {"average_decay": 0.9}})
     report, _ = planned(params, tmp_path)

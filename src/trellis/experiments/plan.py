@@ -18,7 +18,7 @@ from trellis.experiments.preflight import Preflight, n_batches, warm_start_probl
 from trellis.experiments.requirements import evaluates, mode_problems, trains
 from trellis.experiments.resources import n_bytes, size_text
 from trellis.optimizers import WHOLE_RUN, build_schedule
-from trellis.tasks import get_task
+from trellis.tasks import Task, get_task
 from trellis.trainer import Side, describe_arrays, metric_name
 
 _LABEL_WIDTH = 11
@@ -174,7 +174,9 @@ def _start(run: Preflight) -> Iterator[str]:
         word = "resumes from" if trains(run.mode) else "evaluates"
         yield f"{word} {run.resumes_from}{', not from task.init_checkpoint' if given else ''}"
     elif trains(run.mode):
-        yield f"step 0, with parameters from {given}" if given else "step 0, with new parameters"
+        task = type(run.trainer.task)
+        source = given or ("" if task.initialize is Task.initialize else f"{task.__name__}.initialize")
+        yield f"step 0, with parameters from {source}" if source else "step 0, with new parameters"
 
 
 def _chosen(run: Preflight) -> Iterator[str]:

@@ -15,7 +15,7 @@ from trellis.nlp.data.next_sentences import Pairing, PlannedPairs, read_plan, wr
 from trellis.nlp.data.packing import pack, pack_masked
 from trellis.nlp.data.pretraining_data import build_masking
 from trellis.nlp.data.sequences import Pairs, Sequences, Specials, assemble, gather
-from trellis.nlp.data.stream_parts import example_stream, input_paths, read_features, seed_of
+from trellis.nlp.data.stream_parts import check_vocabulary, example_stream, input_paths, read_features, seed_of
 from trellis.nlp.data.tokenizer import build_tokenizer
 from trellis.nlp.data.workers import n_useful_workers
 from trellis.tasks import InputContext
@@ -165,8 +165,7 @@ def _packed(planned: PlannedPairs, masking: Masking, seq_length: int) -> Ragged:
 
 
 def _check_text(params: BertPretrainTextDataConfig) -> None:
-    if not params.vocab_file_path:
-        raise ConfigError(f"vocab_file_path is empty. Name the vocabulary to tokenize {params.input_path} with.")
+    check_vocabulary(params, params.vocab_file_path, field="vocab_file_path")
     if params.pack_sequences and params.use_next_sentence_label:
         raise ConfigError(
             "pack_sequences and use_next_sentence_label are both true, but a row has one label only. "

@@ -10,7 +10,7 @@ from trellis.errors import ConfigError
 from trellis.nlp.data.configs import QADataConfig
 from trellis.nlp.data.question_data import Windows, question_features, read_question_columns
 from trellis.nlp.data.questions import Question, Skipped, read_questions
-from trellis.nlp.data.stream_parts import SECOND_NAMES, example_stream, input_paths, read_features
+from trellis.nlp.data.stream_parts import SECOND_NAMES, check_vocabulary, example_stream, input_paths, read_features
 from trellis.nlp.data.tokenizer import Tokenizer, build_tokenizer
 from trellis.runtime import print_line
 from trellis.tasks import InputContext
@@ -62,8 +62,7 @@ def reads_questions(params: QADataConfig) -> bool:
 
 def question_tokenizer(params: QADataConfig) -> Tokenizer:
     """The tokenizer that a config names."""
-    if not params.vocab_file:
-        raise ConfigError(f"vocab_file is empty. Name the vocabulary to tokenize {params.input_path} with.")
+    check_vocabulary(params, params.vocab_file, field="vocab_file")
     return build_tokenizer(params.vocab_file, tokenization=params.tokenization, lower_case=params.do_lower_case)
 
 

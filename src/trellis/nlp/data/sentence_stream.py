@@ -11,7 +11,14 @@ from trellis.nlp.data.configs import SentencePredictionDataConfig, SentencePredi
 from trellis.nlp.data.sentence_data import read_sentences_columns
 from trellis.nlp.data.sentence_tasks import SentenceFields
 from trellis.nlp.data.sequences import Pairs, Specials, assemble, gather
-from trellis.nlp.data.stream_parts import RenamedColumns, data_place, example_stream, input_paths, read_features
+from trellis.nlp.data.stream_parts import (
+    RenamedColumns,
+    check_vocabulary,
+    data_place,
+    example_stream,
+    input_paths,
+    read_features,
+)
 from trellis.nlp.data.tokenizer import build_tokenizer
 from trellis.tasks import InputContext
 
@@ -108,8 +115,7 @@ def _read_text(params: SentencePredictionTextDataConfig) -> SentencePairs:
         raise ConfigError(f"text_fields is {params.text_fields}. Name the column with the text, or two for pairs.")
     if params.preprocessing_hub_module_url:
         raise ConfigError("preprocessing_hub_module_url has no meaning here: give the vocabulary as vocab_file.")
-    if not params.vocab_file:
-        raise ConfigError(f"vocab_file is empty. Name the vocabulary to tokenize {params.input_path} with.")
+    check_vocabulary(params, params.vocab_file, field="vocab_file")
     tokenizer = build_tokenizer(params.vocab_file, tokenization=params.tokenization, lower_case=params.lower_case)
     fields = SentenceFields(
         texts=list(params.text_fields),

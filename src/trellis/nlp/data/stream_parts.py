@@ -48,6 +48,15 @@ def data_place(params: DataConfig) -> str:
     return f"task.{'train' if params.is_training else 'validation'}_data"
 
 
+def check_vocabulary(params: DataConfig, vocab_file: str, *, field: str) -> None:
+    """Raises an error if text comes without a vocabulary."""
+    if not vocab_file:
+        raise ConfigError(
+            f"{data_place(params)}.{field} is empty, and with the weights lies neither vocab.txt nor spiece.model. "
+            f"Name the vocabulary to tokenize {params.input_path} with."
+        )
+
+
 def seed_of(params: DataConfig, context: InputContext | None) -> int:
     """The seed of a stream: the config's own, or else that of the run."""
     return (context or InputContext()).seed if params.seed is None else params.seed
