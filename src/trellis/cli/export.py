@@ -1,6 +1,7 @@
 """`trellis export`: the model of a run, to be served."""
 
 import argparse
+import shlex
 from pathlib import Path
 
 from trellis.cli.experiment_flags import add_experiment_flags, resolved
@@ -25,7 +26,7 @@ def add_flags(parser: Parser) -> None:
     parser.add_argument("--model_dir", action=Once, required=True, metavar="DIR", help="where the run was written")
     where = "where to write the served model: a directory that is not there yet, or empty"
     parser.add_argument("--output_dir", action=Once, required=True, metavar="DIR", help=where)
-    which = "a checkpoint file, such as runs/digits/best/highest_…; the default is the newest in --model_dir"
+    which = "a checkpoint file of the run; the default is the best one if it keeps that, or else the newest"
     parser.add_argument("--checkpoint_file", action=Once, metavar="DIR", help=which)
     size = "the size of the batches that it takes; the default is any"
     parser.add_argument("--batch_size", action=Once, type=int, metavar="N", help=size)
@@ -62,3 +63,6 @@ def export(flags: argparse.Namespace) -> None:
     print("\n".join(f"  {signature!r}" for signature in model.signatures.values()))
     print(f"Written to:  {written}")
     print(f'To use it:   model = trellis.load_model("{written}")')
+    if "text" in model.manifest.metadata:
+        unknown = "" if model.files else " --vocab_file=FILE  (its data came as ids, so it knows no vocabulary)"
+        print(f"To ask it:   trellis predict --model_dir={shlex.quote(str(written))}{unknown}")

@@ -11,7 +11,7 @@ from trellis.errors import ArgumentError
 from trellis.executor import FnArgs
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.experiment_modules import register_experiments
-from trellis.experiments.export import export_experiment
+from trellis.experiments.export import best_of_run, export_experiment
 from trellis.experiments.modes import run_experiment
 from trellis.experiments.overrides import resolve
 from trellis.experiments.requirements import check_mode
@@ -109,9 +109,7 @@ def _listed(given: str | Sequence[str] | None) -> list[str]:
 
 def _publish(params: ExperimentConfig, model_dir: Path, serving_dir: Path) -> None:
     """Exports the model of the best checkpoint file, or else of the newest; the file and its config go along."""
-    subdir = params.trainer.best_checkpoint_export_subdir
-    best = sorted((model_dir / subdir).glob("*est_*_[0-9]*")) if subdir else []
-    source = best[-1] if best else newest_file(model_dir)
+    source = best_of_run(params, model_dir) or newest_file(model_dir)
     assert source is not None  # a run that trains leaves the checkpoint of its last step
     export_experiment(params, model_dir=model_dir, output_dir=serving_dir, checkpoint_file=source)
     shutil.copytree(source, serving_dir / _CHECKPOINT)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from trellis.serving.load import LoadedModel as LoadedModel
     from trellis.serving.load import LoadedSignature as LoadedSignature
     from trellis.serving.load import load_model as load_model
+    from trellis.serving.manifest import find_served_model as find_served_model
 
 __getattr__, __dir__, __all__ = door(
     __name__,
@@ -21,6 +22,7 @@ __getattr__, __dir__, __all__ = door(
         "ServingFunction": "export",
         "PLATFORMS": "export",
         "load_model": "load",
+        "find_served_model": "manifest",
         "LoadedModel": "load",
         "LoadedSignature": "load",
     },

@@ -25,7 +25,7 @@ def export_task(
     """Writes what `load_model` answers from: the task's serving functions with a model, and its files.
 
     Args:
-        inputs: As the functions take them; only shapes and dtypes count.
+        inputs: As `inference_step` takes them; only shapes and dtypes count.
         metadata: What to tell of the model, beside the names of the task and the model.
         batch_size: The default is any.
         platforms: The default is every one that JAX can export the model for.
@@ -33,6 +33,7 @@ def export_task(
     Example:
         export_task(task, model=trainer.bound_model(checkpoint), inputs=images, output_dir="served/digits")
     """
+    inputs = task.serving_inputs(inputs)
     return export_model(
         output_dir,
         variables=dict(model.variables),
@@ -40,7 +41,12 @@ def export_task(
             name: Signature(_with_variables(step, model), inputs) for name, step in task.serving_functions().items()
         },
         files=task.serving_files(),
-        metadata={"task": task.name, "model": type(model.model).__name__, **(metadata or {})},
+        metadata={
+            "task": task.name,
+            "model": type(model.model).__name__,
+            **task.serving_metadata(),
+            **(metadata or {}),
+        },
         batch_size=batch_size,
         platforms=platforms,
     )

@@ -28,7 +28,7 @@ from trellis.model import StepOutput, TrainState, state_maker
 from trellis.optimizers import build_schedule
 from trellis.runtime import RuntimeConfig, StepKeys, build_placement, finish_saves, print_line
 from trellis.tasks import BoundModel, Model, Task, bind, lasting_init
-from trellis.trainer.computing_model import computing_model
+from trellis.trainer.computation import computing_model
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
     Evaluation,
