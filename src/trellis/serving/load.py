@@ -12,8 +12,8 @@ from jax import export
 from trellis.aliases import PyTree
 from trellis.errors import ArgumentError, DataError, MissingPackageError, ServedModelError
 from trellis.serving.export import input_names, inputs_structure, path_name
+from trellis.serving.formats import FILES_OF
 from trellis.serving.manifest import (
-    FILES,
     PARAMETERS,
     ArraySpec,
     Manifest,
@@ -84,10 +84,9 @@ class LoadedModel:
     def __init__(self, directory: Path, *, manifest: Manifest, signatures: Mapping[str, LoadedSignature]) -> None:
         self.manifest = manifest
         self.signatures = signatures
+        prefix = f"{FILES_OF['jax_export']}/"
         self.files = {
-            name.removeprefix(f"{FILES}/"): directory / name
-            for name in manifest.checksums
-            if name.startswith(f"{FILES}/")
+            name.removeprefix(prefix): directory / name for name in manifest.checksums if name.startswith(prefix)
         }
 
     def __call__(self, inputs: PyTree, *, signature: str | None = None) -> PyTree:

@@ -13,7 +13,6 @@ from trellis.executor import serving_model_dir
 
 MANIFEST = "manifest.json"
 PARAMETERS = "parameters.safetensors"
-FILES = "files"
 FORMAT, VERSION = "trellis.served_model", 1
 BATCH = "batch"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trellis.aliases import JSON, PyTree
-from trellis.serving import ServingFunction, Signature, export_model
+from trellis.serving import Format, ServingFunction, Signature, export_model
 from trellis.tasks.bound_model import BoundModel
 from trellis.tasks.models import InferenceStep
 from trellis.tasks.task import Task
@@ -21,6 +21,7 @@ def export_task(
     metadata: Mapping[str, JSON] | None = None,
     batch_size: int | None = None,
     platforms: Sequence[str] | None = None,
+    format: Format = "jax_export",
 ) -> Path:
     """Writes what `load_model` answers from: the task's serving functions with a model, and its files.
 
@@ -29,6 +30,7 @@ def export_task(
         metadata: What to tell of the model, beside the names of the task and the model.
         batch_size: The default is any.
         platforms: The default is every one that JAX can export the model for.
+        format: `saved_model` is for TensorFlow.
 
     Example:
         export_task(task, model=trainer.bound_model(checkpoint), inputs=images, output_dir="served/digits")
@@ -49,6 +51,7 @@ def export_task(
         },
         batch_size=batch_size,
         platforms=platforms,
+        format=format,
     )
 
 
