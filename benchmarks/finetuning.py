@@ -41,8 +41,8 @@ def report(found: Sequence[dict[str, Any]], *, machine: str) -> str:
     lines = [
         "# Fine-tuning\n",
         f"Made by `python benchmarks/finetuning.py` on {machine}.\n",
-        f"Means of {n_seeds} seeds with their standard deviations. Seconds of training: of the first seed, which fills\n"
-        "the compilation cache, and the mean of the others.\n",
+        f"Means of {n_seeds} seeds with their standard deviations. Seconds of training: the first seed's, filling the",
+        "compilation cache, and the mean of the others'.\n",
         "| task | score | " + " | ".join(f"{side} | first, s | others, s" for side in SIDES) + " |",
         "|---|---|" + "---|---|---|" * len(SIDES),
     ]

@@ -24,6 +24,11 @@ def batch_size(batch: Batch) -> int:
     return int(next(iter(sizes.values())) or 0)
 
 
+def batch_sides(batch: Batch) -> tuple[Any, Any]:
+    """The inputs of a batch and its labels: a pair, or a mapping that plays both roles."""
+    return batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, batch)
+
+
 def split_batch(batch: Batch) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """A batch as the arguments of a model and those of a loss: `((x, …), (y, …))`.
 

@@ -11,7 +11,8 @@ from tests.cli.command import trellis_without_jax
     ("flags", "said"),
     [
         ([], "--model_dir is missing."),
-        (["--model_dir=nowhere", "--text=a"], "There is no `nowhere/params.yaml`. Give the model_dir of a run"),
+        (["--model_dir=nowhere", "--text=a"], "--model_dir: `nowhere` does not exist. Give the directory of a run"),
+        (["--model_dir=.", "--text=a"], "--model_dir: `.` holds run. Give the directory of a run, which has a"),
         (["--model_dir=.", "--text=a", "--input_file=b"], "--text and --input_file are both given. Give one of them."),
         (["--model_dir=.", "--input_file=no.tsv"], "--input_file: there is no file `no.tsv`."),
         (["--model_dir=.", "--txt=a"], "There is no flag --txt. Did you mean --text?"),

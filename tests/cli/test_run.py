@@ -55,7 +55,8 @@ def test_every_flag_reaches_the_module() -> None:
     Path("base").mkdir()
     done = trellis(
         "run", "--module_file=my_module.py", "--examples=one", "--examples=two", "--model=out/model/",
-        "--model_run=logs", "--train_splits=a,b", "--eval_splits=b", "--train_steps=3", "--eval_steps=2",
+        "--model_run=logs", "--model_files=seen.json",
+        "--train_splits=a,b", "--eval_splits=b", "--train_steps=3", "--eval_steps=2",
         "--schema=schema.pbtxt",
         "--hyperparameters=best.json", "--base_model=base", "--transform_graph=graph", "--timeout=100",
         '--custom_config={"rate": 0.5}',

@@ -1,7 +1,7 @@
 """Programs with the calls of TFX's design of a generic trainer, one for each sketch in it."""
 
-import json
 import os
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -120,7 +120,7 @@ def test_a_run_fn_is_given_the_six_things_of_the_document() -> None:
     Path("base/Format-Serving").mkdir(parents=True)
     do(
         """
-import json, os
+import os, pickle
 
 def run_fn(run_fn_args):
     os.makedirs(run_fn_args.serving_model_dir)
@@ -132,13 +132,13 @@ def run_fn(run_fn_args):
         "tuning": run_fn_args.hyperparameters,
         "custom": run_fn_args.custom_config,
     }
-    with open(os.path.join(run_fn_args.serving_model_dir, "seen.json"), "w") as file:
-        json.dump(seen, file)
+    with open(os.path.join(run_fn_args.serving_model_dir, "seen.pkl"), "wb") as file:
+        pickle.dump(seen, file)
 """,
         more_inputs={"base_model": [Model("base")], "hyperparameters": [HyperParameters("tuned")]},
         custom_config='{"epochs": 3}',
     )
-    assert json.loads(Path("model/Format-Serving/seen.json").read_text()) == {
+    assert pickle.loads(Path("model/Format-Serving/seen.pkl").read_bytes()) == {
         "data": [["examples/Split-train/*"], ["examples/Split-eval/*"]],
         "output": "model/Format-Serving",
         "steps": [2, 1],
@@ -192,11 +192,11 @@ def run_fn(fn_args: FnArgs):
         """
 def run_fn(fn_args):
     Path(fn_args.serving_model_dir).mkdir()
-    Path(fn_args.serving_model_dir, "base.txt").write_text(fn_args.base_model)
+    Path(fn_args.serving_model_dir, "base.pkl").write_bytes(pickle.dumps(fn_args.base_model))
 """,
         more_inputs={"base_model": [Model(str(Path("model").rename("first")))]},
     )
-    assert Path("model/Format-Serving/base.txt").read_text() == "first/Format-Serving/export/exporter/1"
+    assert pickle.loads(Path("model/Format-Serving/base.pkl").read_bytes()) == "first/Format-Serving/export/exporter/1"
 
 
 def test_a_model_that_is_built_in_a_scope_is_trained_on_all_devices_of_the_worker() -> None:
@@ -216,7 +216,7 @@ def run_fn(args: FnArgs) -> None:
 
 
 WORKER = '''
-import json, os
+import json, os, pickle
 from pathlib import Path
 
 import jax
@@ -237,7 +237,7 @@ def run_fn(args) -> None:
     shares = multihost_utils.process_allgather(jnp.float32(1 + jax.process_index()))
     if _is_chief():
         Path(args.serving_model_dir).mkdir()
-        Path(args.serving_model_dir, "total.txt").write_text(f"{jax.process_count()} {shares.sum()}")
+        Path(args.serving_model_dir, "total.pkl").write_bytes(pickle.dumps([jax.process_count(), float(shares.sum())]))
 '''
 
 
@@ -245,4 +245,4 @@ def test_workers_find_each_other_train_together_and_the_chief_saves(monkeypatch:
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setitem(globals(), "HERE", "")
     do(WORKER, custom_config={"trellis_run_args": {"workers": 2, "timeout": 120}})
-    assert Path("model/Format-Serving/total.txt").read_text() == "2 3.0"
+    assert pickle.loads(Path("model/Format-Serving/total.pkl").read_bytes()) == [2, 3.0]

@@ -12,12 +12,12 @@ feature { name: "size" type: FLOAT shape { dim { size: 1 } } }
 feature { name: "kind" type: INT shape { dim { size: 1 } } }
 """
 WRITES_A_MODEL = """
-import json, os
+import json, os, pickle
 
 def run_fn(fn_args):
     os.makedirs(fn_args.serving_model_dir)
-    with open(os.path.join(fn_args.serving_model_dir, "model.txt"), "w") as file:
-        file.write("trained")
+    with open(os.path.join(fn_args.serving_model_dir, "model.pkl"), "wb") as file:
+        pickle.dump("trained", file)
 """
 
 
@@ -52,7 +52,7 @@ def do(executor: Executor | None = None, *, inputs: Any = None, outputs: Any = N
 
 def seen_fn_args(monkeypatch: Any, **given: Any) -> Any:
     """Runs a function that keeps its argument; returns that."""
-    write_module("from pathlib import Path\n\ndef run_fn(fn_args):\n    seen.append(fn_args)\n" + _WRITE)
+    write_module("import pickle\nfrom pathlib import Path\n\ndef run_fn(fn_args):\n    seen.append(fn_args)\n" + _WRITE)
     kept: list[Any] = []
     monkeypatch.setattr("builtins.seen", kept, raising=False)
     do(**given)
@@ -61,7 +61,7 @@ def seen_fn_args(monkeypatch: Any, **given: Any) -> Any:
 
 _WRITE = """\
     Path(fn_args.serving_model_dir).mkdir(parents=True)
-    Path(fn_args.serving_model_dir, "model.txt").write_text("trained")
+    Path(fn_args.serving_model_dir, "model.pkl").write_bytes(pickle.dumps("trained"))
 """
 
 

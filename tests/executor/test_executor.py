@@ -26,7 +26,7 @@ def one_file(folder: str, *, name: str, text: str) -> Artifact:
 def test_a_module_runs_and_its_model_is_there() -> None:
     write_module()
     do()
-    assert files_below("out") == ["model/Format-Serving/model.txt"]
+    assert files_below("out") == ["model/Format-Serving/model.pkl"]
 
 
 def test_every_published_field_is_filled_by_the_published_rules(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +174,10 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"custom_config": {"trellis_run_args": {"workers": 0}}}, "workers is 0. Give a whole number, 1 or more."),
     ({"custom_config": {"trellis_run_args": {"timeout": "1h"}}}, "timeout is '1h'. Give the seconds that the run may"),
+    *(
+        ({"custom_config": {"trellis_run_args": {"model_files": given}}}, f"model_files is {given!r}. Give a list of")
+        for given in ("a.cbm", 3, [""], ["/tmp/a"], ["../a"])
+    ),
 ]
 
 
@@ -186,7 +190,7 @@ def test_what_is_wrong_is_told_before_the_run(given: dict[str, Any], said: str) 
     with pytest.raises(ArgumentError) as caught:
         do(**given)
     assert said in str(caught.value)
-    assert files_below(".").count("out/model/Format-Serving/model.txt") == 0
+    assert files_below(".").count("out/model/Format-Serving/model.pkl") == 0
 
 
 def test_a_split_that_one_of_several_artifacts_lacks_is_told_with_the_artifact() -> None:
@@ -269,7 +273,7 @@ def test_a_failed_run_leaves_no_half_model_and_the_one_before_it_is_there_again(
     )
     with pytest.raises(ValueError, match="out of memory"):
         do()
-    assert files_below("out") == ["model/Format-Serving/model.txt", "run/checkpoint"]
+    assert files_below("out") == ["model/Format-Serving/model.pkl", "run/checkpoint"]
 
 
 def test_a_model_of_an_earlier_run_does_not_count_as_that_of_this_one() -> None:
@@ -278,7 +282,7 @@ def test_a_model_of_an_earlier_run_does_not_count_as_that_of_this_one() -> None:
     write_module("def run_fn(fn_args): ...")
     with pytest.raises(ModelRefusedError, match="it does not exist"):
         do()
-    assert files_below("out") == ["model/Format-Serving/model.txt"]
+    assert files_below("out") == ["model/Format-Serving/model.pkl"]
 
 
 def test_what_a_killed_run_has_set_aside_is_put_back_by_the_next() -> None:
@@ -292,18 +296,18 @@ def test_what_a_killed_run_has_set_aside_is_put_back_by_the_next() -> None:
     write_module("def run_fn(fn_args): ...")
     with pytest.raises(ModelRefusedError):
         do()
-    assert files_below("out") == ["model/Format-Serving/model.txt"]
+    assert files_below("out") == ["model/Format-Serving/model.pkl"]
 
 
 def test_deleted_inputs_are_put_back_and_the_model_is_set_apart() -> None:
     write_module(
         """
-        import glob, os
+        import glob, os, pickle
         from pathlib import Path
 
         def run_fn(fn_args):
             Path(fn_args.serving_model_dir).mkdir()
-            Path(fn_args.serving_model_dir, "model.txt").write_text("trained")
+            Path(fn_args.serving_model_dir, "model.pkl").write_bytes(pickle.dumps("trained"))
             for path in glob.glob(fn_args.train_files[0]):
                 os.remove(path)
         """
@@ -318,7 +322,7 @@ def test_deleted_inputs_are_put_back_and_the_model_is_set_apart() -> None:
         "data/Split-eval/data-00000-of-00001.gz",
         "data/Split-train/data-00000-of-00001.gz",
         "my_module.py",
-        "out/run/refused_model/model.txt",
+        "out/run/refused_model/model.pkl",
     ]
 
 

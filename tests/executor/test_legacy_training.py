@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,7 +41,7 @@ class MeanEstimator:
     def export_saved_model(self, export_dir_base: str, serving_input_receiver_fn: Any) -> bytes:
         path = os.path.join(export_dir_base, "1700000000")
         os.makedirs(path)
-        Path(path, "mean.json").write_text(json.dumps({"mean": self.mean, "form": serving_input_receiver_fn()}))
+        Path(path, "mean.pkl").write_bytes(pickle.dumps({"mean": self.mean, "form": serving_input_receiver_fn()}))
         Path(path, "calls.json").write_text(json.dumps(self.calls))
         return path.encode()
 
@@ -77,22 +78,22 @@ def do_legacy(**given: Any) -> None:
 def test_an_estimator_is_trained_evaluated_exported_and_copied() -> None:
     write_module(MODULE)
     do_legacy()
-    assert json.loads(Path("out/model/Format-Serving/mean.json").read_text()) == {"mean": 2.0, "form": "serving"}
-    assert json.loads(Path("out/model/Format-TFMA/mean.json").read_text()) == {"mean": 2.0, "form": "eval"}
+    assert pickle.loads(Path("out/model/Format-Serving/mean.pkl").read_bytes()) == {"mean": 2.0, "form": "serving"}
+    assert pickle.loads(Path("out/model/Format-TFMA/mean.pkl").read_bytes()) == {"mean": 2.0, "form": "eval"}
     calls = json.loads(Path("out/model/Format-TFMA/calls.json").read_text())
     assert calls == [["train", 3], ["evaluate", 7, "eval"], ["export", {"loss": 0.5}]]
     assert files_below("out/run") == [
         "Format-Serving/export/penguins/1700000000/calls.json",
-        "Format-Serving/export/penguins/1700000000/mean.json",
+        "Format-Serving/export/penguins/1700000000/mean.pkl",
         "Format-TFMA/1700000000/calls.json",
-        "Format-TFMA/1700000000/mean.json",
+        "Format-TFMA/1700000000/mean.pkl",
     ]
 
 
 def test_a_dotted_trainer_fn_is_run() -> None:
     write_module(MODULE, name="legacy_module.py")
     do_legacy(module_file=None, trainer_fn="legacy_module.trainer_fn")
-    assert Path("out/model/Format-Serving/mean.json").is_file()
+    assert Path("out/model/Format-Serving/mean.pkl").is_file()
 
 
 def test_a_run_fn_goes_before_a_trainer_fn() -> None:
@@ -106,9 +107,9 @@ def test_of_several_workers_the_chief_alone_exports() -> None:
     do_legacy(executor=Executor(), custom_config={"trellis_run_args": {"workers": 2}})
     assert files_below("out/model") == [
         "Format-Serving/calls.json",
-        "Format-Serving/mean.json",
+        "Format-Serving/mean.pkl",
         "Format-TFMA/calls.json",
-        "Format-TFMA/mean.json",
+        "Format-TFMA/mean.pkl",
     ]
     assert Path("trained").read_text().split() == ["trained", "trained"]
 

@@ -93,7 +93,7 @@ def test_a_whole_model_is_recognised(write: Any, tmp_path: Path) -> None:
     assert [(model.format, model.path) for model in check_served_model(str(tmp_path))] == [(FORMATS[write], path)]
 
 
-@pytest.mark.parametrize("write", [each for each in FORMATS if each is not write_jax_export])
+@pytest.mark.parametrize("write", FORMATS)
 def test_a_model_that_is_cut_short_is_found(write: Any, tmp_path: Path) -> None:
     path = write(tmp_path)
     content = path.read_bytes()
@@ -129,9 +129,39 @@ def test_a_pickle_is_read_but_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
-def test_a_format_that_is_not_known_is_believed(tmp_path: Path) -> None:
-    (tmp_path / "model.cbm").write_bytes(b"trees")
-    assert [model.format for model in check_served_model(str(tmp_path))] == ["other"]
+@pytest.mark.parametrize("n_letters", range(1, 9))
+def test_an_exported_function_that_lacks_any_number_of_bytes_is_found(n_letters: int, tmp_path: Path) -> None:
+    def function(x: Any) -> Any:
+        return x
+
+    function.__name__ = "f" * n_letters
+    exported = export.export(jax.jit(function))(jax.ShapeDtypeStruct((), jnp.float32))
+    content = bytes(exported.serialize())
+    path = tmp_path / "model.jax_export"
+    path.write_bytes(content)
+    assert check_served_model(str(tmp_path))
+    for n_lost in (1, 2, 3, 4, 8, 64, len(content) // 2, len(content) - 4, len(content) - 1):
+        path.write_bytes(content[:-n_lost])
+        with pytest.raises(ModelRefusedError, match="is cut short or no serialised jax.export.Exported"):
+            check_served_model(str(tmp_path))
+
+
+def test_a_format_that_is_not_known_is_refused_unless_its_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "trees").mkdir()
+    (tmp_path / "trees/model.cbm").write_bytes(b"trees")
+    with pytest.raises(ModelRefusedError) as caught:
+        check_served_model(str(tmp_path))
+    told = str(caught.value)
+    assert told.startswith(f"run_fn has left no model of a known format in `{tmp_path}`. Found: trees/model.cbm (5 by")
+    assert "Known are SavedModel (saved_model.pb, saved_model.pbtxt); Keras (.keras);" in told
+    assert told.endswith("as in --model_files=trees/model.cbm, or 'model_files' in custom_config['trellis_run_args'].")
+    for pattern in ("trees/model.cbm", "*.cbm"):
+        (found,) = check_served_model(str(tmp_path), model_files=[pattern])
+        assert (found.format, found.path) == ("own", tmp_path / "trees/model.cbm")
+    (tmp_path / "trees/model.bin").touch()
+    for pattern in ("model.bin", "model.onnx"):
+        with pytest.raises(ModelRefusedError, match=f"model_files names '{pattern}', and there is no such file"):
+            check_served_model(str(tmp_path), model_files=["*.cbm", pattern])
 
 
 def test_the_files_of_a_model_of_trellis_are_compared_with_its_manifest(tmp_path: Path) -> None:
@@ -150,7 +180,8 @@ def test_the_files_of_a_model_of_trellis_are_compared_with_its_manifest(tmp_path
 
 def test_a_manifest_of_somebody_else_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("[1]")
-    assert [model.format for model in check_served_model(str(tmp_path))] == ["other"]
+    with pytest.raises(ModelRefusedError, match="no model of a known format"):
+        check_served_model(str(tmp_path))
 
 
 def test_the_model_of_an_estimator_is_found_below(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def is_running(pid: int) -> bool:
 def test_each_worker_knows_who_it_is_and_only_the_chief_publishes() -> None:
     write_module(
         """
-        import json, os
+        import json, os, pickle
         from pathlib import Path
 
         def run_fn(fn_args):
@@ -64,7 +65,7 @@ def test_each_worker_knows_who_it_is_and_only_the_chief_publishes() -> None:
             told = {name: os.environ[name] for name in names}
             Path(f"told_{told['JAX_PROCESS_ID']}.json").write_text(json.dumps(told))
             Path(fn_args.serving_model_dir).mkdir(parents=True)
-            Path(fn_args.serving_model_dir, "model.txt").write_text(told["JAX_PROCESS_ID"])
+            Path(fn_args.serving_model_dir, "model.pkl").write_bytes(pickle.dumps(told["JAX_PROCESS_ID"]))
             print("hello from", told["JAX_PROCESS_ID"])
         """
     )
@@ -80,8 +81,8 @@ def test_each_worker_knows_who_it_is_and_only_the_chief_publishes() -> None:
     addresses = configs[0]["cluster"]["chief"] + configs[0]["cluster"]["worker"]
     assert len({*addresses, told[0]["JAX_COORDINATOR_ADDRESS"]}) == 4
     assert [each["JAX_NUM_PROCESSES"] for each in told] == ["3", "3", "3"]
-    assert files_below("out") == ["model/Format-Serving/model.txt", "run/logs/worker_1.log", "run/logs/worker_2.log"]
-    assert (MODEL / "model.txt").read_text() == "0"
+    assert files_below("out") == ["model/Format-Serving/model.pkl", "run/logs/worker_1.log", "run/logs/worker_2.log"]
+    assert pickle.loads((MODEL / "model.pkl").read_bytes()) == "0"
     assert Path("out/run/logs/worker_2.log").read_text() == "hello from 2\n"
 
 
@@ -258,7 +259,7 @@ def test_of_workers_that_a_cluster_has_started_the_chief_publishes(
     monkeypatch.setenv("TF_CONFIG", text)
     write_module()
     do(Executor(is_apart=is_apart))
-    assert files_below("out") == ["model/Format-Serving/model.txt"] * publishes
+    assert files_below("out") == ["model/Format-Serving/model.pkl"] * publishes
 
 
 def test_a_worker_of_a_cluster_cannot_be_several(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import yaml
 
+import trellis
 from tests.executor.pipeline import write_examples
-from trellis.errors import ArgumentError, ConfigError, TrellisError
+from trellis.errors import ConfigError, TrellisError
 from trellis.executor import Examples, Executor, HyperParameters, Model, ModelRun
 from trellis.extensions import checkpoint_storage
 
@@ -110,7 +111,51 @@ def test_an_experiment_of_ones_own_is_found_by_its_module() -> None:
     assert any("custom_config['module']" in note for note in caught.value.__notes__)
 
 
-def test_several_workers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
-    with pytest.raises(ArgumentError, match="An experiment is run by one worker"):
-        run()
+def of_workers(n: int, **more: Any) -> dict[str, Any]:
+    """What has digits run by several workers, on devices of all of them."""
+    override = DIGITS["params_override"].replace("=off", "=mirrored")  # type: ignore[attr-defined]
+    return {"params_override": override, "trellis_run_args": {"workers": n, "timeout": 300}, **more}
+
+
+def told() -> list[tuple[int, dict[str, Any]]]:
+    """The metrics that a run has written, by step."""
+    events = map(json.loads, Path("out/run/events.jsonl").read_text().splitlines())
+    return [(event["step"], event["metrics"]) for event in events if event["kind"] == "summary"]
+
+
+def test_several_workers_have_the_losses_of_one_and_write_its_files_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "")
+    wide = [*DIGITS["set"], "task.hidden_size=64"]
+    run(more=of_workers(1, set=wide))
+    Path("out").rename("alone")
+    alone = json.loads(Path("alone/run/best/info.json").read_text())
+    arrays = parameters("alone")
+    run(more=of_workers(2, set=[*wide, "runtime.mesh.fsdp=2"]))  # each has a half of the parameters
+    np.testing.assert_allclose(parameters("out"), arrays, rtol=2e-5, atol=1e-6)
+    assert json.loads(Path("out/run/best/info.json").read_text()) == pytest.approx(alone, rel=1e-5)
+    assert [step for step, _ in told()] == [10, 20]
+    assert {path.name for path in Path("out/run").glob("regular_*")} == {"regular_10", "regular_20"}
+    model = trellis.load_model("out/model")
+    assert model(np.zeros((3, 64), np.float32)).shape == (3, 10)
+
+
+def parameters(folder: str) -> Any:
+    file = Path(folder, "run/regular_20")
+    arrays = checkpoint_storage.read_arrays(file, checkpoint_storage.read_tree(file))
+    return np.concatenate([np.ravel(arrays[name]) for name in sorted(arrays) if name.startswith("model_params/")])
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            {"params_override": DIGITS["params_override"]},
+            "distribution_strategy=off uses devices of one worker",
+        ),
+        ({"set": [*DIGITS["set"], "runtime.num_gpus=1"]}, "runtime.num_gpus=1 uses devices of one worker, but there a"),
+    ],
+)
+def test_what_several_workers_cannot_run_is_told(monkeypatch: pytest.MonkeyPatch, more: Any, said: str) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "")
+    with pytest.raises(TrellisError, match=said):
+        run(more=of_workers(2, **more))

@@ -1,11 +1,14 @@
 """`trellis export`: the model of a run, to be served."""
 
 import argparse
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 from trellis.cli.experiment_flags import add_experiment_flags, resolved
 from trellis.cli.words import Once, Parser
 from trellis.errors import ArgumentError
+from trellis.serving import check_format
 
 _EPILOG = """\
 What is written answers without the code of the model:
@@ -25,12 +28,14 @@ def add_flags(parser: Parser) -> None:
     parser.add_argument("--model_dir", action=Once, required=True, metavar="DIR", help="where the run was written")
     where = "where to write the served model: a directory that is not there yet, or empty"
     parser.add_argument("--output_dir", action=Once, required=True, metavar="DIR", help=where)
-    which = "a checkpoint file, such as runs/digits/best/highest_…; the default is the newest in --model_dir"
+    which = "a checkpoint file of the run; the default is the best one if it keeps that, or else the newest"
     parser.add_argument("--checkpoint_file", action=Once, metavar="DIR", help=which)
     size = "the size of the batches that it takes; the default is any"
     parser.add_argument("--batch_size", action=Once, type=int, metavar="N", help=size)
     platforms = "what to export for, such as cpu,cuda; the default is cpu,cuda,tpu, or this machine's if that fails"
     parser.add_argument("--platforms", action=Once, default="", metavar="NAMES", help=platforms)
+    format = "jax_export, for Trellis, is the default; saved_model is for TensorFlow, which has to be installed"
+    parser.add_argument("--format", action=Once, default="jax_export", metavar="NAME", help=format)
     add_experiment_flags(parser)
 
 
@@ -40,6 +45,7 @@ def export(flags: argparse.Namespace) -> None:
     own = directory / "params.yaml"
     if not directory.is_dir():
         raise ArgumentError(f"--model_dir: there is no directory `{directory}`. Give that of a run.")
+    check_format(flags.format)
     if flags.batch_size is not None and flags.batch_size < 1:
         raise ArgumentError(f"--batch_size is {flags.batch_size}, but a batch has at least one example.")
     if not flags.config_file and own.is_file():
@@ -47,7 +53,6 @@ def export(flags: argparse.Namespace) -> None:
     params = resolved(flags, mode="eval")
     # JAX is loaded here, when all that can be known without it is known to be right.
     from trellis.experiments import export_experiment
-    from trellis.serving import load_model
 
     written = export_experiment(
         params,
@@ -56,9 +61,24 @@ def export(flags: argparse.Namespace) -> None:
         checkpoint_file=flags.checkpoint_file,
         batch_size=flags.batch_size,
         platforms=[name for name in flags.platforms.split(",") if name] or None,
+        format=flags.format,
     )
+    print("\n".join(_saved_model(written) if flags.format == "saved_model" else _served_model(written)))
+
+
+def _saved_model(written: Path) -> Iterator[str]:
+    yield f"Written to:  {written}"
+    yield f'To use it:   answer = tf.saved_model.load("{written}").signatures["serving_default"]'
+
+
+def _served_model(written: Path) -> Iterator[str]:
+    from trellis.serving import load_model
+
     model = load_model(written)
-    print(f"Step {model.manifest.metadata['step']}, for {', '.join(model.manifest.platforms)}:")
-    print("\n".join(f"  {signature!r}" for signature in model.signatures.values()))
-    print(f"Written to:  {written}")
-    print(f'To use it:   model = trellis.load_model("{written}")')
+    yield f"Step {model.manifest.metadata['step']}, for {', '.join(model.manifest.platforms)}:"
+    yield from (f"  {signature!r}" for signature in model.signatures.values())
+    yield f"Written to:  {written}"
+    yield f'To use it:   model = trellis.load_model("{written}")'
+    if "text" in model.manifest.metadata:
+        unknown = "" if model.files else " --vocab_file=FILE  (its data came as ids, so it knows no vocabulary)"
+        yield f"To ask it:   trellis predict --model_dir={shlex.quote(str(written))}{unknown}"

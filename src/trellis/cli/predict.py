@@ -9,7 +9,8 @@ from pathlib import Path
 from trellis.cli.experiment_flags import add_module_flag
 from trellis.cli.words import Once, Parser
 from trellis.errors import ArgumentError
-from trellis.experiments import read_params, register_experiments
+from trellis.experiments import ExperimentConfig, read_params, register_experiments
+from trellis.serving import find_served_model
 
 _EPILOG = """\
 Several --text are the parts of one question: a pair of sentences, or a question and the passage that answers it.
@@ -18,19 +19,23 @@ Without --text and --input_file it reads what is typed, a line at a time, with t
   trellis predict --model_dir=runs/local --text='Return the [MASK] of the file.'
   trellis predict --model_dir=runs/mrpc --text='He said so.' --text='That is what he said.'
   trellis predict --model_dir=runs/squad --input_file=dev-v1.1.json --output_file=predictions.json
+
+A model that `trellis export` wrote answers in the same way, without its code and its config.
 """
 
 
 def add_flags(parser: Parser) -> None:
     """Adds what to ask, and whom."""
     parser.epilog = _EPILOG
-    parser.add_argument("--model_dir", action=Once, required=True, metavar="DIR", help="where a run was trained")
+    parser.add_argument(
+        "--model_dir", action=Once, required=True, metavar="DIR", help="where a run was trained, or a served model"
+    )
     parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="what to ask, part by part")
     files = "many questions: lines with tabs between parts, or TSV, CSV or JSONL with columns, or SQuAD's JSON"
     parser.add_argument("--input_file", action=Once, default="", metavar="FILE", help=files)
     output = "where answers go as JSON, a line for each; for SQuAD's JSON one object, as its scripts read it"
     parser.add_argument("--output_file", action=Once, default="", metavar="FILE", help=output)
-    vocabulary = "the vocabulary, if the run does not know it"
+    vocabulary = "the vocabulary, if the model does not know it"
     parser.add_argument("--vocab_file", action=Once, default="", metavar="FILE", help=vocabulary)
     add_module_flag(parser)
 
@@ -41,18 +46,17 @@ def predict(flags: argparse.Namespace) -> None:
         raise ArgumentError("--text and --input_file are both given. Give one of them.")
     if flags.input_file and not Path(flags.input_file).is_file():
         raise ArgumentError(f"--input_file: there is no file `{flags.input_file}`.")
-    register_experiments(flags.module)
-    params = read_params(flags.model_dir)
+    params = _read_params(flags)
     # JAX is loaded here, when all that can be known without it is known to be right.
     from trellis.nlp.tasks import load_predictor
 
-    predictor = load_predictor(params, model_dir=flags.model_dir, vocab_file=flags.vocab_file)
+    predictor = load_predictor(flags.model_dir, params=params, vocab_file=flags.vocab_file)
     if flags.text:
         answered = predictor([tuple(flags.text)])
     elif flags.input_file:
         answered = predictor.read(flags.input_file)
     else:
-        answered = (answer for parts in _typed(predictor.task.text_columns) for answer in predictor([parts]))
+        answered = (answer for parts in _typed(predictor.text_columns) for answer in predictor([parts]))
     values = []
     for answer in answered:
         print(answer.text, flush=True)
@@ -60,6 +64,22 @@ def predict(flags: argparse.Namespace) -> None:
     if flags.output_file:
         _write(Path(flags.output_file), values, as_one=flags.input_file.endswith(".json"))
         print(f"Written to {flags.output_file}.")
+
+
+def _read_params(flags: argparse.Namespace) -> ExperimentConfig | None:
+    """The config of a run; None if the directory holds a served model, which needs none."""
+    directory = Path(flags.model_dir)
+    if find_served_model(directory) is not None:
+        return None
+    if not (directory / "params.yaml").is_file():
+        names = sorted(path.name for path in directory.iterdir())[:8] if directory.is_dir() else []
+        held = f"holds {', '.join(names) or 'nothing'}" if directory.is_dir() else "does not exist"
+        raise ArgumentError(
+            f"--model_dir: `{directory}` {held}. Give the directory of a run, which has a params.yaml, or one that "
+            f"`trellis export` wrote, which has a manifest.json."
+        )
+    register_experiments(flags.module)
+    return read_params(directory)
 
 
 def _typed(names: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -54,6 +54,8 @@ def add_flags(parser: Parser) -> None:
     parser.add_argument("--workers", action=Once, type=int, metavar="N", help=text)
     text = "seconds after which the run is stopped; the default is never"
     parser.add_argument("--timeout", action=Once, type=float, metavar="SECONDS", help=text)
+    text = "the files of your model, separated by commas, if the executor does not know its format, such as model.cbm"
+    parser.add_argument("--model_files", action=Once, type=_names, metavar="NAMES", help=text)
 
 
 def run(flags: argparse.Namespace) -> None:
@@ -75,14 +77,20 @@ def run(flags: argparse.Namespace) -> None:
 def _exec_properties(flags: argparse.Namespace) -> dict[str, Any]:
     properties: dict[str, Any] = {name: getattr(flags, name) for name in _SOURCES if getattr(flags, name)}
     for side in ("train", "eval"):
-        splits = [name for name in getattr(flags, f"{side}_splits").split(",") if name]
+        splits = _names(getattr(flags, f"{side}_splits"))
         properties[f"{side}_args"] = {"splits": splits, "num_steps": getattr(flags, f"{side}_steps")}
     return properties | {"custom_config": _custom_config(flags)}
 
 
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
 def _custom_config(flags: argparse.Namespace) -> Any:
     """The user's settings, with how to run them among them."""
-    given = {name: value for name in ("workers", "timeout") if (value := getattr(flags, name)) is not None}
+    given = {
+        name: value for name in ("workers", "timeout", "model_files") if (value := getattr(flags, name)) is not None
+    }
     try:
         config = executor.read_custom_config(vars(flags)) or {}
     except ArgumentError:

@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from trellis.errors import ArgumentError
@@ -11,6 +12,7 @@ from trellis.spelling import nearest
 
 RUN_ARGS = "trellis_run_args"
 """The entry of custom_config that says how a run is run."""
+_RUN_ARGS = ("workers", "timeout", "model_files")
 SOURCES = ("module_file", "module_path", "run_fn", "trainer_fn")
 """The properties that can name what is run; exactly one does."""
 
@@ -32,6 +34,8 @@ class RunArgs:
     n_workers: int = 1
     timeout: float | None = None
     """Seconds after which the run is stopped."""
+    model_files: tuple[str, ...] = ()
+    """Patterns of the files of a model whose format the executor does not know."""
 
     @property
     def needs_processes(self) -> bool:
@@ -109,16 +113,18 @@ def read_run_args(custom_config: Any) -> RunArgs:
     given = (custom_config or {}).get(RUN_ARGS) or {}
     if not isinstance(given, Mapping):
         raise ArgumentError(f"{RUN_ARGS} is {given!r}. Give a mapping such as {{'workers': 2, 'timeout': 3600}}.")
-    for name in given.keys() - {"workers", "timeout"}:
-        close = nearest(str(name), ["workers", "timeout"])
+    for name in given.keys() - set(_RUN_ARGS):
+        close = nearest(str(name), _RUN_ARGS)
         meant = f" Did you mean {close!r}?" if close else ""
-        raise ArgumentError(f"{RUN_ARGS} has no field {name!r}.{meant} It has workers and timeout.")
-    n_workers, timeout = given.get("workers", 1), given.get("timeout")
+        raise ArgumentError(f"{RUN_ARGS} has no field {name!r}.{meant} It has {', '.join(_RUN_ARGS)}.")
+    n_workers, timeout, files = given.get("workers", 1), given.get("timeout"), given.get("model_files", ())
     if not isinstance(n_workers, int) or isinstance(n_workers, bool) or n_workers < 1:
         raise ArgumentError(f"workers is {n_workers!r}. Give a whole number, 1 or more.")
     if timeout is not None and not (_is_number(timeout) and timeout > 0):
         raise ArgumentError(f"timeout is {timeout!r}. Give the seconds that the run may take, more than 0.")
-    return RunArgs(n_workers, None if timeout is None else float(timeout))
+    if isinstance(files, str) or not (isinstance(files, Sequence) and all(map(_is_below, files))):
+        raise ArgumentError(f"model_files is {files!r}. Give a list of names or patterns, such as ['model.cbm'].")
+    return RunArgs(n_workers, None if timeout is None else float(timeout), tuple(files))
 
 
 def source_of(exec_properties: Mapping[str, Any]) -> tuple[str, str]:
@@ -161,6 +167,10 @@ def _n_steps(given: Any) -> int | None:
     if int(number) < 0:
         raise ArgumentError(f"num_steps is {number}. Give 0, which leaves it to the run_fn, or more.")
     return int(number) or None
+
+
+def _is_below(pattern: object) -> bool:
+    return isinstance(pattern, str) and bool(pattern) and not Path(pattern).is_absolute() and ".." not in pattern
 
 
 def _is_number(value: object) -> bool:

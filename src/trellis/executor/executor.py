@@ -51,20 +51,20 @@ class Executor:
                 `base_model`, `hyperparameters`, `statistics`.
             output_dict: One artifact each: `model` and `model_run`.
             exec_properties: `train_args` and `eval_args`; one of `module_file`, `module_path`, `run_fn`; and
-                `custom_config`, of which the entry `trellis_run_args` may have `workers` and `timeout`.
+                `custom_config`, of which the entry `trellis_run_args` may have `workers`, `timeout`, `model_files`.
         """
         run = read_run(input_dict, output_dict, exec_properties)
         run_args = _run_args(run)
         if run_args is None or not (self._is_apart or run_args.needs_processes):
-            with prepared(run) as (function, fn_args), _kept(run):
+            with prepared(run) as (function, fn_args), _kept(run, run_args or RunArgs()):
                 call(function, fn_args)
         else:
-            with _kept(run):
+            with _kept(run, run_args):
                 run_workers(run, run_args=run_args, start=self._start)
 
 
 @contextmanager
-def _kept(run: Run) -> Iterator[None]:
+def _kept(run: Run, run_args: RunArgs) -> Iterator[None]:
     """Has a run leave a whole model, and all else as it was; of the workers of a cluster, the chief publishes."""
     if not is_chief():
         yield
@@ -73,7 +73,7 @@ def _kept(run: Run) -> Iterator[None]:
     with replaced_model(uri, refused_dir=run_dir / "refused_model"):
         with kept_inputs(run.inputs, spare_dir=Path(uri, ".inputs-of-this-run")):
             yield
-        check_served_model(serving_model_dir(uri))
+        check_served_model(serving_model_dir(uri), model_files=run_args.model_files)
 
 
 def _run_args(run: Run) -> RunArgs | None:

@@ -6,16 +6,21 @@ import pickletools
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
-from trellis.disk import checksum
+from trellis.disk import checksum, files_in
 from trellis.errors import DataError, ModelRefusedError
+from trellis.executor.exec_properties import RUN_ARGS
+from trellis.executor.flat_buffer import root_vector
 from trellis.executor.message_fields import message_fields
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _MOST_LISTED = 10
 # Where the head of an HDF5 file of each version says how long the file is.
 _HDF5_END = {0: 40, 1: 44, 2: 28, 3: 28}
+# Where an exported function has its name and its code, in JAX's own numbering.
+_JAX_EXPORT_NAME, _JAX_EXPORT_CODE = 1, 13
 # How compressed files begin: gzip, bzip2, xz, LZ4, lzma, and four levels of zlib.
 _PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x04\x22\x4d\x18", b"]\x00", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda")
 
@@ -25,24 +30,26 @@ class ServedModel:
     """A model that was found."""
 
     format: str
-    """`Trellis`, `SavedModel`, `Keras`, `jax.export`, `safetensors`, `pickle`, `archive`; `other` is not known here."""
+    """`Trellis`, `SavedModel`, `Keras`, `jax.export`, `safetensors`, `pickle`, `archive`, or `own` if it was named."""
     path: Path
 
 
-def check_served_model(directory: str) -> list[ServedModel]:
-    """Returns the models that a directory holds; raises an error if it holds none, or one that is damaged.
+def check_served_model(directory: str, *, model_files: Sequence[str] = ()) -> list[ServedModel]:
+    """Returns the models that a directory holds; raises an error if it holds none that is known, or a damaged one.
 
-    Files of a format that is not known here are believed if they are not empty.
+    Args:
+        model_files: Patterns of the files that a model of another format consists of: each has to be there.
     """
     folder = Path(directory)
-    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    files = list(files_in(folder)) if folder.is_dir() else []
     if not any(path.stat().st_size for path in files):
         raise ModelRefusedError(
             f"run_fn has returned, but it has left no model in fn_args.serving_model_dir, `{directory}`: "
             f"{_described(folder, files)}. Write the model there before run_fn returns."
         )
     try:
-        found = [
+        own = [ServedModel("own", path) for pattern in model_files for path in _named(folder, pattern)]
+        known = [
             ServedModel(kind.format, path)
             for path in files
             for kind in _KINDS
@@ -53,7 +60,20 @@ def check_served_model(directory: str) -> list[ServedModel]:
             f"run_fn has left a model in `{directory}` that cannot be loaded: {error} "
             f"Found: {_described(folder, files)}."
         ) from error
-    return found or [ServedModel("other", folder)]
+    if not own and not known:
+        raise ModelRefusedError(
+            f"run_fn has left no model of a known format in `{directory}`. Found: {_described(folder, files)}. Known "
+            f"are {'; '.join(map(str, _KINDS))}. If it is of another format, name its files, as in "
+            f"--model_files={files[0].relative_to(folder)}, or 'model_files' in custom_config['{RUN_ARGS}']."
+        )
+    return own + known
+
+
+def _named(folder: Path, pattern: str) -> list[Path]:
+    found = [path for path in sorted(folder.rglob(pattern)) if path.is_file() and path.stat().st_size]
+    if not found:
+        raise DataError(f"model_files names {pattern!r}, and there is no such file, or it is empty.")
+    return found
 
 
 def _described(folder: Path, files: list[Path]) -> str:
@@ -93,7 +113,7 @@ def _shards(names: Sequence[str]) -> list[str]:
 
 def _check_archive(path: Path) -> bool:
     if path.suffix in (".pt", ".pth") and not zipfile.is_zipfile(path):
-        return False  # PyTorch's older format
+        return _check_pickle(path)  # PyTorch's older format begins as one
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
@@ -139,11 +159,15 @@ def _check_safetensors(path: Path) -> bool:
 
 
 def _check_jax_export(path: Path) -> bool:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        root = int.from_bytes(file.read(4), "little")
-    # A flat buffer begins with the place of its table.
-    if not 4 <= root < size - 4:
+    """Checks the name of the function, which is written first and so lies last, and its code."""
+    try:
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            _, end = root_vector(data, _JAX_EXPORT_NAME)
+            is_ended = data[end : end + 1] == b"\0"
+            start, stop = root_vector(data, _JAX_EXPORT_CODE)
+    except (DataError, ValueError) as error:  # an empty file cannot be mapped
+        raise DataError(f"{path} is cut short or no serialised jax.export.Exported ({error}).") from None
+    if not is_ended or start == stop:
         raise DataError(f"{path} is cut short or no serialised jax.export.Exported.")
     return True
 
@@ -189,6 +213,9 @@ class _Kind:
     suffixes: tuple[str, ...]
     check: Callable[[Path], bool]
     names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.format} ({', '.join((*self.names, *self.suffixes))})"
 
     def is_meant(self, path: Path) -> bool:
         return path.suffix in self.suffixes or path.name in self.names

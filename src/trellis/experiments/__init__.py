@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trellis.experiments.experiment import recorded_experiment as recorded_experiment
     from trellis.experiments.experiment import register_config_factory as register_config_factory
     from trellis.experiments.experiment_modules import register_experiments as register_experiments
+    from trellis.experiments.export import best_of_run as best_of_run
     from trellis.experiments.export import export_experiment as export_experiment
     from trellis.experiments.lengths import derive_lengths as derive_lengths
     from trellis.experiments.modes import prepare_experiment as prepare_experiment
@@ -60,6 +61,7 @@ __getattr__, __dir__, __all__ = door(
         "Plan": "plan",
         "plan_experiment": "plan",
         "export_experiment": "export",
+        "best_of_run": "export",
         "run_fn": "run_fn",
     },
 )

@@ -1,22 +1,25 @@
 """Our own `run_fn`: a registered experiment as a step of a pipeline."""
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from trellis.config import Given, Origin
 from trellis.errors import ArgumentError
 from trellis.executor import FnArgs
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.experiment_modules import register_experiments
-from trellis.experiments.export import export_experiment
-from trellis.experiments.modes import run_experiment
+from trellis.experiments.export import best_of_run, export_experiment
+from trellis.experiments.modes import prepare_experiment
 from trellis.experiments.overrides import resolve
 from trellis.experiments.requirements import check_mode
 from trellis.extensions import newest_file
+from trellis.runtime import ONE_DEVICE, is_first_process, join_processes, wait_for_processes
 from trellis.spelling import nearest
+from trellis.trainer import ProgressiveTrainerConfig
 
 _CHECKPOINT = "checkpoint"
 _SETTINGS = ("experiment", "module", "mode", "config_file", "params_override", "set")
@@ -36,21 +39,44 @@ def run_fn(fn_args: FnArgs) -> None:
     `custom_config` names the experiment, and may change it as the flags of `trellis train` do: `experiment`, `module`,
     `mode`, `config_file`, `params_override`, `set`. Then come what the pipeline says (files, steps, a base model) and
     what a tuning has found, whose hyperparameters are named by their dotted paths. The run is in `model_run_dir`, and
-    goes on there if it is started again.
+    goes on there if it is started again. Several workers share out each batch, and have the losses of one.
 
     Example:
         trellis run --run_fn=trellis.experiments.run_fn --examples=data --model=out/model \
           --custom_config='{"experiment": "digits/classifier"}' --train_steps=500
     """
-    if int(os.environ.get("JAX_NUM_PROCESSES", "1")) > 1:
-        raise ArgumentError(
-            "An experiment is run by one worker, which uses all devices of its machine. Leave out workers."
-        )
     settings = _settings(fn_args.custom_config or {})
     params = _resolved(settings, fn_args)
+    join_processes()
+    _check_workers(params, settings["mode"])
     model_dir = Path(str(fn_args.model_run_dir))
-    run_experiment(params, mode=settings["mode"], model_dir=model_dir)
-    _publish(params, model_dir, Path(str(fn_args.serving_model_dir)))
+    # The first worker makes what is kept of the data, and the others find it.
+    if not is_first_process():
+        wait_for_processes("prepared")
+    run = prepare_experiment(params, mode=settings["mode"], model_dir=model_dir)
+    if is_first_process():
+        wait_for_processes("prepared")
+    run()
+    if is_first_process():
+        _publish(params, model_dir, Path(str(fn_args.serving_model_dir)))
+    wait_for_processes("published")
+
+
+def _check_workers(params: ExperimentConfig, mode: str) -> None:
+    """Raises an error if an experiment cannot be run by several workers, and is to be."""
+    n_workers = jax.process_count()
+    strategy, n_gpus = params.runtime.distribution_strategy, params.runtime.num_gpus
+    if n_workers == 1:
+        return
+    if strategy in ONE_DEVICE or n_gpus:
+        said = f"runtime.num_gpus={n_gpus}" if n_gpus else f"runtime.distribution_strategy={strategy}"
+        raise ArgumentError(
+            f"{said} uses devices of one worker, but there are {n_workers}. Set runtime.distribution_strategy to "
+            f"multi_worker_mirrored and runtime.num_gpus to 0, or leave out workers."
+        )
+    if isinstance(params.trainer, ProgressiveTrainerConfig) or mode.startswith("continuous"):
+        what = f"mode {mode!r}" if mode.startswith("continuous") else "training in stages"
+        raise ArgumentError(f"{what} takes one worker, which uses all devices of its machine. Leave out workers.")
 
 
 def _settings(custom_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,9 +135,7 @@ def _listed(given: str | Sequence[str] | None) -> list[str]:
 
 def _publish(params: ExperimentConfig, model_dir: Path, serving_dir: Path) -> None:
     """Exports the model of the best checkpoint file, or else of the newest; the file and its config go along."""
-    subdir = params.trainer.best_checkpoint_export_subdir
-    best = sorted((model_dir / subdir).glob("*est_*_[0-9]*")) if subdir else []
-    source = best[-1] if best else newest_file(model_dir)
+    source = best_of_run(params, model_dir) or newest_file(model_dir)
     assert source is not None  # a run that trains leaves the checkpoint of its last step
     export_experiment(params, model_dir=model_dir, output_dir=serving_dir, checkpoint_file=source)
     shutil.copytree(source, serving_dir / _CHECKPOINT)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from trellis.extensions.best_checkpoint_files import HighestCheckpointFileWriter as HighestCheckpointFileWriter
     from trellis.extensions.best_checkpoint_files import LowestCheckpointFileReader as LowestCheckpointFileReader
     from trellis.extensions.best_checkpoint_files import LowestCheckpointFileWriter as LowestCheckpointFileWriter
+    from trellis.extensions.best_checkpoint_files import best_file as best_file
     from trellis.extensions.checkpoint_files import CheckpointFileReader as CheckpointFileReader
     from trellis.extensions.checkpoint_files import CheckpointFileWriter as CheckpointFileWriter
     from trellis.extensions.checkpoint_files import restore_file as restore_file
@@ -45,6 +46,7 @@ __getattr__, __dir__, __all__ = door(
         "SkippedData": "recovery",
         "SummaryLogger": "summary_logger",
         "SummaryWriter": "summary_writer",
+        "best_file": "best_checkpoint_files",
         "every": "extension",
         "newest_file": "checkpoint_names",
         "regular_files": "checkpoint_names",

@@ -3,6 +3,8 @@
 import difflib
 import math
 import os
+import re
+from pathlib import Path
 
 from trellis.errors import ArgumentError, CheckpointFileError
 from trellis.extensions import checkpoint_storage as storage
@@ -139,6 +141,16 @@ class HighestCheckpointFileReader(BestCheckpointFileReader):
     """Starts a loop from the file of a `HighestCheckpointFileWriter`, if there is one."""
 
     word = "highest"
+
+
+def best_file(directory: Path) -> Path | None:
+    """The file of the last best checkpoint that a directory holds, by whichever metric; None if there is none."""
+    found = [
+        (int(match[1]), path)
+        for path in directory.glob("*est_*")
+        if (match := re.fullmatch(r"(?:low|high)est_.*_(\d+)", path.name)) and storage.is_checkpoint_file(path)
+    ]
+    return max(found)[1] if found else None
 
 
 def best_prefix(word: str, group: str, metric: str) -> str:

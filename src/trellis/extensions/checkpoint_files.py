@@ -17,7 +17,7 @@ from trellis.extensions.disk import check_writable, describe_failure
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, CheckpointSource
 from trellis.model import Init
-from trellis.runtime import Session, finish_saves, print_line
+from trellis.runtime import Session, finish_saves, is_first_process, print_line, wait_for_processes
 
 _PROCESS = uuid.uuid4().hex
 
@@ -60,6 +60,8 @@ class FileWriter(Extension):
             # One save under way at a time: host memory holds at most one copy more.
             self._written.result()
         snapshot = storage.take_snapshot(checkpoint)
+        if snapshot.is_shared and not is_first_process():
+            return
         temporary = self._dir / f".{name}.{_PROCESS}.{uuid.uuid4().hex}.writing"
         session = checkpoint.session or Session()
         self._written = session.save(
@@ -196,7 +198,8 @@ class FileReader(CheckpointSource):
         return checkpoint
 
     def find_step(self) -> int | None:
-        """The step of the newest whole file; None if there is none."""
+        """The step of the newest whole file; None if there is none. Of several processes, all have to ask."""
+        wait_for_processes("find_step")  # for what the first has written
         found = self._find(None)
         return None if found is None else int(found[1]["step"])
 

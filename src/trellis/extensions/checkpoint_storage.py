@@ -18,6 +18,7 @@ from trellis.aliases import Array, PyTree
 from trellis.disk import checksum, files_in
 from trellis.errors import CheckpointFileError
 from trellis.loops import Checkpoint, Summary
+from trellis.runtime import fetch, spans_processes
 
 _MANIFEST = "manifest.json"
 _ARRAYS = "arrays"
@@ -33,6 +34,7 @@ class Snapshot:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.lease = checkpoint.lease
         leaves = dict(flatten(checkpoint))
+        self.is_shared = any(map(spans_processes, leaves.values()))
         for leaf in leaves.values():
             if isinstance(leaf, jax.Array):
                 leaf.copy_to_host_async()
@@ -40,6 +42,7 @@ class Snapshot:
 
 
 _snapshots: weakref.WeakValueDictionary[int, Snapshot] = weakref.WeakValueDictionary()
+_held: list[Snapshot] = []
 
 
 def take_snapshot(checkpoint: Checkpoint) -> Snapshot:
@@ -48,6 +51,8 @@ def take_snapshot(checkpoint: Checkpoint) -> Snapshot:
     if snapshot is None or snapshot.lease is None or snapshot.lease is not checkpoint.lease:
         snapshot = Snapshot(checkpoint)
         _snapshots[id(checkpoint.lease)] = snapshot
+        # Several processes make a copy together, so all of them have to agree on whether there is one.
+        _held[:] = [snapshot] if jax.process_count() > 1 else []
     return snapshot
 
 
@@ -73,7 +78,7 @@ def write(path: Path, checkpoint: Checkpoint, snapshot: Snapshot) -> None:
     path.mkdir(parents=True)
     # Orbax refuses arrays without elements; their shapes in the manifest say all about them.
     arrays = {name: array for name, array in snapshot.arrays.items() if array.size}
-    checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    checkpointer = _checkpointer()
     checkpointer.save((path / _ARRAYS).absolute(), args=ocp.args.PyTreeSave(arrays))
     checkpointer.close()
     manifest = {
@@ -130,7 +135,7 @@ def read_arrays(path: Path, tree: Mapping[str, str]) -> dict[str, np.ndarray]:
 
     empty = {name: _empty(text) for name, text in tree.items() if 0 in _shape(text)}
     wanted = {name: 0 for name in tree if name not in empty}
-    checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    checkpointer = _checkpointer()
     arguments = ocp.args.PyTreeRestore(
         item=wanted,
         restore_args={name: ocp.RestoreArgs(restore_type=np.ndarray) for name in wanted},
@@ -198,7 +203,17 @@ def _host_copy(leaf: Any) -> np.ndarray:
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     # On the CPU a NumPy view shares the memory that the next step overwrites.
-    return np.array(leaf, copy=True)
+    return np.array(fetch(leaf), copy=True)
+
+
+def _checkpointer() -> Any:
+    """A checkpointer that does not wait for other processes: each that writes, writes whole arrays by itself."""
+    import orbax.checkpoint as ocp
+
+    own = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own})
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
 def _shape(text: str) -> tuple[int, ...]:

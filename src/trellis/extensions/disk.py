@@ -5,6 +5,8 @@ import os
 import uuid
 from pathlib import Path
 
+import jax
+
 from trellis.errors import ArgumentError
 
 
@@ -22,9 +24,9 @@ def check_writable(directory: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Writes a file anew, whole or not at all."""
+    """Writes a file anew, whole or not at all; several processes may write the same at once."""
     # By another name: TensorBoard would read a file that is left behind with `tfevents` in its name.
-    partial = path.with_name(f"{path.suffix}.partial")
+    partial = path.with_name(f"{path.suffix}{jax.process_index() or ''}.partial")
     with partial.open("wb") as file:
         file.write(content)
         file.flush()

@@ -12,7 +12,7 @@ from trellis.data import Replay
 from trellis.loops.checkpoint import Checkpoint, Summary
 from trellis.loops.step import EvalTask, measuring_step
 from trellis.metrics import compute, merge, zeros
-from trellis.runtime import Placement, StepKeys, shardings_of
+from trellis.runtime import Placement, StepKeys, fetch, shardings_of
 
 _CALLS_IN_FLIGHT = 4  # few enough to bound memory; many collectives at once can also lock up virtual CPU devices
 
@@ -50,6 +50,7 @@ class EvalLoop:
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
         self._step = task.validation_step or measuring_step(task, (collections or {}).get("apply", ()))
         self._host_metrics = task.host_metrics
+        # Totals are the same everywhere, also where devices are not all of this process.
         self._measure = jax.jit(self._measured, out_shardings=(self._placement.replicated, None))
 
     def __call__(self, checkpoint: Checkpoint) -> Summary:
@@ -74,7 +75,7 @@ class EvalLoop:
 
     def _aggregate(self, state: Any, measured: tuple[PyTree, PyTree]) -> Any:
         jax.block_until_ready(measured)
-        return self._host_metrics and self._host_metrics.aggregate_logs(state, jax.device_get(measured[1]))
+        return self._host_metrics and self._host_metrics.aggregate_logs(state, fetch(measured[1]))
 
     def _measured(self, totals: Any, held: PyTree, batch: Batch, root: Key, index: Array) -> Any:
         params, model_state = self._placement.gather(held, shardings=self._shardings)

@@ -66,11 +66,11 @@ class TrainLoop:
         n_fused_steps: int | None = None,
         grads: bool = True,
     ) -> None:
-        started, self.session = time.perf_counter(), Session(stdout=stdout)
+        started, self._placement = time.perf_counter(), Placement.of(devices)
+        self.session = Session(stdout=stdout, is_shared=self._placement.spans_processes)
         self.n_steps_per_checkpoint = n_steps_per_checkpoint
         self._feed = build_feed(task.data, place="TrainTask.data")
         self.n_steps = self._feed.n_batches if n_steps is None else n_steps
-        self._placement = Placement.of(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
         self._keep_grads, self._has_ended, self._lease, self._next_look = grads, False, Lease(), 0.0
 
@@ -167,7 +167,7 @@ class TrainLoop:
         self.session.progress(self.step, n_steps)
         while self.step < target and not self._has_ended:
             self.session.advance()
-            if self.session.is_stopping:
+            if self.session.wants_to_stop:
                 self._leave(started)
             self._train(min(self._plan.n_steps_in_call(self.step, self._fused.most_steps), target - self.step), target)
             self.session.progress(self.step, n_steps)

@@ -17,8 +17,14 @@ if TYPE_CHECKING:
     from trellis.runtime.mesh import build_placement as build_placement
     from trellis.runtime.mesh import shardings_of as shardings_of
     from trellis.runtime.precision import Precision as Precision
+    from trellis.runtime.processes import fetch as fetch
+    from trellis.runtime.processes import is_first_process as is_first_process
+    from trellis.runtime.processes import join_processes as join_processes
+    from trellis.runtime.processes import spans_processes as spans_processes
+    from trellis.runtime.processes import wait_for_processes as wait_for_processes
     from trellis.runtime.program_cache import keep_programs as keep_programs
     from trellis.runtime.random import StepKeys as StepKeys
+    from trellis.runtime.requirements import ONE_DEVICE as ONE_DEVICE
     from trellis.runtime.requirements import runtime_problems as runtime_problems
     from trellis.runtime.session import Attachable as Attachable
     from trellis.runtime.session import Event as Event
@@ -39,6 +45,12 @@ __getattr__, __dir__, __all__ = door(
         "build_placement": "mesh",
         "shardings_of": "mesh",
         "Precision": "precision",
+        "fetch": "processes",
+        "is_first_process": "processes",
+        "spans_processes": "processes",
+        "join_processes": "processes",
+        "wait_for_processes": "processes",
+        "ONE_DEVICE": "requirements",
         "runtime_problems": "requirements",
         "Session": "session",
         "StepKeys": "random",

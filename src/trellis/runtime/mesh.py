@@ -17,6 +17,7 @@ from trellis.errors import ArgumentError, DataError
 from trellis.model import Apply, TrainState
 from trellis.runtime.by_parts import run_by_parts
 from trellis.runtime.configs import RuntimeConfig
+from trellis.runtime.processes import is_first_process, spread
 from trellis.runtime.requirements import ONE_DEVICE, runtime_problems
 
 AXIS_RULES: Mapping[Any, str] = {
@@ -60,6 +61,8 @@ class Placement:
         )
         self.replicated = NamedSharding(self.mesh, PartitionSpec())
         self.n_parts = math.prod(self._sizes[axis] for axis in _BATCH_AXES)
+        self.spans_processes = not self.replicated.is_fully_addressable
+        self.is_writer = is_first_process() or not self.spans_processes
 
     @classmethod
     def of(cls, devices: "Sequence[Any] | Placement | None") -> "Placement":
@@ -114,11 +117,11 @@ class Placement:
         def unboxed(*given: Any) -> PyTree:
             return nn.meta.unbox(make(*given))
 
-        if self._sizes["fsdp"] * self._sizes["model"] == 1:
-            state = run_by_parts(unboxed, *given)
-        else:
+        if self.spans_processes or self._sizes["fsdp"] * self._sizes["model"] > 1:
             # Compiled as one, so that no device ever holds more than its share.
             state = jax.jit(unboxed, out_shardings=shardings_of(like))(*given)
+        else:
+            state = run_by_parts(unboxed, *given)
         # A function may return arrays that it was not the one to make.
         return self.put_state(state, like=like)
 
@@ -128,11 +131,11 @@ class Placement:
         Args:
             like: Its `shapes`; the default is to have all of it on every device.
         """
-        return jax.device_put(tree, self.replicated if like is None else shardings_of(like), may_alias=False)
+        return self._put(tree, self.replicated if like is None else shardings_of(like), may_alias=False)
 
     def put_params(self, tree: PyTree) -> PyTree:
         """Puts parameters on the devices; those that are already there stay as they are."""
-        return jax.device_put(tree, jax.tree.map(self._kept_sharding, tree))
+        return self._put(tree, jax.tree.map(self._kept_sharding, tree))
 
     def gather(self, variables: PyTree, *, shardings: PyTree) -> PyTree:
         """A model's variables, in a function that is compiled, as they are computed with: whole along `fsdp`.
@@ -174,14 +177,14 @@ class Placement:
         if len(self.devices) == 1:
             return batch
         spec = PartitionSpec(None, _BATCH_AXES) if stacked else PartitionSpec(_BATCH_AXES)
-        return jax.device_put(batch, NamedSharding(self.mesh, spec))
+        return self._put(batch, NamedSharding(self.mesh, spec))
 
     def put_any_batch(self, batch: Batch) -> Batch:
         """Splits a batch if its size allows it, else copies it to every device: right for a short last batch."""
         if len(self.devices) == 1:
             return batch
         divisible = batch_size(batch) % self.n_parts == 0
-        return self.put_batch(batch) if divisible else jax.device_put(batch, self.replicated)
+        return self.put_batch(batch) if divisible else self._put(batch, self.replicated)
 
     def check_divisible(self, batch: Batch) -> None:
         """Raises an error if a batch cannot be split evenly."""
@@ -193,6 +196,9 @@ class Placement:
                 f"A batch of {size} examples cannot be split over {n_parts} devices. "
                 f"Use a batch size of {fits}, or give the loop fewer devices (devices=jax.devices()[:1])."
             )
+
+    def _put(self, tree: PyTree, shardings: PyTree, **options: Any) -> PyTree:
+        return spread(tree, shardings) if self.spans_processes else jax.device_put(tree, shardings, **options)
 
     def _sharding(self, shape: tuple[int, ...], names: Sequence[Any] = ()) -> NamedSharding:
         axes: list[str | None] = [None] * len(shape)
@@ -222,13 +228,15 @@ class Placement:
 
 
 def build_placement(config: RuntimeConfig) -> Placement:
-    """The local devices that a config asks for, arranged as its mesh says.
+    """The devices that a config asks for, arranged as its mesh says.
 
-    `off` and `one_device` are one device; every other strategy is all local devices, or `num_gpus` of them.
+    `off` and `one_device` are one device; every other strategy is all devices, of all processes that have joined, or
+    `num_gpus` local ones.
     """
     raise_if_any(runtime_problems(config))
-    devices: list[Any] = jax.local_devices()
-    n_wanted = 1 if config.distribution_strategy in ONE_DEVICE else config.num_gpus or len(devices)
+    takes_one = config.distribution_strategy in ONE_DEVICE
+    devices: list[Any] = jax.local_devices() if takes_one or config.num_gpus else jax.devices()
+    n_wanted = 1 if takes_one else config.num_gpus or len(devices)
     if n_wanted > len(devices):
         raise ArgumentError(
             f"runtime.num_gpus is {n_wanted}, but this process has {len(devices)} devices ({devices[0].platform}). "

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from trellis.aliases import JSON
 from trellis.runtime.console import print_line
+from trellis.runtime.processes import is_any_stopping
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,14 @@ class Session:
 
     A save is written in the background and committed when the loop moves on, so that a checkpoint file is there only if
     all that was done with its checkpoint is done too. Files that a run resumes from are committed last.
+
+    Args:
+        is_shared: Whether other processes run the same loop on a part of its devices.
     """
 
-    def __init__(self, *, stdout: bool = False) -> None:
+    def __init__(self, *, stdout: bool = False, is_shared: bool = False) -> None:
         self.is_stopping = False
+        self._is_shared = is_shared
         self._stdout = stdout
         self._lock = threading.Lock()
         self._listeners: list[Callable[[Event], None]] = []
@@ -65,6 +70,11 @@ class Session:
             listener(event)
         if self._stdout and text:
             print_line(text)
+
+    @property
+    def wants_to_stop(self) -> bool:
+        """Whether to stop now; of several processes none does so before the others. Asked once between two calls."""
+        return self.is_stopping or (self._is_shared and is_any_stopping())
 
     def subscribe(self, listener: Callable[[Event], None]) -> None:
         """Calls the listener with each event so far, and from now on."""
@@ -148,7 +158,8 @@ class Session:
     @contextmanager
     def watching_for_sigterm(self) -> Iterator[None]:
         """Turns SIGTERM into a wish to stop, which a loop follows when its steps under way are done."""
-        if threading.current_thread() is not threading.main_thread():
+        # Where processes train together, JAX itself hears the signal, and has all of them stop at the same step.
+        if threading.current_thread() is not threading.main_thread() or self._is_shared:
             yield
             return
         if not _watching:

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +18,8 @@ from trellis.batch import batch_size as size_of_batch
 from trellis.disk import checksum, files_in
 from trellis.errors import ArgumentError, MissingPackageError, ModelError
 from trellis.runtime import print_line
-from trellis.serving.manifest import BATCH, FILES, PARAMETERS, ArraySpec, Manifest, SignatureSpec
+from trellis.serving.formats import FILES_OF, Format, check_format
+from trellis.serving.manifest import BATCH, PARAMETERS, ArraySpec, Manifest, SignatureSpec
 from trellis.serving.tensor_file import write_tensors
 from trellis.serving.whole_directory import check_free, whole_directory
 
@@ -52,6 +53,7 @@ def export_model(
     metadata: Mapping[str, JSON] | None = None,
     batch_size: int | None = None,
     platforms: Sequence[str] | None = None,
+    format: Format = "jax_export",
 ) -> Path:
     """Writes a model that `load_model` answers from, whole or not at all; returns the directory.
 
@@ -64,6 +66,7 @@ def export_model(
         metadata: What to tell of the model, for people and programs.
         batch_size: The default is any; a model that cannot be traced without one needs it.
         platforms: The default is all of `PLATFORMS`, or this machine's if the model has parts that run on it alone.
+        format: `saved_model` is for TensorFlow, which has to be installed: `tf.saved_model.load` needs nothing else.
 
     Example:
         export_model(
@@ -72,6 +75,7 @@ def export_model(
             signatures={"inference_step": Signature(model.apply, images)},
         )
     """
+    check_format(format)
     target = Path(output_dir)
     check_free(target)
     _check_files(files or {})
@@ -84,26 +88,48 @@ def export_model(
         name: _export(signature, shapes, rebuild, name=name, batch_size=batch_size, platforms=platforms)
         for name, signature in signatures.items()
     }
+    manifest = _build_manifest(exported, metadata or {})
     with whole_directory(target) as directory:
-        write_tensors(directory / PARAMETERS, arrays)
-        for name, function in exported.items():
-            (directory / _file_of(name)).write_bytes(_serialized(function))
-        for name, source in (files or {}).items():
-            (directory / FILES / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, directory / FILES / name)
-        _build_manifest(exported, metadata or {}, directory).write(directory)
+        _copy_files(files or {}, directory / FILES_OF[format])
+        _WRITERS[format](directory, arrays, exported, manifest)
     return target
 
 
-def _build_manifest(exported: Mapping[str, export.Exported], metadata: Mapping[str, JSON], directory: Path) -> Manifest:
+def _copy_files(files: Mapping[str, str | os.PathLike[str]], folder: Path) -> None:
+    for name, source in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, folder / name)
+
+
+def _build_manifest(exported: Mapping[str, export.Exported], metadata: Mapping[str, JSON]) -> Manifest:
     return Manifest(
         signatures={name: _describe(name, function) for name, function in exported.items()},
         default_signature=next(iter(exported)),
         platforms=_shared_platforms(exported),
         packages={name: _version(name) for name in _PACKAGES},
         metadata=dict(metadata),
-        checksums={path.relative_to(directory).as_posix(): checksum(path) for path in files_in(directory)},
     )
+
+
+def _write_jax_export(
+    directory: Path, arrays: Mapping[str, np.ndarray], exported: Mapping[str, export.Exported], manifest: Manifest
+) -> None:
+    write_tensors(directory / PARAMETERS, arrays)
+    for name, function in exported.items():
+        (directory / _file_of(name)).write_bytes(_serialized(function))
+    checksums = {path.relative_to(directory).as_posix(): checksum(path) for path in files_in(directory)}
+    replace(manifest, checksums=checksums).write(directory)
+
+
+def _write_saved_model(
+    directory: Path, arrays: Mapping[str, np.ndarray], exported: Mapping[str, export.Exported], manifest: Manifest
+) -> None:
+    from trellis.serving.saved_model import write_saved_model
+
+    write_saved_model(directory, arrays=arrays, exported=exported, manifest=manifest)
+
+
+_WRITERS = {"jax_export": _write_jax_export, "saved_model": _write_saved_model}
 
 
 def _check_files(files: Mapping[str, str | os.PathLike[str]]) -> None:

@@ -12,7 +12,15 @@ from jax import export
 from trellis.aliases import PyTree
 from trellis.errors import ArgumentError, DataError, MissingPackageError, ServedModelError
 from trellis.serving.export import input_names, inputs_structure, path_name
-from trellis.serving.manifest import FILES, PARAMETERS, ArraySpec, Manifest, SignatureSpec, read_manifest
+from trellis.serving.formats import FILES_OF
+from trellis.serving.manifest import (
+    PARAMETERS,
+    ArraySpec,
+    Manifest,
+    SignatureSpec,
+    find_served_model,
+    read_manifest,
+)
 from trellis.serving.tensor_file import read_tensors
 from trellis.spelling import nearest
 
@@ -76,10 +84,9 @@ class LoadedModel:
     def __init__(self, directory: Path, *, manifest: Manifest, signatures: Mapping[str, LoadedSignature]) -> None:
         self.manifest = manifest
         self.signatures = signatures
+        prefix = f"{FILES_OF['jax_export']}/"
         self.files = {
-            name.removeprefix(f"{FILES}/"): directory / name
-            for name in manifest.checksums
-            if name.startswith(f"{FILES}/")
+            name.removeprefix(prefix): directory / name for name in manifest.checksums if name.startswith(prefix)
         }
 
     def __call__(self, inputs: PyTree, *, signature: str | None = None) -> PyTree:
@@ -96,8 +103,12 @@ class LoadedModel:
 
 
 def load_model(directory: str | os.PathLike[str]) -> LoadedModel:
-    """Loads what `export_model` or `trellis export` wrote; needs neither the model's code nor its task."""
-    path = Path(directory)
+    """Loads what `export_model` or `trellis export` wrote; needs neither the model's code nor its task.
+
+    Args:
+        directory: That of the model, or one with numbered versions of it, of which the newest is taken.
+    """
+    path = find_served_model(directory) or Path(directory)
     manifest = read_manifest(path)
     own = export.default_export_platform()
     if own not in manifest.platforms:

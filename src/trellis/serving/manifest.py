@@ -1,6 +1,7 @@
 """What a directory with a served model says of itself."""
 
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,10 @@ from typing import Any
 from trellis.aliases import JSON
 from trellis.disk import checksum
 from trellis.errors import ServedModelError
+from trellis.executor import serving_model_dir
 
 MANIFEST = "manifest.json"
 PARAMETERS = "parameters.safetensors"
-FILES = "files"
 FORMAT, VERSION = "trellis.served_model", 1
 BATCH = "batch"
 
@@ -55,6 +56,18 @@ class Manifest:
         """Writes the manifest beside the files that it tells of."""
         text = json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1)
         (directory / MANIFEST).write_text(f"{text}\n")
+
+
+def find_served_model(directory: str | os.PathLike[str]) -> Path | None:
+    """Where a served model lies: in a directory, in the newest of its numbered versions, or as an executor lays it out.
+
+    None if there is none.
+    """
+    folder = Path(directory)
+    numbered = [path for path in folder.iterdir() if path.name.isdecimal()] if folder.is_dir() else []
+    newest_first = sorted(numbered, key=lambda path: int(path.name), reverse=True)
+    places = (folder, *newest_first, Path(serving_model_dir(str(folder))))
+    return next((path for path in places if (path / MANIFEST).is_file()), None)
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from trellis.aliases import Array, Batch, PyTree, Variables
-from trellis.batch import batch_size
+from trellis.aliases import JSON, Array, Batch, PyTree, Variables
+from trellis.batch import batch_sides, batch_size
 from trellis.errors import ModelError
 from trellis.loops import StepOutput, TrainState
 from trellis.metrics import Metric, MetricFunction, as_metric
@@ -115,7 +115,7 @@ class Task(ABC):
         def forward(params: PyTree, model_state: PyTree, part: Batch, index: Array | None) -> Any:
             part_keys = keys if index is None else StepKeys(keys["part"], index)
             bound = BoundModel(model, params=params, model_state=model_state, rngs=part_keys.rngs(self.rng_collections))
-            features, labels = _sides(part)
+            features, labels = batch_sides(part)
             outputs = bound(features, training=True)
             return bound.model_state, self._measure(labels, outputs, bound, metrics, batch_size(part))
 
@@ -125,7 +125,7 @@ class Task(ABC):
         self, inputs: Batch, model: BoundModel, metrics: Mapping[str, MetricFunction] | None = None
     ) -> Mapping[str, Any]:
         """What is measured on a batch, by name: the loss and metrics are summed up, arrays go to `aggregate_logs`."""
-        features, labels = _sides(inputs)
+        features, labels = batch_sides(inputs)
         outputs = self.inference_step(features, model)
         return self._measure(labels, outputs, model, metrics, batch_size(inputs))
 
@@ -137,8 +137,16 @@ class Task(ABC):
         """What a served model of this task answers with, by name; the first one if a caller names none."""
         return {"inference_step": self.inference_step}
 
+    def serving_inputs(self, inputs: Any) -> Any:
+        """What its serving functions take, after the inputs of a first batch; only shapes and dtypes count."""
+        return inputs
+
     def serving_files(self) -> Mapping[str, str]:
         """Files that a served model of this task needs, such as a vocabulary: the name to give each, and its path."""
+        return {}
+
+    def serving_metadata(self) -> Mapping[str, JSON]:
+        """What a served model of this task tells of itself, beside the names of the task and the model."""
         return {}
 
     def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
@@ -194,7 +202,3 @@ class Task(ABC):
         loss = self.build_losses(labels, outputs, model.losses or None)
         seen = {self.loss: loss, **self.process_metrics(metrics or {}, labels, outputs)}
         return {name: as_metric(value, n_examples, f"{self.name}'s {name!r}") for name, value in seen.items()}
-
-
-def _sides(batch: Batch) -> tuple[Any, Any]:
-    return batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, batch)

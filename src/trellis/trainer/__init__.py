@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
+    from trellis.trainer.computation import computing_model as computing_model
     from trellis.trainer.configs import ProgressiveConfig as ProgressiveConfig
     from trellis.trainer.configs import ProgressiveTrainerConfig as ProgressiveTrainerConfig
     from trellis.trainer.configs import TrainerConfig as TrainerConfig
@@ -30,6 +31,7 @@ __getattr__, __dir__, __all__ = door(
         "TrainerConfig": "configs",
         "ProgressiveConfig": "configs",
         "ProgressiveTrainerConfig": "configs",
+        "computing_model": "computation",
         "Outline": "outline",
         "Side": "outline",
         "describe_arrays": "outline",

@@ -28,7 +28,7 @@ from trellis.model import StepOutput, TrainState, state_maker
 from trellis.optimizers import build_schedule
 from trellis.runtime import RuntimeConfig, StepKeys, build_placement, finish_saves, print_line
 from trellis.tasks import BoundModel, Task, bind, lasting_init
-from trellis.trainer.computing_model import computing_model
+from trellis.trainer.computation import computing_model
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
     Evaluation,
@@ -83,8 +83,8 @@ class Trainer:
             dp_config=getattr(task.task_config, "differential_privacy_config", None),
             n_steps=self._n_steps or None,
         )
-        self._evaluates, self._extensions, self._save_summary = evaluate, tuple(extensions), save_summary
-        self._placement = build_placement(self.runtime)
+        self._evaluates, self._extensions, self._placement = evaluate, tuple(extensions), build_placement(self.runtime)
+        self._save_summary = save_summary and self._placement.is_writer
         self._root = self._placement.put_state(jax.random.key(self.runtime.seed))
         self._skipped = SkippedData(self.model_dir)
         self._reader = CheckpointFileReader(

@@ -3,20 +3,28 @@
 import io
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import numpy as np
 import pytest
 
-import trellis.nlp.experiments  # noqa: F401  (registers them)
+import trellis
+import trellis.nlp.experiments
 from tests.nlp.data.small_text import write_corpus_file, write_vocabulary
 from trellis.cli.main import main
 from trellis.errors import ArgumentError, CheckpointFileError, DataError
-from trellis.experiments import ExperimentConfig, get_exp_config, read_params, run_experiment
-from trellis.nlp.tasks import Predictor, load_predictor
+from trellis.experiments import ExperimentConfig, export_experiment, get_exp_config, read_params, run_experiment
+from trellis.nlp.tasks import Prediction, Predictor, load_predictor
+from trellis.nlp.tasks.encoder_task import EncoderTask
+from trellis.nlp.tasks.predictor import read_model
+from trellis.tasks import get_task
 
+BLANKS = [("the [MASK] sat on [MASK] mat .",), ("[MASK] [MASK] [MASK] [MASK] cat .",)]
+PAIRS = [("the cat sat .", "a cat sat ."), ("the dog ran .",)]
 ENCODER = {
     "vocab_size": 24,
     "hidden_size": 8,
@@ -94,7 +102,14 @@ def questions(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def predictor(model_dir: Path) -> Predictor:
-    return load_predictor(read_params(model_dir), model_dir=str(model_dir))
+    return load_predictor(str(model_dir))
+
+
+def trained_params(model_dir: Path) -> Any:
+    params = read_params(model_dir)
+    task = get_task(params.task)
+    assert isinstance(task, EncoderTask)
+    return read_model(task, model_dir / "regular_2", runtime=params.runtime).params
 
 
 def test_blanks_are_filled_with_tokens_of_the_vocabulary_that_the_run_has_kept(pretrained: Path) -> None:
@@ -156,7 +171,7 @@ def test_the_command_answers_text_files_and_what_is_typed(
 
 
 def test_a_warm_start_takes_the_encoder_and_leaves_the_head(pretrained: Path, questions: Path) -> None:
-    before, after = (predictor(run)._model.params for run in (pretrained, questions))
+    before, after = (trained_params(run) for run in (pretrained, questions))
     words = before["encoder"]["embeddings"]["word_embeddings"]["embedding"]
     assert np.abs(words - after["encoder"]["embeddings"]["word_embeddings"]["embedding"]).max() < 1e-3
     assert set(after) == {"encoder", "span_labeling"}
@@ -184,7 +199,7 @@ def test_files_that_do_not_fit_are_refused(sentences: Path, tmp_path: Path) -> N
         ask.read("one.tsv")
     with pytest.raises(DataError, match="empty.txt: there is no text in it."):
         ask.read("empty.txt")
-    with pytest.raises(ArgumentError, match="squad.json: JSON holds questions on passages, but the run is of"):
+    with pytest.raises(ArgumentError, match="squad.json: JSON holds questions .*, but the model answers sentences."):
         ask.read("squad.json")
 
 
@@ -192,7 +207,7 @@ def test_a_directory_that_holds_no_run_is_refused(sentences: Path, tmp_path: Pat
     with pytest.raises(ArgumentError, match="There is no `nowhere/params.yaml`."):
         read_params("nowhere")
     with pytest.raises(CheckpointFileError, match="There is no checkpoint file in"):
-        load_predictor(read_params(sentences), model_dir=str(tmp_path))
+        load_predictor(str(tmp_path), params=read_params(sentences))
     (tmp_path / "params.yaml").write_text("task: {colour: blue}\n")
     with pytest.raises(ArgumentError, match="No registered experiment has all the fields"):
         read_params(tmp_path)
@@ -201,4 +216,105 @@ def test_a_directory_that_holds_no_run_is_refused(sentences: Path, tmp_path: Pat
 def test_a_vocabulary_that_is_too_large_for_the_model_is_refused(sentences: Path, tmp_path: Path) -> None:
     words = write_vocabulary(tmp_path / "large.txt", [f"word{number}" for number in range(40)])
     with pytest.raises(ArgumentError, match="The vocabulary has 45 tokens, but the model in .* knows 24."):
-        load_predictor(read_params(sentences), model_dir=str(sentences), vocab_file=words)
+        load_predictor(str(sentences), vocab_file=words)
+
+
+@pytest.fixture(scope="module")
+def served(pretrained: Path, sentences: Path, questions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `trellis export` has written of the three runs."""
+    folder = tmp_path_factory.mktemp("served")
+    for name, run in (("blanks", pretrained), ("sentences", sentences), ("questions", questions)):
+        params = read_params(run)
+        export_experiment(params, model_dir=run, output_dir=folder / name, platforms=["cpu"])
+    return folder
+
+
+def assert_same_answers(found: list[Prediction], expected: list[Prediction]) -> None:
+    assert [item.text for item in found] == [item.text for item in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.values.keys() == theirs.values.keys()
+        assert numbers_in(ours.values) == pytest.approx(numbers_in(theirs.values), abs=1e-5)
+
+
+def numbers_in(values: Any) -> list[float]:
+    if isinstance(values, dict | list | tuple):
+        inner = values.values() if isinstance(values, dict) else values
+        return [number for value in inner for number in numbers_in(value)]
+    return [float(values)] if isinstance(values, int | float) else []
+
+
+def test_a_served_model_answers_text_as_its_run_does(
+    served: Path, pretrained: Path, sentences: Path, questions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"blanks": BLANKS, "sentences": PAIRS, "questions": [("who sat ?", PASSAGE), ("who ran ?", "a dog ran .")]}
+    runs = {"blanks": pretrained, "sentences": sentences, "questions": questions}
+    expected = {name: list(predictor(runs[name])(texts)) for name, texts in asked.items()}
+    squad = list(predictor(questions).read(str(questions.parent / "squad.json")))
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("A served model is asked without its code.")
+
+    monkeypatch.setattr(nn.Module, "__post_init__", refuse)
+    monkeypatch.setattr(EncoderTask, "__init__", refuse)
+    for name, texts in asked.items():
+        assert_same_answers(list(load_predictor(str(served / name))(texts)), expected[name])
+    assert_same_answers(
+        list(load_predictor(str(served / "questions")).read(str(questions.parent / "squad.json"))), squad
+    )
+
+
+def test_the_command_asks_a_served_model_its_newest_version_and_that_of_an_executor(
+    served: Path, sentences: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(served / "questions", tmp_path / "versions/9")
+    shutil.copytree(served / "sentences", tmp_path / "versions/10")
+    shutil.copytree(served / "sentences", tmp_path / "model/Format-Serving")
+    said = []
+    for directory in (sentences, served / "sentences", "versions", "model"):
+        assert main(["predict", f"--model_dir={directory}", "--text=the cat .", "--text=a cat ."]) == 0
+        said.append(capsys.readouterr().out)
+    assert len(set(said)) == 1 and said[0].endswith("the cat . | a cat .\n")
+
+
+def test_an_exported_text_model_tells_its_vocabulary_and_how_it_is_asked(
+    sentences: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--experiment=bert/sentence_prediction_text", f"--model_dir={sentences}", "--platforms=cpu"]
+    assert main(["export", *flags, "--output_dir=out"]) == 0
+    assert capsys.readouterr().out.endswith("To ask it:   trellis predict --model_dir=out\n")
+    model = trellis.load_model("out")
+    assert model.files["vocab.txt"].read_bytes() == (sentences / "vocab.txt").read_bytes()
+    assert model.manifest.metadata["text"] == {
+        "answers": "sentences",
+        "answerer": {"seq_length": 20, "label_values": ["no", "yes"], "text_columns": ["a", "b"]},
+        "tokenization": "WordPiece",
+        "lower_case": True,
+        "vocab_size": 24,
+    }
+    names = ["input_mask", "input_type_ids", "input_word_ids"]
+    assert [spec.name for spec in model.signatures["inference_step"].spec.inputs] == names
+
+
+def test_a_served_text_model_without_its_vocabulary_says_so(
+    served: Path, sentences: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(served / "sentences", tmp_path / "served")
+    words = tmp_path / "served/files/vocab.txt"
+    content = words.read_bytes()
+    words.write_bytes(content[:-9])
+    ask = ["predict", "--model_dir=served", "--text=the cat ."]
+    assert main(ask) == 2
+    assert capsys.readouterr().err.startswith("`served/files/vocab.txt` is damaged. Copy the whole directory again")
+    words.unlink()
+    assert main(ask) == 2
+    assert capsys.readouterr().err.startswith("`served/files/vocab.txt` is missing. Copy the whole directory again")
+    manifest = json.loads((tmp_path / "served/manifest.json").read_text())
+    del manifest["checksums"]["files/vocab.txt"]
+    (tmp_path / "served/manifest.json").write_text(json.dumps(manifest))
+    assert main(ask) == 2
+    assert "The vocabulary of the model in `served` is not known: its data came as ids." in capsys.readouterr().err
+    assert main([*ask, f"--vocab_file={sentences / 'vocab.txt'}"]) == 0
+    manifest["metadata"]["text"]["answers"] = "riddles"
+    (tmp_path / "served/manifest.json").write_text(json.dumps(manifest))
+    assert main(ask) == 2
+    assert "`served` tells in a way that is not known here how it answers text ('riddles')." in capsys.readouterr().err

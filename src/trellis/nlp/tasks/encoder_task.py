@@ -1,23 +1,31 @@
 """What all tasks on an encoder have alike: its settings, its weights, and checks before the first step."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trellis.aliases import Variables
+from trellis.aliases import JSON, Variables
 from trellis.bindings import bound
 from trellis.config import Problem, origin_of, raise_if_any
 from trellis.data import DataConfig, Stream
 from trellis.errors import DataError
-from trellis.nlp.data import Tokenizer, data_place
+from trellis.nlp.data import data_place
 from trellis.nlp.models import EncoderConfig, build_encoder
-from trellis.nlp.tasks.predictions import Prediction
+from trellis.nlp.tasks.predictions import Answerer
 from trellis.nlp.tasks.pretrained import check_is_local, read_encoder_config, read_pretrained
-from trellis.nlp.tasks.vocabulary import find_vocabulary, keep_vocabulary, with_vocabulary
+from trellis.nlp.tasks.text_settings import TEXT, TextSettings
+from trellis.nlp.tasks.vocabulary import (
+    find_kept_vocabulary,
+    find_vocabulary,
+    keep_vocabulary,
+    kept_name,
+    tokenizer_settings,
+    with_vocabulary,
+)
 from trellis.tasks import BoundModel, InputContext, Task
 
 _LENGTHS = {"bert": "max_position_embeddings", "albert": "max_position_embeddings", "mobilebert": "max_sequence_length"}
@@ -41,14 +49,8 @@ class EncoderTask(Task):
 
     @property
     @abstractmethod
-    def text_columns(self) -> Sequence[str]:
-        """What the parts of a text are called that `predict` takes; empty if they have no names."""
-
-    @abstractmethod
-    def predict(
-        self, texts: Sequence[tuple[str, ...]], *, model: BoundModel, tokenizer: Tokenizer
-    ) -> Iterator[Prediction]:
-        """What the model says to each of some texts, which may have several parts."""
+    def answerer(self) -> Answerer:
+        """How its model answers text."""
 
     def problems(self) -> Iterator[Problem]:
         """Yields what cannot work with the config."""
@@ -112,6 +114,25 @@ class EncoderTask(Task):
                 f"vocabulary that the encoder has, or set the encoder's vocab_size to that of the vocabulary."
             )
         return stream
+
+    def serving_inputs(self, inputs: Any) -> dict[str, np.ndarray]:
+        """Plain text as ids, whatever the data has beside it or packs together."""
+        return {name: np.zeros((1, length), np.int32) for name, length in self.answerer.input_lengths.items()}
+
+    def serving_files(self) -> dict[str, str]:
+        """The vocabulary, if it is known."""
+        found = find_kept_vocabulary(self.logging_dir) or self.find_vocabulary()
+        return {} if found is None else {kept_name(found): str(found)}
+
+    def serving_metadata(self) -> dict[str, JSON]:
+        """How text is answered."""
+        return {TEXT: self.text_settings.as_dict()}
+
+    @property
+    def text_settings(self) -> TextSettings:
+        """All that text is answered with beside the model and the vocabulary."""
+        settings = tokenizer_settings(self.task_config)
+        return TextSettings(answerer=self.answerer, vocab_size=self.vocab_size, **settings)
 
     def initialize(self, model: BoundModel) -> Variables:
         """The variables to start from at step 0, with pretrained ones in their place.

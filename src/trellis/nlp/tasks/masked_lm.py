@@ -1,6 +1,6 @@
 """The task of telling masked words, and whether one sentence follows the other."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,11 @@ from trellis.config import Problem
 from trellis.data import Stream
 from trellis.loops import StepOutput, TrainState
 from trellis.metrics import Mean, MetricFunction, weighted_mean
-from trellis.nlp.data import LocalText, Tokenizer, build_pretraining_stream, prepare_local_text
+from trellis.nlp.data import LocalText, build_pretraining_stream, prepare_local_text
 from trellis.nlp.models import BertPretrainer
-from trellis.nlp.tasks.blanks import fill_blanks
+from trellis.nlp.tasks.blank_answerer import BlankAnswerer
 from trellis.nlp.tasks.configs import LocalMaskedLMConfig, MaskedLMConfig
 from trellis.nlp.tasks.encoder_task import EncoderTask
-from trellis.nlp.tasks.predictions import Prediction
 from trellis.tasks import BoundModel, InputContext, register_task_cls
 
 _NEXT_SENTENCE = "next_sentence"
@@ -103,16 +102,10 @@ class MaskedLMTask(EncoderTask):
         return logs
 
     @property
-    def text_columns(self) -> Sequence[str]:
-        """A text with blanks."""
-        return ("text",)
-
-    def predict(
-        self, texts: Sequence[tuple[str, ...]], *, model: BoundModel, tokenizer: Tokenizer
-    ) -> Iterator[Prediction]:
-        """The words that fit the blanks of each text."""
-        length = self.task_config.train_data.seq_length
-        return fill_blanks([" ".join(parts) for parts in texts], model=model, tokenizer=tokenizer, seq_length=length)
+    def answerer(self) -> BlankAnswerer:
+        """Fills the blanks of a text."""
+        data = self.task_config.train_data
+        return BlankAnswerer(data.seq_length, data.max_predictions_per_seq)
 
 
 @register_task_cls(LocalMaskedLMConfig)

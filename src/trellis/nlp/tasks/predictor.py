@@ -5,18 +5,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from flax.traverse_util import unflatten_dict
 
 from trellis.data import read_rows
 from trellis.errors import ArgumentError, CheckpointFileError, DataError
-from trellis.experiments import ExperimentConfig
+from trellis.experiments import ExperimentConfig, best_of_run, read_params
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions import newest_file
-from trellis.nlp.data import Tokenizer, read_questions
+from trellis.nlp.data import Tokenizer, build_tokenizer, read_questions
 from trellis.nlp.tasks.encoder_task import EncoderTask
-from trellis.nlp.tasks.predictions import Prediction
-from trellis.nlp.tasks.vocabulary import read_tokenizer
+from trellis.nlp.tasks.predictions import BATCH_SIZE, Answerer, AskModel, Prediction, in_batches
+from trellis.nlp.tasks.question_answerer import QuestionAnswerer
+from trellis.nlp.tasks.text_settings import TEXT, TextSettings, read_text_settings
+from trellis.nlp.tasks.vocabulary import VOCABULARY_NAMES, find_kept_vocabulary
+from trellis.runtime import RuntimeConfig
+from trellis.serving import find_served_model, load_model
 from trellis.tasks import BoundModel, get_task
+from trellis.trainer import computing_model
 
 _ROWS = (".tsv", ".csv", ".jsonl")
 
@@ -25,21 +31,26 @@ class Predictor:
     """Answers text with a trained model.
 
     Example:
-        predictor = load_predictor(read_params("runs/mrpc"), model_dir="runs/mrpc")
+        predictor = load_predictor("served/mrpc")
         for prediction in predictor([("He said so.", "That is what he said.")]):
             print(prediction.text)
     """
 
-    def __init__(self, task: EncoderTask, *, model: BoundModel, tokenizer: Tokenizer) -> None:
-        self.task = task
-        self._model = model
+    def __init__(self, answerer: Answerer, *, ask: AskModel, tokenizer: Tokenizer) -> None:
+        self._answerer = answerer
+        self._ask = ask
         self._tokenizer = tokenizer
+
+    @property
+    def text_columns(self) -> Sequence[str]:
+        """What the parts of a text are called; empty if they have no names."""
+        return self._answerer.text_columns
 
     def __call__(self, texts: Sequence[tuple[str, ...]]) -> Iterator[Prediction]:
         """Yields what the model says to each text, which is given by its parts."""
         if not texts:
             raise ArgumentError("There is no text to answer.")
-        return self.task.predict(texts, model=self._model, tokenizer=self._tokenizer)
+        return self._answerer(texts, ask=self._ask, tokenizer=self._tokenizer)
 
     def read(self, input_file: str) -> Iterator[Prediction]:
         """Yields what the model says to each text of a file.
@@ -62,7 +73,7 @@ class Predictor:
             yield from (tuple(str(line).split("\t")) for line in lines if str(line).strip())
             return
         for row in read_rows(file):
-            columns = self.task.text_columns or list(row.values)
+            columns = self.text_columns or list(row.values)
             missing = [name for name in columns if name not in row.values]
             if missing:
                 raise DataError(
@@ -72,35 +83,82 @@ class Predictor:
             yield tuple(str(row.values[name]) for name in columns)
 
     def _read_squad(self, file: Path) -> Iterator[tuple[str, ...]]:
-        if tuple(self.task.text_columns) != ("question", "context"):
-            raise ArgumentError(f"{file}: JSON holds questions on passages, but the run is of a {self.task.name}.")
-        with_negative = self.task.task_config.validation_data.version_2_with_negative
+        if not isinstance(self._answerer, QuestionAnswerer):
+            raise ArgumentError(
+                f"{file}: JSON holds questions on passages, but the model answers {self._answerer.kind}."
+            )
+        with_negative = self._answerer.options.version_2_with_negative
         for question in read_questions([file], version_2_with_negative=with_negative):
             yield question.text, " ".join(question.words), question.id
 
 
-def load_predictor(params: ExperimentConfig, *, model_dir: str, vocab_file: str = "") -> Predictor:
-    """Returns the predictor of a run: its best model if it kept one, else its newest.
+def load_predictor(model_dir: str, *, params: ExperimentConfig | None = None, vocab_file: str = "") -> Predictor:
+    """Returns the predictor of a run, with its best model if it kept one, else its newest; or that of a served model.
+
+    A served model answers without its code, its task and its config.
 
     Args:
-        params: The config of the run.
-        vocab_file: The vocabulary, if the run does not know it.
+        model_dir: Of a run, or what `trellis export` wrote.
+        params: The config of a run; the default is the one that it was trained with.
+        vocab_file: The vocabulary, if the model does not know it.
     """
-    task = get_task(params.task)
+    served = find_served_model(model_dir)
+    if served is not None:
+        return _load_served(served, vocab_file)
+    params = params or read_params(model_dir)
+    task = get_task(params.task, logging_dir=model_dir)
     if not isinstance(task, EncoderTask):
         raise ArgumentError(f"`{model_dir}` holds a {type(task).__name__}, which answers no text.")
-    tokenizer = read_tokenizer(params.task, model_dir=model_dir, vocab_file=vocab_file)
-    if tokenizer.vocab_size > task.vocab_size:
+    settings = task.text_settings
+    vocabulary = Path(vocab_file) if vocab_file else find_kept_vocabulary(model_dir) or task.find_vocabulary()
+    tokenizer = _read_tokenizer(settings, vocabulary, place=model_dir)
+    file = best_of_run(params, Path(model_dir)) or newest_file(Path(model_dir))
+    if file is None:
+        raise CheckpointFileError(f"There is no checkpoint file in `{model_dir}`. Train first: trellis train.")
+    model = read_model(task, file, runtime=params.runtime)
+    run = jax.jit(lambda variables, batch: model.with_variables(variables)(batch))
+    ask = in_batches(lambda batch: run(model.variables, batch))
+    return Predictor(settings.answerer, ask=ask, tokenizer=tokenizer)
+
+
+def _load_served(directory: Path, vocab_file: str) -> Predictor:
+    model = load_model(directory)
+    metadata = model.manifest.metadata
+    told = metadata.get(TEXT)
+    if not isinstance(told, dict):
         raise ArgumentError(
-            f"The vocabulary has {tokenizer.vocab_size} tokens, but the model in `{model_dir}` knows "
-            f"{task.vocab_size}. Give the one that it was trained with: --vocab_file=vocab.txt"
+            f"`{directory}` holds a served {metadata.get('task', 'model')}, which answers no text. Arrays it answers "
+            f"in Python: trellis.load_model({str(directory)!r})(inputs)"
         )
-    subdir = params.trainer.best_checkpoint_export_subdir
-    return Predictor(task, model=read_model(task, _find(Path(model_dir), subdir)), tokenizer=tokenizer)
+    settings = read_text_settings(told, place=str(directory))
+    kept = next((model.files[name] for name in VOCABULARY_NAMES if name in model.files), None)
+    size = model.signatures[model.manifest.default_signature].spec.inputs[0].shape[0]
+    ask = in_batches(model, batch_size=size if isinstance(size, int) else BATCH_SIZE)
+    tokenizer = _read_tokenizer(settings, Path(vocab_file) if vocab_file else kept, place=str(directory))
+    return Predictor(settings.answerer, ask=ask, tokenizer=tokenizer)
 
 
-def read_model(task: EncoderTask, checkpoint_file: Path) -> BoundModel:
-    """Returns the task's model with the parameters of a checkpoint file, or with their averages if it has some."""
+def _read_tokenizer(settings: TextSettings, vocabulary: Path | None, *, place: str) -> Tokenizer:
+    if vocabulary is None:
+        raise ArgumentError(
+            f"The vocabulary of the model in `{place}` is not known: its data came as ids. Give it, as in "
+            f"--vocab_file=vocab.txt"
+        )
+    tokenizer = build_tokenizer(vocabulary, tokenization=settings.tokenization, lower_case=settings.lower_case)
+    if tokenizer.vocab_size > settings.vocab_size:
+        raise ArgumentError(
+            f"The vocabulary has {tokenizer.vocab_size} tokens, but the model in `{place}` knows "
+            f"{settings.vocab_size}. Give the one that it was trained with: --vocab_file=vocab.txt"
+        )
+    return tokenizer
+
+
+def read_model(task: EncoderTask, checkpoint_file: Path, *, runtime: RuntimeConfig) -> BoundModel:
+    """Returns the task's model with the parameters of a checkpoint file, or with their averages if it has some.
+
+    Args:
+        runtime: Of the run, whose precision the model computes in.
+    """
     tree = storage.read_manifest(checkpoint_file)["tree"]
     params = {name.removeprefix("model_params/"): name for name in tree if name.startswith("model_params/")}
     averages = {
@@ -111,13 +169,4 @@ def read_model(task: EncoderTask, checkpoint_file: Path) -> BoundModel:
     sources = params | averages
     arrays = storage.read_arrays(checkpoint_file, {name: tree[name] for name in sources.values()})
     nested: dict[str, Any] = unflatten_dict({path: arrays[name] for path, name in sources.items()}, sep="/")
-    return BoundModel(task.build_model(), params=nested)
-
-
-def _find(model_dir: Path, subdir: str) -> Path:
-    best = sorted((model_dir / subdir).glob("*est_*_[0-9]*")) if subdir else []
-    whole = [path for path in best if storage.is_checkpoint_file(path)]
-    found = whole[-1] if whole else newest_file(model_dir)
-    if found is None:
-        raise CheckpointFileError(f"There is no checkpoint file in `{model_dir}`. Train first: trellis train.")
-    return found
+    return BoundModel(computing_model(task.build_model(), runtime=runtime), params=nested)

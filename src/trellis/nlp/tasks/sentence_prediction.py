@@ -1,6 +1,6 @@
 """The task of saying something of a sentence, or of a pair: a class or a number."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,14 +12,13 @@ from trellis.batch import batch_size
 from trellis.classification_metrics import Accuracy
 from trellis.config import Problem
 from trellis.data import Stream
-from trellis.errors import ArgumentError
 from trellis.metrics import Mean, MetricFunction, as_metric, weighted_mean
-from trellis.nlp.data import Tokenizer, build_sentence_stream
+from trellis.nlp.data import build_sentence_stream
 from trellis.nlp.models import BertClassifier
 from trellis.nlp.tasks import sentence_metrics as scores
 from trellis.nlp.tasks.configs import SentencePredictionConfig
 from trellis.nlp.tasks.encoder_task import EncoderTask
-from trellis.nlp.tasks.predictions import Prediction, encode_texts, run_in_batches
+from trellis.nlp.tasks.sentence_answerer import SentenceAnswerer
 from trellis.tasks import BoundModel, InputContext, register_task_cls
 
 _CLASSES_FOR = {"f1": (2,), "pearson_spearman_corr": (1,)}
@@ -109,21 +108,10 @@ class SentencePredictionTask(EncoderTask):
         return found | ({metric: measure[metric](said, labels=labels)} if metric in measure else {})
 
     @property
-    def text_columns(self) -> Sequence[str]:
-        """Those of the training data, if it was text."""
-        return self.task_config.train_data.as_dict().get("text_fields") or ()
-
-    def predict(
-        self, texts: Sequence[tuple[str, ...]], *, model: BoundModel, tokenizer: Tokenizer
-    ) -> Iterator[Prediction]:
-        """The class, or the number, of each sentence or pair."""
-        for parts in texts:
-            if len(parts) not in (1, 2) or not all(parts):
-                raise ArgumentError(f"{parts!r} is to be classified, but it takes one sentence or a pair of them.")
-        names = self.task_config.train_data.as_dict().get("label_values")
-        inputs = encode_texts(texts, tokenizer=tokenizer, seq_length=self.task_config.train_data.seq_length)
-        for parts, logits in zip(texts, run_in_batches(model, inputs), strict=True):
-            yield _prediction(parts, logits.astype(np.float64), names)
+    def answerer(self) -> SentenceAnswerer:
+        """Classifies, or rates, a sentence or a pair."""
+        data = self.task_config.train_data.as_dict()
+        return SentenceAnswerer(data["seq_length"], data.get("label_values"), data.get("text_fields") or ())
 
     def _loss(self, logits: Array, batch: Mapping[str, Array]) -> Mean:
         labels, logits = self._labels(batch), logits.astype(jnp.float32)
@@ -134,15 +122,3 @@ class SentencePredictionTask(EncoderTask):
     def _labels(self, batch: Mapping[str, Array]) -> Array:
         labels = batch[self.task_config.train_data.label_field].reshape(-1)
         return labels.astype(jnp.float32) if self.is_regression else labels
-
-
-def _prediction(parts: tuple[str, ...], logits: np.ndarray, names: Sequence[str] | None) -> Prediction:
-    text = " | ".join(parts)
-    if len(logits) == 1:
-        return Prediction(f"{logits[0]:.3f}  {text}", {"text": parts, "value": float(logits[0])})
-    shares = np.exp(logits - logits.max())
-    shares /= shares.sum()
-    best = int(shares.argmax())
-    said = names[best] if names else str(best)
-    values = {"text": parts, "class": best, "label": said, "probabilities": [round(float(p), 6) for p in shares]}
-    return Prediction(f"{said} ({shares[best]:.0%})  {text}", values)
