@@ -26,7 +26,8 @@ def _without_unused(jaxpr: Jaxpr) -> Jaxpr:
         if equation.effects or used.intersection(equation.outvars):
             kept.append(equation)
             used.update(_variables(equation.invars))
-    return jaxpr.replace(eqns=kept[::-1])
+    reduced: Jaxpr = jaxpr.replace(eqns=kept[::-1])
+    return reduced
 
 
 def _variables(atoms: list[Any]) -> list[Var]:

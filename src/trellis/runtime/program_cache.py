@@ -16,7 +16,7 @@ def keep_programs() -> Path | None:
     Returns:
         The directory; None if JAX is left as it was.
     """
-    if jax.config.jax_compilation_cache_dir is not None or jax.default_backend() == "cpu":
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is not None or jax.default_backend() == "cpu":
         return None
     directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "trellis", "compiled")
     try:
