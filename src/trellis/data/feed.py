@@ -60,6 +60,8 @@ def build_feed(data: Any, *, place: str) -> Feed:
 class _StreamFeed(Feed):
     def __init__(self, stream: Stream, place: str) -> None:
         self._stream = stream
+        # Asked once: to look for the methods of a protocol takes longer than to gather a batch.
+        self._stacking = stream if isinstance(stream, StackingStream) else None
         self._check = ShapeCheck(place)
         self._ahead: tuple[tuple[int, int], tuple[int, Batch]] | None = None
         self.n_batches = stream.n_batches if isinstance(stream, SizedStream) else None
@@ -87,8 +89,8 @@ class _StreamFeed(Feed):
             self._check(batch, step)
             return 1, batch
         # A short last batch is left to the check below, which names it.
-        if isinstance(self._stream, StackingStream) and (self.n_batches is None or step + n < self.n_batches):
-            return n, self._stream.stacked_batches(step, n)
+        if self._stacking is not None and (self.n_batches is None or step + n < self.n_batches):
+            return n, self._stacking.stacked_batches(step, n)
         batches = [self._stream.batch(step + i) for i in range(n)]
         for i, batch in enumerate(batches):
             self._check(batch, step + i)

@@ -174,6 +174,7 @@ class TrainLoop:
         fetch = self._packing.start_compute(self._totals)
         if n_steps and self.step < n_steps:
             self._feed.prefetch(self.step, self._plan.n_steps_in_call(self.step, self._fused.most_steps))
+        values = fetch()
         self._fused.wait()
         if self._n_completed_steps == 0:
             wanted = n_steps or target
@@ -181,7 +182,6 @@ class TrainLoop:
                 f"TrainTask.data ended after {self.step} steps: {wanted - self.step} of {wanted} are missing. "
                 f"The work so far is in the last checkpoint. Repeat the data, or train with n_steps={self.step}."
             )
-        values = fetch()
         self._look(int(values.pop(_DIVERGED)))
         checkpoint = Checkpoint.of(
             self._state,
