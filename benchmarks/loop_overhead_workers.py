@@ -20,6 +20,10 @@ N_STEPS = N_EXAMPLES // BATCH_SIZE
 """The steps of one measurement: an epoch, so that a peer that thinks in epochs starts only one."""
 
 
+N_ROUNDS_OF_A_PROCESS = 3
+"""Then all start anew: where a process happens to lay its programs and arrays is worth some percent."""
+
+
 @dataclass(frozen=True)
 class Group:
     """Contenders of one module that share a process."""
@@ -97,18 +101,20 @@ class Worker:
 
 def measure_steps(workloads: Sequence[str], *, n_rounds: int, with_peers: bool) -> Iterator[Measurement]:
     """Measures every contender once a round, in an order that is rotated from round to round."""
-    with ExitStack() as stack:
-        workers = [stack.enter_context(Worker(group)) for group in ((OURS, *PEERS) if with_peers else (OURS,))]
-        for workload in workloads:
-            for worker in workers:
-                print(f"  {workload}: warming up {', '.join(worker.group.contenders)}", flush=True)
-                worker.measure(workload)
-            for i in range(n_rounds):
-                print(f"  {workload}: round {i + 1} of {n_rounds}", flush=True)
-                first = i % len(workers)
-                for worker in workers[first:] + workers[:first]:
-                    for name, wall, host in worker.measure(workload):
-                        yield Measurement(workload, name, i, wall / N_STEPS * 1e6, host / N_STEPS * 1e6)
+    groups = (OURS, *PEERS) if with_peers else (OURS,)
+    for workload in workloads:
+        for start in range(0, n_rounds, N_ROUNDS_OF_A_PROCESS):
+            with ExitStack() as stack:
+                workers = [stack.enter_context(Worker(group)) for group in groups]
+                for worker in workers:
+                    print(f"  {workload}: warming up {', '.join(worker.group.contenders)}", flush=True)
+                    worker.measure(workload)
+                for i in range(start, min(start + N_ROUNDS_OF_A_PROCESS, n_rounds)):
+                    print(f"  {workload}: round {i + 1} of {n_rounds}", flush=True)
+                    first = i % len(workers)
+                    for worker in workers[first:] + workers[:first]:
+                        for name, wall, host in worker.measure(workload):
+                            yield Measurement(workload, name, i, wall / N_STEPS * 1e6, host / N_STEPS * 1e6)
 
 
 def serve(module: str) -> None:
