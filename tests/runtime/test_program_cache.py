@@ -19,9 +19,12 @@ def _no_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     jax.config.update("jax_compilation_cache_dir", given)
 
 
-def test_programs_for_an_accelerator_are_kept_in_the_users_cache(tmp_path: Path) -> None:
+def test_programs_for_an_accelerator_are_kept_in_the_users_cache(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = tmp_path / "cache" / "trellis" / "compiled"
     assert keep_programs() == directory
+    assert str(directory) in capsys.readouterr().out
     assert directory.is_dir()
     assert jax.config.jax_compilation_cache_dir == str(directory)
 

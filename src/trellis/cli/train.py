@@ -63,8 +63,7 @@ def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -
     from trellis.experiments import prepare_experiment
     from trellis.runtime import keep_programs
 
-    if (kept := keep_programs()) is not None:
-        print(f"Compiled programs are kept in {kept} for runs to come.", flush=True)
+    keep_programs()
     with gin_bindings(flags) as write_operative_config:
         run = bound(prepare_experiment)(
             params, mode=flags.mode, model_dir=directory, pretrain_steps=flags.pretrain_steps

@@ -60,8 +60,7 @@ def build_feed(data: Any, *, place: str) -> Feed:
 class _StreamFeed(Feed):
     def __init__(self, stream: Stream, place: str) -> None:
         self._stream = stream
-        # Asked once: to look for the methods of a protocol takes longer than to gather a batch.
-        self._stacking = stream if isinstance(stream, StackingStream) else None
+        self._stacking = stream if isinstance(stream, StackingStream) else None  # asked once: it takes its time
         self._check = ShapeCheck(place)
         self._ahead: tuple[tuple[int, int], tuple[int, Batch]] | None = None
         self.n_batches = stream.n_batches if isinstance(stream, SizedStream) else None

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import jax
 
+from trellis.runtime.console import print_line
+
 
 def keep_programs() -> Path | None:
-    """Has JAX keep what it compiles for an accelerator, so that only the first of many runs waits for it.
+    """Has JAX keep what it compiles for an accelerator, so that only the first of many runs waits for it; says where.
 
     A run that goes on after an interruption then also computes with the very program that it was begun with, where
     another compilation might choose other kernels. On a CPU, where compiled programs do not fit every other machine of
@@ -24,4 +26,5 @@ def keep_programs() -> Path | None:
     except OSError:
         return None
     jax.config.update("jax_compilation_cache_dir", str(directory))
+    print_line(f"Compiled programs are kept in {directory} for runs to come.")
     return directory
