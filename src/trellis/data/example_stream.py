@@ -12,8 +12,9 @@ class ArrayExamples:
     """Arrays in memory (or memory-mapped) as examples: any tree of arrays with a common leading axis."""
 
     def __init__(self, arrays: PyTree) -> None:
-        self._arrays = jax.tree.map(np.asarray, arrays)
-        sizes = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(self._arrays)}
+        leaves, self._structure = jax.tree.flatten(arrays)
+        self._leaves = [np.asarray(leaf) for leaf in leaves]
+        sizes = {leaf.shape[0] if leaf.ndim else None for leaf in self._leaves}
         if len(sizes) != 1 or None in sizes:
             found = ", ".join(sorted(map(str, sizes)))
             raise DataError(f"Arrays of examples need one common leading axis, but theirs have the lengths {found}.")
@@ -24,7 +25,7 @@ class ArrayExamples:
 
     def take(self, indices: np.ndarray) -> Batch:
         """Gathers examples by vectorised indexing."""
-        return jax.tree.map(lambda array: np.take(array, indices, axis=0), self._arrays)
+        return self._structure.unflatten([leaf.take(indices, axis=0) for leaf in self._leaves])
 
 
 class ExampleStream:
