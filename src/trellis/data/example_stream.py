@@ -25,7 +25,7 @@ class ArrayExamples:
 
     def take(self, indices: np.ndarray) -> Batch:
         """Gathers examples by vectorised indexing."""
-        return self._structure.unflatten([leaf.take(indices, axis=0) for leaf in self._leaves])
+        return jax.tree.unflatten(self._structure, [leaf.take(indices, axis=0) for leaf in self._leaves])
 
 
 class ExampleStream:
