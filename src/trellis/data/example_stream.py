@@ -12,8 +12,7 @@ class ArrayExamples:
     """Arrays in memory (or memory-mapped) as examples: any tree of arrays with a common leading axis."""
 
     def __init__(self, arrays: PyTree) -> None:
-        leaves, self._structure = jax.tree.flatten(arrays)
-        self._leaves = [np.asarray(leaf) for leaf in leaves]
+        self._leaves, self._structure = jax.tree.flatten(jax.tree.map(np.asarray, arrays))
         sizes = {leaf.shape[0] if leaf.ndim else None for leaf in self._leaves}
         if len(sizes) != 1 or None in sizes:
             found = ", ".join(sorted(map(str, sizes)))
