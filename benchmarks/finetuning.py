@@ -27,8 +27,8 @@ def run(job: Job, *, cache: str) -> dict[str, Any]:
     """One run in a process of its own: two frameworks would quarrel about an accelerator's memory."""
     script = Path(__file__).with_name(SIDES[job.side])
     command = [sys.executable, str(script), json.dumps(asdict(job))]
-    # As `trellis train` has it on an accelerator.
-    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": cache}
+    # Where `trellis train` keeps what it compiles for an accelerator.
+    environment = {**os.environ, "XDG_CACHE_HOME": cache}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise RuntimeError(f"{job.side} on {job.task}, seed {job.seed}, failed:\n{done.stdout}\n{done.stderr}")

@@ -15,6 +15,7 @@ def run(job: Job) -> dict[str, float]:
 
     import trellis
     from trellis.experiments import derive_lengths
+    from trellis.runtime import keep_programs
     from trellis.tasks import get_task
 
     compiling: list[float] = []
@@ -22,6 +23,7 @@ def run(job: Job) -> dict[str, float]:
         lambda name, seconds, **_: compiling.append(seconds) if name.startswith("/jax/core/compile/") else None
     )
     started = time.perf_counter()
+    keep_programs()
     params = resolve_params(job)
     task = get_task(params.task)
     if job.n_examples is not None:

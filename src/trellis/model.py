@@ -1,7 +1,7 @@
 """Models: an `init` and an `apply`, as a linen module has them, run on batches and measured; what training changes."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -56,7 +56,7 @@ class StepOutput:
 
 def state_maker(
     init: Init, *, optimizer: optax.GradientTransformation | None, keep_names: bool = False
-) -> Callable[..., TrainState]:
+) -> jax.stages.Wrapped:
     """A function from the keys of `init` by name, and inputs, to the state before the first step.
 
     Args:

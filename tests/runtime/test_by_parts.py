@@ -23,7 +23,7 @@ class Tower(nn.Module):
 def test_a_model_is_initialized_as_by_one_program() -> None:
     init, key, x = Tower(5).init, jax.random.key(0), jnp.ones((2, 16))
     whole = jax.jit(init)(key, x)
-    parts = run_by_parts(init, key, x)
+    parts = run_by_parts(jax.jit(init), key, x)
     assert jax.tree.structure(parts) == jax.tree.structure(whole)
     jax.tree.map(np.testing.assert_array_equal, parts, whole)
 
@@ -35,7 +35,7 @@ def test_what_nothing_returned_depends_on_does_not_run() -> None:
         jax.pure_callback(lambda x: ran.append("unused") or x, x, x)
         return jax.pure_callback(lambda x: ran.append("used") or x, x, x) + 1
 
-    assert run_by_parts(make, jnp.float32(1)) == 2
+    assert run_by_parts(jax.jit(make), jnp.float32(1)) == 2
     assert ran == ["used"]
 
 
@@ -46,7 +46,7 @@ def test_layers_that_are_alike_are_compiled_once() -> None:
     def count(n_layers: int) -> int:
         jax.clear_caches()
         n_compiled.clear()
-        jax.block_until_ready(run_by_parts(Tower(n_layers).init, jax.random.key(0), jnp.ones((2, 16))))
+        jax.block_until_ready(run_by_parts(jax.jit(Tower(n_layers).init), jax.random.key(0), jnp.ones((2, 16))))
         return n_compiled.count("/jax/core/compile/backend_compile_duration")
 
     try:
@@ -57,7 +57,7 @@ def test_layers_that_are_alike_are_compiled_once() -> None:
 
 def test_a_function_may_return_what_it_was_given_and_constants() -> None:
     x, constant = jnp.arange(3.0), np.ones(2, np.float32)
-    made = run_by_parts(lambda x: {"given": x, "constant": jnp.asarray(constant), "number": 1.5}, x)
+    made = run_by_parts(jax.jit(lambda x: {"given": x, "constant": jnp.asarray(constant), "number": 1.5}), x)
     np.testing.assert_array_equal(made["given"], x)
     np.testing.assert_array_equal(made["constant"], constant)
     assert made["number"] == 1.5

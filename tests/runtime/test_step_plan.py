@@ -8,11 +8,11 @@ from trellis.runtime import StepPlan
 PLANS = [(1,), (3,), (25,), (997,), (4, 6), (500, 1234)]
 
 
-def calls(plan: StepPlan, start: int, stop: int, most: int) -> list[tuple[int, int]]:
+def calls(plan: StepPlan, start: int, stop: int, most: int, *, least: int = 50) -> list[tuple[int, int]]:
     """The calls from one step to another, as (step, number of steps)."""
     made = []
     while start < stop:
-        n = min(plan.n_steps_in_call(start, most), stop - start)
+        n = plan.n_steps_in_call(start, (least, most), stop)
         made.append((start, n))
         start += n
     return made
@@ -40,6 +40,14 @@ def test_steps_are_cut_evenly_where_that_is_not_wasteful() -> None:
     assert {n for _, n in calls(StepPlan.of(500), 0, 500, 50)} == {50}
     assert {n for _, n in calls(StepPlan.of(60), 0, 60, 50)} == {30}
     assert [n for _, n in calls(StepPlan.of(53), 0, 53, 50)] == [50, 3]
+    assert [n for _, n in calls(StepPlan.of(24), 0, 24, 10, least=8)] == [8, 8, 8]
+    assert [n for _, n in calls(StepPlan.of(44), 0, 44, 10, least=5)] == [10, 10, 10, 10, 4]
+    assert [n for _, n in calls(StepPlan.of(44), 0, 44, 10, least=4)] == [4] * 11
+
+
+def test_the_end_of_a_run_is_reached_by_even_calls_too() -> None:
+    assert {n for _, n in calls(StepPlan.of(1000), 0, 570, 50)} == {38}
+    assert {n for _, n in calls(StepPlan.of(500), 0, 575, 50)} == {50, 25}
 
 
 def test_a_checkpoint_is_due_at_the_multiples_of_every_period() -> None:

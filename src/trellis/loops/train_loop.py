@@ -96,7 +96,7 @@ class TrainLoop:
             self._state = self._placement.build_state(make, rngs, *inputs, like=shapes)
         else:
             self._resume(found, shapes)
-        self._fused.choose_most_steps(self._state, self._no_totals, sample, self._root)
+        self._fused.choose_lengths(self._state, self._no_totals, sample, self._root)
         seconds = time.perf_counter() - started
         text = f"Total model initialization time is {seconds:.2f} seconds.\n{describe_weights(shapes.params)}\n"
         self.session.emit("initialized", step=self.step, text=text, seconds=seconds)
@@ -169,11 +169,11 @@ class TrainLoop:
             self.session.advance()
             if self.session.wants_to_stop:
                 self._leave(started)
-            self._train(min(self._plan.n_steps_in_call(self.step, self._fused.most_steps), target - self.step), target)
+            self._train(self._plan.n_steps_in_call(self.step, self._fused.lengths, target), target)
             self.session.progress(self.step, n_steps)
         fetch = self._packing.start_compute(self._totals)
         if n_steps and self.step < n_steps:
-            self._feed.prefetch(self.step, self._plan.n_steps_in_call(self.step, self._fused.most_steps))
+            self._feed.prefetch(self.step, self._plan.n_steps_in_call(self.step, self._fused.lengths, n_steps))
         values = fetch()
         self._fused.wait()
         if self._n_completed_steps == 0:

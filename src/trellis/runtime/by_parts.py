@@ -1,6 +1,5 @@
 """Running a function once, with little to compile."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,13 +8,17 @@ from jax.extend.core import Jaxpr, Var, jaxpr_as_fun
 from trellis.aliases import PyTree
 
 
-def run_by_parts(function: Callable[..., PyTree], *given: Any) -> PyTree:
+def run_by_parts(function: jax.stages.Wrapped, *given: Any) -> PyTree:
     """What a function returns, by running only those of its operations that this depends on, each compiled by itself.
 
     A program that runs only once, such as a model's initialization, takes longer to compile than to run, the more so
     the more layers there are. Its parts are compiled once for all layers that are alike.
+
+    Args:
+        function: As `jax.jit` returns it; functions within it that are so too are parts.
     """
-    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*given)
+    traced = function.trace(*given)
+    closed, shapes = traced.jaxpr, traced.out_info
     leaves = jaxpr_as_fun(closed.replace(jaxpr=_without_unused(closed.jaxpr)))(*jax.tree.leaves(given))
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 

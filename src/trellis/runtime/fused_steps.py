@@ -1,5 +1,6 @@
 """Several steps in one compiled call."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +20,8 @@ _FLOPS_PER_CALL = {"cpu": 5e9}
 _FLOPS_PER_CALL_ON_ACCELERATORS = 1e13
 _BATCH_BYTES_PER_CALL = 64 * 2**20
 _MOST_STEPS_PER_CALL = 50
+# With this share of those FLOPs a call is worth what it takes to start it.
+_LEAST_SHARE = 0.1
 
 # Calls under way at any time: enough to hide the host's work, few enough to bound memory and the answer to a signal,
 # and to keep collectives over virtual CPU devices from waiting for each other for ever.
@@ -43,7 +46,8 @@ class FusedSteps:
             raise ArgumentError(f"n_fused_steps is {most_steps}, but a call runs at least one step.")
         self._step = step
         self._placement = placement
-        self._asked = self._chosen = most_steps
+        self._asked, self.lengths = most_steps, (most_steps or 1, most_steps or 1)
+        """The least steps that are worth a call, and the most that one takes."""
         self._programs: dict[int, Callable[..., Any]] = {}
         self._in_flight: deque[Any] = deque()
         self._last: Any = None
@@ -76,18 +80,13 @@ class FusedSteps:
             self._in_flight.popleft().block_until_ready()
 
     @property
-    def most_steps(self) -> int:
-        """How many steps at most go into one call."""
-        return self._chosen or 1
-
-    @property
     def is_single_by_wish(self) -> bool:
         """Whether steps run one by one because that was asked for, and not because they are large."""
         return self._asked == 1
 
-    def choose_most_steps(self, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> None:
+    def choose_lengths(self, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> None:
         """Chooses, unless it was given, how many steps go into one call: a function of the step and its shapes."""
-        if self._chosen is not None:
+        if self._asked is not None:
             return
         n_bytes = sum(np.size(leaf) * np.asarray(leaf).dtype.itemsize for leaf in jax.tree.leaves(batch))
         started = time.perf_counter()
@@ -97,8 +96,9 @@ class FusedSteps:
         flops = float(cost.get("flops", 0.0)) if isinstance(cost, dict) else 0.0
         platform = self._placement.devices[0].platform
         flops_per_call = _FLOPS_PER_CALL.get(platform, _FLOPS_PER_CALL_ON_ACCELERATORS)
-        fits = min(flops_per_call / max(flops, 1.0), _BATCH_BYTES_PER_CALL / max(n_bytes, 1), _MOST_STEPS_PER_CALL)
-        self._chosen = max(1, int(fits))
+        by_flops = flops_per_call / max(flops, 1.0)
+        fits = min(by_flops, _BATCH_BYTES_PER_CALL / max(n_bytes, 1), _MOST_STEPS_PER_CALL)
+        self.lengths = (math.ceil(by_flops * _LEAST_SHARE), max(1, int(fits)))
 
     def _compile(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> Callable[..., Any]:
         started = time.perf_counter()

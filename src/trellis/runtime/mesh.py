@@ -107,21 +107,18 @@ class Placement:
 
         return jax.tree_util.tree_map_with_path(choose, shapes)
 
-    def build_state(self, make: Callable[..., PyTree], *given: Any, like: PyTree) -> PyTree:
+    def build_state(self, make: jax.stages.Wrapped, *given: Any, like: PyTree) -> PyTree:
         """The state that a function makes, each array made where it is to be.
 
         Args:
+            make: As `state_maker` returns it.
             like: Its `shapes`.
         """
-
-        def unboxed(*given: Any) -> PyTree:
-            return nn.meta.unbox(make(*given))
-
         if self.spans_processes or self._sizes["fsdp"] * self._sizes["model"] > 1:
             # Compiled as one, so that no device ever holds more than its share.
-            state = jax.jit(unboxed, out_shardings=shardings_of(like))(*given)
+            state = jax.jit(lambda *given: nn.meta.unbox(make(*given)), out_shardings=shardings_of(like))(*given)
         else:
-            state = run_by_parts(unboxed, *given)
+            state = nn.meta.unbox(run_by_parts(make, *given))
         # A function may return arrays that it was not the one to make.
         return self.put_state(state, like=like)
 

@@ -26,5 +26,7 @@ def keep_programs() -> Path | None:
     except OSError:
         return None
     jax.config.update("jax_compilation_cache_dir", str(directory))
+    # The small ones too: a start has dozens of them, and each takes longer to compile than to read.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     print_line(f"Compiled programs are kept in {directory} for runs to come.")
     return directory

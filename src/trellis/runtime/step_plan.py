@@ -28,19 +28,24 @@ class StepPlan:
         """The next step at which a checkpoint is due."""
         return min((step // period + 1) * period for period in self.periods)
 
-    def n_steps_in_call(self, step: int, most: int) -> int:
-        """How many steps from `step` on go into one call of at most `most`."""
-        if most == 1:
+    def n_steps_in_call(self, step: int, lengths: tuple[int, int], end: int) -> int:
+        """How many steps from `step` on go into one call.
+
+        Args:
+            lengths: The least steps that are worth a call, and the most that one takes.
+            end: A later step that is due too: where the run ends.
+        """
+        if lengths[1] == 1:
             return 1
         last = max(step // period * period for period in self.periods)
-        due = self.due_after(step)
-        n = _even_cut(due - last, most)
+        due = min(self.due_after(step), end)
+        n = _even_cut(due - last, *lengths)
         return min(due - step, n - (step - last) % n)
 
 
 @lru_cache
-def _even_cut(n_steps: int, most: int) -> int:
-    """The length of the calls that make up `n_steps`: equal ones if that does not make them short."""
+def _even_cut(n_steps: int, least: int, most: int) -> int:
+    """The length of the calls that make up `n_steps`: equal ones, which are one program, if they are not too short."""
     most = min(n_steps, most)
     even = max(n for n in range(1, most + 1) if n_steps % n == 0)
-    return even if 2 * even > most else most
+    return even if even >= min(least, most // 2 + 1) else most
