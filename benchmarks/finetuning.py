@@ -4,7 +4,6 @@ Run it as `python benchmarks/finetuning.py --data-dir=data --weights=weights`; b
 """
 
 import argparse
-import itertools
 import json
 import os
 import shutil
@@ -23,16 +22,20 @@ from loop_overhead_report import describe_machine
 SIDES = {"Trellis": "finetuning_trellis.py", "Hugging Face Trainer": "finetuning_hugging_face.py"}
 
 
-def run(job: Job, *, cache: str) -> dict[str, Any]:
-    """One run in a process of its own: two frameworks would quarrel about an accelerator's memory."""
-    script = Path(__file__).with_name(SIDES[job.side])
-    command = [sys.executable, str(script), json.dumps(asdict(job))]
+def run(jobs: Sequence[Job], *, cache: str) -> list[dict[str, Any]]:
+    """The jobs of one side in a process of their own: two frameworks would quarrel about an accelerator's memory."""
+    script = Path(__file__).with_name(SIDES[jobs[0].side])
+    command = [sys.executable, str(script), json.dumps([asdict(job) for job in jobs])]
     # Where `trellis train` keeps what it compiles for an accelerator.
     environment = {**os.environ, "XDG_CACHE_HOME": cache}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
-        raise RuntimeError(f"{job.side} on {job.task}, seed {job.seed}, failed:\n{done.stdout}\n{done.stderr}")
-    return {"side": job.side, "task": job.task, "seed": job.seed, **json.loads(done.stdout.splitlines()[-1])}
+        raise RuntimeError(f"{jobs[0].side} on {jobs[0].task} failed:\n{done.stdout}\n{done.stderr}")
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"score"')]
+    return [
+        {"side": job.side, "task": job.task, "seed": job.seed, **values}
+        for job, values in zip(jobs, found, strict=True)
+    ]
 
 
 def report(found: Sequence[dict[str, Any]], *, machine: str) -> str:
@@ -96,11 +99,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measure(flags: argparse.Namespace, found: list[dict[str, Any]], *, machine: str, cache: str) -> None:
     """Adds what is asked for to what was found, and writes it after each task."""
     for task in flags.tasks:
-        for seed, side in itertools.product(flags.seeds, flags.sides):
-            job = Job(side, task, seed, flags.data_dir, flags.weights, flags.n_examples)
-            found.append(result := run(job, cache=cache))
-            told = f"{result['train_seconds']:.1f} s ({result['compile_seconds']:.1f} s compiling)"
-            print(f"  {task}, seed {seed}, {side}: {result['score']:.2f}, {told}", flush=True)
+        for side in flags.sides:
+            jobs = [Job(side, task, seed, flags.data_dir, flags.weights, flags.n_examples) for seed in flags.seeds]
+            found += (results := run(jobs, cache=cache))
+            for result in results:
+                told = f"{result['train_seconds']:.1f} s ({result['compile_seconds']:.1f} s compiling)"
+                print(f"  {task}, seed {result['seed']}, {side}: {result['score']:.2f}, {told}", flush=True)
         values = {"machine": machine, "runs": found}
         (flags.output_dir / "finetuning.json").write_text(json.dumps(values, indent=1) + "\n")
         (flags.output_dir / "finetuning.md").write_text(report(found, machine=machine))

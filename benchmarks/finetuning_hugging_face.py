@@ -1,13 +1,21 @@
 """The Hugging Face Trainer's side of finetuning.py, on the same ids with the same settings."""
 
-import json
-import sys
 import tempfile
 import time
 from typing import Any
 
 import numpy as np
-from finetuning_settings import CLIP_NORM, EPSILON, TASKS, WARMUP_SHARE, WEIGHT_DECAY, Job, build_arrays, resolve_params
+from finetuning_settings import (
+    CLIP_NORM,
+    EPSILON,
+    TASKS,
+    WARMUP_SHARE,
+    WEIGHT_DECAY,
+    Job,
+    answer,
+    build_arrays,
+    resolve_params,
+)
 
 _NAMES = {
     "input_word_ids": "input_ids",
@@ -140,5 +148,4 @@ def score(job: Job, params: Any, logits: Any, arrays: dict[str, np.ndarray]) -> 
 
 
 if __name__ == "__main__":
-    result = run(Job(**json.loads(sys.argv[1])))
-    print(json.dumps({name: float(np.float64(value)) for name, value in result.items()}))
+    answer(run)

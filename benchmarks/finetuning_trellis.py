@@ -1,12 +1,9 @@
 """Trellis's side of finetuning.py."""
 
-import json
-import sys
 import tempfile
 import time
 
-import numpy as np
-from finetuning_settings import TASKS, Job, build_arrays, resolve_params
+from finetuning_settings import TASKS, Job, answer, build_arrays, resolve_params
 
 
 def run(job: Job) -> dict[str, float]:
@@ -23,6 +20,7 @@ def run(job: Job) -> dict[str, float]:
         lambda name, seconds, **_: compiling.append(seconds) if name.startswith("/jax/core/compile/") else None
     )
     started = time.perf_counter()
+    jax.clear_caches()  # a job begins as a process does
     keep_programs()
     params = resolve_params(job)
     task = get_task(params.task)
@@ -78,5 +76,4 @@ class Shortened:
 
 
 if __name__ == "__main__":
-    result = run(Job(**json.loads(sys.argv[1])))
-    print(json.dumps({name: float(np.float64(value)) for name, value in result.items()}))
+    answer(run)
