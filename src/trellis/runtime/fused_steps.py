@@ -12,6 +12,7 @@ import numpy as np
 
 from trellis.aliases import Batch, PyTree
 from trellis.errors import ArgumentError
+from trellis.runtime.flops import count_flops
 from trellis.runtime.mesh import Placement, shardings_of
 
 # A compiled call is not interrupted: these bound its duration (a fraction of a second) and the memory of its batches.
@@ -89,14 +90,9 @@ class FusedSteps:
         if self._asked is not None:
             return
         n_bytes = sum(np.size(leaf) * np.asarray(leaf).dtype.itemsize for leaf in jax.tree.leaves(batch))
-        started = time.perf_counter()
-        lowered = jax.jit(self._step).lower(state, totals, self._placement.put_batch(batch), constant)
-        cost = lowered.cost_analysis()
-        self.compile_time += time.perf_counter() - started
-        flops = float(cost.get("flops", 0.0)) if isinstance(cost, dict) else 0.0
+        flops = count_flops(jax.make_jaxpr(self._step)(state, totals, batch, constant).jaxpr)
         platform = self._placement.devices[0].platform
-        flops_per_call = _FLOPS_PER_CALL.get(platform, _FLOPS_PER_CALL_ON_ACCELERATORS)
-        by_flops = flops_per_call / max(flops, 1.0)
+        by_flops = _FLOPS_PER_CALL.get(platform, _FLOPS_PER_CALL_ON_ACCELERATORS) / max(flops, 1.0)
         fits = min(by_flops, _BATCH_BYTES_PER_CALL / max(n_bytes, 1), _MOST_STEPS_PER_CALL)
         self.lengths = (math.ceil(by_flops * _LEAST_SHARE), max(1, int(fits)))
 
