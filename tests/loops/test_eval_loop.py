@@ -57,6 +57,20 @@ def test_every_checkpoint_is_measured_on_the_same_batches(kind: str) -> None:
     assert loop(checkpoint).metrics["eval"] == tiny.eval_loop(data=tiny.stream(), n_steps=3)(checkpoint).metrics["eval"]
 
 
+def test_a_model_is_traced_once_for_all_evaluations() -> None:
+    traces = []
+
+    def apply(*given: Any, **options: Any) -> Any:
+        traces.append(1)
+        return tiny.Classifier().apply(*given, **options)
+
+    task = trellis.EvalTask(apply=apply, metrics={"accuracy": tiny.accuracy}, data=tiny.stream(n_epochs=1))
+    loop, training = trellis.EvalLoop(task=task, n_steps=2), tiny.train_loop(n_steps=2)
+    for checkpoint in training:
+        loop(checkpoint)
+    assert len(traces) == 1
+
+
 class Stateful:
     """An iterator that knows where it stands."""
 

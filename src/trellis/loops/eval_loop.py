@@ -48,7 +48,8 @@ class EvalLoop:
         self._batches = Replay(task.data, n_batches=n_steps, place="EvalTask.data")
         self._placement = Placement.of(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
-        self._step = task.validation_step or measuring_step(task, (collections or {}).get("apply", ()))
+        step = task.validation_step or measuring_step(task, (collections or {}).get("apply", ()))
+        self._step = jax.jit(step, inline=True)  # so that it is traced once, for all evaluations
         self._host_metrics = task.host_metrics
         # Totals are the same everywhere, also where devices are not all of this process.
         self._measure = jax.jit(self._measured, out_shardings=(self._placement.replicated, None))

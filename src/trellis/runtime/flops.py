@@ -26,7 +26,8 @@ def _count(equation: Any) -> float:
     if name == "conv_general_dilated":
         kernel: tuple[int, ...] = equation.invars[1].aval.shape
         n_features: int = kernel[params["dimension_numbers"].rhs_spec[0]]
-        return 2.0 * n_made * math.prod(kernel) / n_features / math.prod(params["lhs_dilation"])
+        n_apart: int = math.prod(params["lhs_dilation"])
+        return 2.0 * n_made * math.prod(kernel) / n_features / n_apart
     within = [count_flops(jaxpr) for jaxpr in _jaxprs_in(params)]
     if not within:
         return float(n_made)

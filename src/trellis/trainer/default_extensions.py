@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import optax
 
 from trellis.extensions import (
@@ -178,6 +179,8 @@ class _TrainGroup(Extension):
 
 
 def _learning_rate(schedule: optax.Schedule) -> Callable[[Checkpoint], Summary]:
+    schedule = jax.jit(schedule)  # one program instead of a dozen
+
     def report(checkpoint: Checkpoint) -> Summary:
         summary = Summary.from_checkpoint(checkpoint)
         # That of the next step, as published.
