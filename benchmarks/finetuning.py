@@ -4,6 +4,7 @@ Run it as `python benchmarks/finetuning.py --data-dir=data --weights=weights`; b
 """
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,44 +24,66 @@ from loop_overhead_report import describe_machine
 SIDES = {"Trellis": "finetuning_trellis.py", "Hugging Face Trainer": "finetuning_hugging_face.py"}
 
 
-def run(jobs: Sequence[Job], *, cache: str) -> list[dict[str, Any]]:
-    """The jobs of one side in a process of their own: two frameworks would quarrel about an accelerator's memory."""
-    script = Path(__file__).with_name(SIDES[jobs[0].side])
-    command = [sys.executable, str(script), json.dumps([asdict(job) for job in jobs])]
+def run(job: Job, *, cache: str) -> dict[str, Any]:
+    """One run in a process of its own: two frameworks would quarrel about an accelerator's memory."""
+    script = Path(__file__).with_name(SIDES[job.side])
+    command = [sys.executable, str(script), json.dumps(asdict(job))]
     # Where `trellis train` keeps what it compiles for an accelerator.
     environment = {**os.environ, "XDG_CACHE_HOME": cache}
+    started = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    seconds = time.perf_counter() - started
     if done.returncode:
-        raise RuntimeError(f"{jobs[0].side} on {jobs[0].task} failed:\n{done.stdout}\n{done.stderr}")
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"score"')]
-    return [
-        {"side": job.side, "task": job.task, "seed": job.seed, **values}
-        for job, values in zip(jobs, found, strict=True)
-    ]
+        raise RuntimeError(f"{job.side} on {job.task}, seed {job.seed}, failed:\n{done.stdout}\n{done.stderr}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    seconds -= found.pop("borrowed_seconds", 0.0)
+    return {"side": job.side, "task": job.task, "seed": job.seed, **found, "seconds": seconds}
 
 
 def report(found: Sequence[dict[str, Any]], *, machine: str) -> str:
-    """The table, as Markdown."""
-    n_seeds = len({item["seed"] for item in found})
-    lines = [
-        "# Fine-tuning\n",
-        f"Made by `python benchmarks/finetuning.py` on {machine}.\n",
-        f"Means of {n_seeds} seeds with their standard deviations. Seconds of training: the first seed's, filling the",
-        "compilation cache, and the mean of the others'.\n",
-        "| task | score | " + " | ".join(f"{side} | first, s | others, s" for side in SIDES) + " |",
-        "|---|---|" + "---|---|---|" * len(SIDES),
-    ]
-    for task in dict.fromkeys(item["task"] for item in found):
-        cells = []
-        for side in SIDES:
-            runs = [item for item in found if item["task"] == task and item["side"] == side]
-            scores = [item["score"] for item in runs] or [float("nan")]
-            spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-            first, *others = [item["train_seconds"] for item in runs] or [float("nan")]
-            cells += [f"{statistics.mean(scores):.2f} ± {spread:.2f}", f"{first:.1f}"]
-            cells.append(f"{statistics.mean(others):.1f}" if others else "–")
-        lines.append(f"| {task} | {TASKS[task].metric} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    """The tables, as Markdown."""
+    tasks = list(dict.fromkeys(item["task"] for item in found))
+    parts = [f"{side}: {part}" for side in SIDES for part in ("first", "later", "sum")]
+
+    def values(task: str, name: str) -> list[list[float]]:
+        return [[item[name] for item in found if (item["task"], item["side"]) == (task, side)] for side in SIDES]
+
+    def times(name: str) -> list[list[str]]:
+        return [[task, *itertools.chain(*map(_times, values(task, name)))] for task in tasks]
+
+    scores = [[task, TASKS[task].metric, *map(_spread, values(task, "score"))] for task in tasks]
+    return f"""# Fine-tuning
+
+Made by `python benchmarks/finetuning.py` on {machine}.
+
+## Scores
+
+Means of {len({item["seed"] for item in found})} seeds with their standard deviations.
+
+{_table(["task", "score", *SIDES], scores)}
+## Seconds from the start of the process to the score
+
+The first run, for which Trellis compiles its programs; the mean of the later ones, which find them; the sum of all.
+
+{_table(["task", *parts], times("seconds"))}
+## Seconds of training
+
+The same without imports, data, and evaluation; with tracing and compilation.
+
+{_table(["task", *parts], times("train_seconds"))}"""
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rows))
+
+
+def _spread(scores: list[float]) -> str:
+    return f"{statistics.mean(scores):.2f} ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else f"{scores}"
+
+
+def _times(seconds: list[float]) -> list[str]:
+    first, *later = seconds or [float("nan")]
+    return [f"{first:.1f}", f"{statistics.mean(later):.1f}" if later else "–", f"{first + sum(later):.1f}"]
 
 
 def accelerators() -> list[str]:
@@ -91,23 +115,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     machine = "; ".join([*accelerators(), describe_machine()])
     flags.output_dir.mkdir(parents=True, exist_ok=True)
     found = [item for item in earlier(flags.output_dir, machine=machine) if item["task"] not in flags.tasks]
-    with tempfile.TemporaryDirectory() as cache:
-        measure(flags, found, machine=machine, cache=cache)
+    for task in flags.tasks:
+        with tempfile.TemporaryDirectory() as cache:
+            found += measure(task, flags, cache=cache)
+        saved = json.dumps({"machine": machine, "runs": found}, indent=1)
+        (flags.output_dir / "finetuning.json").write_text(saved + "\n")
+        (flags.output_dir / "finetuning.md").write_text(report(found, machine=machine))
     print(f"\n{report(found, machine=machine)}\nWritten to finetuning.md and finetuning.json in `{flags.output_dir}`.")
 
 
-def measure(flags: argparse.Namespace, found: list[dict[str, Any]], *, machine: str, cache: str) -> None:
-    """Adds what is asked for to what was found, and writes it after each task."""
-    for task in flags.tasks:
-        for side in flags.sides:
-            jobs = [Job(side, task, seed, flags.data_dir, flags.weights, flags.n_examples) for seed in flags.seeds]
-            found += (results := run(jobs, cache=cache))
-            for result in results:
-                told = f"{result['train_seconds']:.1f} s ({result['compile_seconds']:.1f} s compiling)"
-                print(f"  {task}, seed {result['seed']}, {side}: {result['score']:.2f}, {told}", flush=True)
-        values = {"machine": machine, "runs": found}
-        (flags.output_dir / "finetuning.json").write_text(json.dumps(values, indent=1) + "\n")
-        (flags.output_dir / "finetuning.md").write_text(report(found, machine=machine))
+def measure(task: str, flags: argparse.Namespace, *, cache: str) -> list[dict[str, Any]]:
+    """The runs of one task."""
+    found = []
+    for seed, side in itertools.product(flags.seeds, flags.sides):
+        result = run(Job(side, task, seed, flags.data_dir, flags.weights, flags.n_examples), cache=cache)
+        found.append(result)
+        training = f"{result['train_seconds']:.1f} s of training, {result['compile_seconds']:.1f} s of it compiling"
+        print(
+            f"  {task}, seed {seed}, {side}: {result['score']:.2f}, {result['seconds']:.1f} s ({training})", flush=True
+        )
+    return found
 
 
 if __name__ == "__main__":

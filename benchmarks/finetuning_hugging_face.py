@@ -1,21 +1,13 @@
 """The Hugging Face Trainer's side of finetuning.py, on the same ids with the same settings."""
 
+import json
+import sys
 import tempfile
 import time
 from typing import Any
 
 import numpy as np
-from finetuning_settings import (
-    CLIP_NORM,
-    EPSILON,
-    TASKS,
-    WARMUP_SHARE,
-    WEIGHT_DECAY,
-    Job,
-    answer,
-    build_arrays,
-    resolve_params,
-)
+from finetuning_settings import CLIP_NORM, EPSILON, TASKS, WARMUP_SHARE, WEIGHT_DECAY, Job, build_arrays, resolve_params
 
 _NAMES = {
     "input_word_ids": "input_ids",
@@ -43,6 +35,7 @@ def run(job: Job) -> dict[str, float]:
     train, validation = (
         build_arrays(params, is_training=is_training, n_examples=job.n_examples) for is_training in (True, False)
     )
+    borrowed = time.perf_counter() - started
     label = params.task.train_data.as_dict().get("label_field")
     transformers.set_seed(job.seed)
     # In float32 whatever the file holds, as on the other side: AdamW on weights of float16 learns nothing.
@@ -86,7 +79,7 @@ def run(job: Job) -> dict[str, float]:
         "score": score(job, params, logits, validation),
         "train_seconds": trained - begun,
         "compile_seconds": 0.0,
-        "seconds": time.perf_counter() - started,
+        "borrowed_seconds": borrowed,
         "n_steps": n_steps,
     }
 
@@ -148,4 +141,5 @@ def score(job: Job, params: Any, logits: Any, arrays: dict[str, np.ndarray]) -> 
 
 
 if __name__ == "__main__":
-    answer(run)
+    result = run(Job(**json.loads(sys.argv[1])))
+    print(json.dumps({name: float(np.float64(value)) for name, value in result.items()}))

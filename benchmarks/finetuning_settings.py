@@ -1,8 +1,5 @@
 """What both sides of finetuning.py train: tasks, settings, and the same arrays of ids."""
 
-import json
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,12 +43,6 @@ TASKS = {
     "SQuAD": TaskSettings("squad/train-v1.1-subset44.json", "squad/dev-v1.1.json", "squad_v1.yaml", "final_f1", 2, 1.0),
     "SST-2": TaskSettings("glue/SST-2/train.tsv", "glue/SST-2/dev.tsv", "glue_sst2_text.yaml", "cls_accuracy", 1),
 }
-
-
-def answer(run: Callable[[Job], dict[str, float]]) -> None:
-    """Runs the jobs that the command line tells, and prints a line of results for each."""
-    for item in json.loads(sys.argv[1]):
-        print(json.dumps({name: float(value) for name, value in run(Job(**item)).items()}), flush=True)
 
 
 def resolve_params(job: Job) -> Any:

@@ -66,7 +66,7 @@ def losses_by_hand(dropout_rate: float, n_steps: int) -> list[float]:
 
     losses = []
     for index in range(n_steps):
-        key = StepKeys(ROOT, index)["dropout"]
+        key = StepKeys(ROOT, index).rngs(["dropout"])["dropout"]
         batch = tiny.stream().batch(index)
         params, others, optimizer_state, loss = step(params, others, optimizer_state, batch, key)
         losses.append(float(loss))

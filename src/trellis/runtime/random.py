@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import jax
 
 from trellis.aliases import Array, Key
+from trellis.runtime.quick_keys import quick_key
 
 
 def sequence(seed: int, num: int = 1) -> Iterator[Key] | list[Iterator[Key]]:
@@ -46,9 +47,10 @@ class StepKeys:
         return jax.random.fold_in(jax.random.fold_in(self.root, self.step), zlib.crc32(name.encode()))
 
     def rngs(self, names: Sequence[str], *, prefix: str = "") -> dict[str, Key]:
-        """The keys by name, as a Flax module takes them.
+        """The keys by name, as a Flax module takes them; that of `dropout` is a `quick_key`.
 
         Args:
             prefix: What parts these keys from those of the same names that serve another purpose.
         """
-        return {name: self[f"{prefix}{name}"] for name in names}
+        keys = {name: self[f"{prefix}{name}"] for name in names}
+        return {name: quick_key(key) if name == "dropout" else key for name, key in keys.items()}
