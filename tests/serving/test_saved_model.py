@@ -40,7 +40,7 @@ def classify(variables: Any, inputs: Any) -> Any:
 
 
 def test_tensorflow_answers_as_the_model_does_for_batches_of_any_size(tmp_path: Path, variables: Any) -> None:
-    pytest.importorskip("tensorflow")
+    pytest.importorskip("tensorflow", reason="TensorFlow, an extra of 600 MB, is not installed for tests")
     (tmp_path / "words.txt").write_text("a\nb\n")
     export_model(
         tmp_path / "served",

@@ -13,6 +13,7 @@ from trellis.nlp.models.layers import Dropout, dense, kernel_init
 
 _TO_HEADS, _FROM_HEADS = ("embed", "heads", "kv"), ("heads", "kv", "embed")
 _FIRST_CAPABILITY = 8.0
+_SHORT = 128
 _NEVER = float(np.finfo("float32").min)
 _HALF_PRECISION = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
 
@@ -134,7 +135,9 @@ def _mix(scores: jax.Array, value: jax.Array) -> jax.Array:
 
 def _fused(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
     """Attention without dropout: one kernel of cuDNN on a GPU in half precision, else what XLA makes of it."""
-    if not _cudnn_takes(query, key):
+    # Where each query has a mask of its own, short rows are quicker without it.
+    is_short = mask.shape[2] > 1 and key.shape[1] <= _SHORT
+    if is_short or not _cudnn_takes(query, key):
         return _by_xla(query, key, value, mask)
     # Decided when it is lowered, so that a program made on a GPU can be exported for others too.
     hidden: jax.Array = jax.lax.platform_dependent(query, key, value, mask, cuda=_by_cudnn, default=_by_xla)
