@@ -41,7 +41,7 @@ def write_penguins(folder: Path, *, n_train: int = 240, n_eval: int = 96, seed: 
 def as_arrays(batch):
     """A batch of the data accessor as inputs [n, 4] and labels [n]."""
     features, labels = batch
-    return np.concatenate([features[name] for name in FEATURES], axis=1), labels[:, 0]
+    return np.concatenate([features[name] for name in FEATURES], axis=1), labels[:, 0].astype(np.int32)
 
 
 if __name__ == "__main__":

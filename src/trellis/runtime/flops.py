@@ -1,11 +1,10 @@
 """What a function costs."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import Jaxpr
 
 
 def count_flops(jaxpr: Jaxpr) -> float:
@@ -28,15 +27,12 @@ def _count(equation: Any) -> float:
         n_features: int = kernel[params["dimension_numbers"].rhs_spec[0]]
         n_apart: int = math.prod(params["lhs_dilation"])
         return 2.0 * n_made * math.prod(kernel) / n_features / n_apart
-    within = [count_flops(jaxpr) for jaxpr in _jaxprs_in(params)]
+    within = [count_flops(leaf) for leaf in jax.tree.leaves(params, is_leaf=_is_jaxpr) if _is_jaxpr(leaf)]
     if not within:
         return float(n_made)
     return max(within) if name == "cond" else params.get("length", 1) * sum(within)
 
 
-def _jaxprs_in(params: dict[str, Any]) -> Iterator[Jaxpr]:
-    for leaf in jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, Jaxpr | ClosedJaxpr)):
-        if isinstance(leaf, ClosedJaxpr):
-            yield leaf.jaxpr
-        elif isinstance(leaf, Jaxpr):
-            yield leaf
+def _is_jaxpr(leaf: Any) -> bool:
+    # Whether it is closed or not, which are one class in new versions of JAX.
+    return getattr(leaf, "eqns", None) is not None
