@@ -196,6 +196,38 @@ def test_raw_rows_and_records_of_them_give_the_same_batches(tmp_path: Path, outp
         build_sentence_stream(params.replace(seq_length=12))
 
 
+@pytest.mark.parametrize("kind", ["text", "records"])
+def test_batches_to_train_on_have_no_more_padding_than_the_longest_example(tmp_path: Path, kind: str) -> None:
+    text = params = sentence_config(tmp_path, seq_length=64, global_batch_size=10)
+    if kind == "records":
+        write_sentence_data(
+            get_sentence_task("MRPC"),
+            input_dir=tmp_path,
+            output_paths={"train": str(tmp_path / "records")},
+            meta_data_file=str(tmp_path / "meta.json"),
+            tokenizer=small_tokenizer(tmp_path),
+            seq_length=64,
+        )
+        params = SentencePredictionDataConfig(
+            input_path=str(tmp_path / "records"),
+            global_batch_size=10,
+            seq_length=64,
+            label_name=("label_ids", "Quality"),
+        )
+    batch, whole = (
+        build_sentence_stream(params).batch(0),
+        build_sentence_stream(text.replace(is_training=False)).batch(0),
+    )
+    assert batch["input_mask"].shape == (10, 16)
+    assert 8 < batch["input_mask"].sum(-1).max() == whole["input_mask"].sum(-1).max() <= 16
+    assert {name: len(array.shape) for name, array in batch.items() if name in INPUTS} == dict.fromkeys(INPUTS, 2)
+    # In another order, the same examples.
+    for name in INPUTS:
+        rows, expected = (sorted(map(tuple, array[:, :16].tolist())) for array in (batch[name], whole[name]))
+        assert rows == expected
+        assert not whole[name][:, 16:].any()
+
+
 @pytest.mark.parametrize(
     ("label", "way_out"), [(2, "Set num_classes to 3"), (-1, "Count classes from 0 on")], ids=["beyond", "negative"]
 )
@@ -218,7 +250,7 @@ def test_tokens_are_kept_beside_the_file_and_serve_every_length(tmp_path: Path) 
     params = sentence_config(tmp_path)
     build_sentence_stream(params)
     kept = list((tmp_path / ".trellis").iterdir())
-    batch = build_sentence_stream(params.replace(seq_length=20)).batch(0)
+    batch = build_sentence_stream(params.replace(seq_length=20, is_training=False)).batch(0)
     assert batch["input_word_ids"].shape == (4, 20)
     assert list((tmp_path / ".trellis").iterdir()) == kept
     build_sentence_stream(params.replace(lower_case=False))

@@ -65,6 +65,7 @@ class SentencePredictionDataConfig(DataConfig):
     global_batch_size: int = 32
     is_training: bool | None = True
     seq_length: int = 128
+    """The most tokens of an example. Batches to train on are only as long as the longest example needs."""
     label_type: LabelType = "int"
     """`int` for classes, `float` for regression."""
     include_example_id: bool = False
@@ -87,6 +88,7 @@ class SentencePredictionTextDataConfig(DataConfig):
     label_field: str = "label"
     global_batch_size: int = 32
     seq_length: int = 128
+    """The most tokens of an example. Batches to train on are only as long as the longest example needs."""
     is_training: bool | None = True
     tokenization: Tokenization = "WordPiece"
     vocab_file: str = ""

@@ -1,5 +1,6 @@
 """Batches of sentences, or pairs of them, with labels."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from trellis.nlp.data.tokenizer import build_tokenizer
 from trellis.tasks import InputContext
 
 _DTYPES = {"int": np.int32, "float": np.float32}
+_INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
+_MULTIPLE = 8  # of which hardware likes lengths to be
 
 
 def build_sentence_stream(
@@ -33,7 +36,8 @@ def build_sentence_stream(
 ) -> ExampleStream:
     """Batches with `input_word_ids`, `input_mask`, `input_type_ids` and the label, by the name of its field.
 
-    Text is tokenized once, and cut to `seq_length` when a batch is made.
+    Text is tokenized once, and cut to `seq_length` when a batch is made. Batches to train on are only as long as the
+    longest example needs, rounded up to a multiple of 8; others have `seq_length`, as those who ask a model have it.
 
     Args:
         n_classes: How many classes there are: a label that is none of them is refused. None takes any label.
@@ -41,7 +45,29 @@ def build_sentence_stream(
     examples = _read_text(params) if isinstance(params, SentencePredictionTextDataConfig) else _read_records(params)
     if n_classes is not None:
         _check_labels(examples.column(params.label_field), params, n_classes)
+    if params.is_training:
+        return example_stream(FittedExamples(examples), params=params, context=context)
     return example_stream(examples, params=params, context=context)
+
+
+class FittedExamples:
+    """Examples without the padding that all of them have."""
+
+    def __init__(self, examples: "SentencePairs | RenamedColumns") -> None:
+        if isinstance(examples, SentencePairs):
+            longest = examples.lengths.max(initial=0)
+        else:
+            longest = 1 + np.flatnonzero(examples.column("input_mask").any(axis=0)).max(initial=0)
+        self._examples = examples
+        self._length = math.ceil(longest / _MULTIPLE) * _MULTIPLE
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
+        """Gathers examples."""
+        taken = self._examples.take(indices)
+        return {name: array[:, : self._length] if name in _INPUTS else array for name, array in taken.items()}
 
 
 class SentencePairs:
@@ -63,6 +89,12 @@ class SentencePairs:
         """What all examples have under a name."""
         column = next(column for column, named in self._names.items() if named == name)
         return np.asarray(self._rest[column])
+
+    @property
+    def lengths(self) -> NDArray[np.integer]:
+        """How many tokens each example has, special ones included, if it is not cut."""
+        first, second = (np.diff(ragged.offsets) for ragged in (self._first, self._second))
+        return Pairs(first, first, second, second).lengths
 
     def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
         """Gathers examples."""
@@ -87,7 +119,7 @@ class SentencePairs:
 
 def _read_records(params: SentencePredictionDataConfig) -> RenamedColumns:
     length = (params.seq_length,)
-    features: dict[str, Any] = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), (np.int32, length))
+    features: dict[str, Any] = dict.fromkeys(_INPUTS, (np.int32, length))
     features[params.label_field] = (_DTYPES[params.label_type], ())
     if params.include_example_id:
         features["example_id"] = (np.int32, ())
