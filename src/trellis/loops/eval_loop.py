@@ -12,7 +12,7 @@ from trellis.data import Replay
 from trellis.loops.checkpoint import Checkpoint, Summary
 from trellis.loops.step import EvalTask, measuring_step
 from trellis.metrics import compute, merge, zeros
-from trellis.runtime import Placement, StepKeys, fetch, shardings_of
+from trellis.runtime import Placement, StepKeys, fetch, jit_on, shardings_of
 
 _CALLS_IN_FLIGHT = 4  # few enough to bound memory; many collectives at once can also lock up virtual CPU devices
 
@@ -46,13 +46,13 @@ class EvalLoop:
         self.n_steps = n_steps
         self._group = group
         self._batches = Replay(task.data, n_batches=n_steps, place="EvalTask.data")
-        self._placement = Placement.of(devices)
+        self._placement = placement = Placement.of(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
         step = task.validation_step or measuring_step(task, (collections or {}).get("apply", ()))
         self._step = jax.jit(step, inline=True)  # so that it is traced once, for all evaluations
         self._host_metrics = task.host_metrics
         # Totals are the same everywhere, also where devices are not all of this process.
-        self._measure = jax.jit(self._measured, out_shardings=(self._placement.replicated, None))
+        self._measure = jit_on(placement.devices, self._measured, out_shardings=(placement.replicated, None))
 
     def __call__(self, checkpoint: Checkpoint) -> Summary:
         """The checkpoint with the metrics of its model."""

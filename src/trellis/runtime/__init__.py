@@ -6,6 +6,7 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.runtime import random as random
+    from trellis.runtime.compilation import jit_on as jit_on
     from trellis.runtime.configs import ComputeDtype as ComputeDtype
     from trellis.runtime.configs import MeshConfig as MeshConfig
     from trellis.runtime.configs import RuntimeConfig as RuntimeConfig
@@ -58,6 +59,7 @@ __getattr__, __dir__, __all__ = door(
         "describe_size": "console",
         "describe_weights": "console",
         "finish_saves": "session",
+        "jit_on": "compilation",
         "keep_programs": "program_cache",
         "print_line": "console",
         "random": "random",

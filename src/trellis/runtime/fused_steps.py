@@ -12,6 +12,7 @@ import numpy as np
 
 from trellis.aliases import Batch, PyTree
 from trellis.errors import ArgumentError
+from trellis.runtime.compilation import jit_on
 from trellis.runtime.flops import count_flops
 from trellis.runtime.mesh import Placement, shardings_of
 
@@ -98,16 +99,16 @@ class FusedSteps:
 
     def _compile(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> Callable[..., Any]:
         started = time.perf_counter()
-        shardings, everywhere = shardings_of(state), self._placement.replicated
+        shardings, everywhere, devices = shardings_of(state), self._placement.replicated, self._placement.devices
         if n == 0:
-            program = jax.jit(self._bare, donate_argnums=0, out_shardings=(shardings, everywhere))
+            program = jit_on(devices, self._bare, donate_argnums=0, out_shardings=(shardings, everywhere))
         else:
             if self._last is None:
                 self._last = self._nothing(n, state, totals, batch, constant)
             kept = (shardings, shardings_of(self._last), everywhere)
             steps = self._one if n == 1 else self._scan
             # What the last step left is not read, but its memory is used again: nothing is allocated from call to call.
-            program = jax.jit(steps, donate_argnums=(0, 1), keep_unused=True, out_shardings=kept)
+            program = jit_on(devices, steps, donate_argnums=(0, 1), keep_unused=True, out_shardings=kept)
 
         def first(*arguments: Any) -> Any:
             results = program(*arguments)
