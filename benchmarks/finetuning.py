@@ -18,18 +18,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from finetuning_settings import TASKS, Job
+from finetuning_settings import BATCH_SIZE, TASKS, Job
 from loop_overhead_report import describe_machine
 
 SIDES = {"Trellis": "finetuning_trellis.py", "Hugging Face Trainer": "finetuning_hugging_face.py"}
 
 
-def run(job: Job, *, cache: str) -> dict[str, Any]:
+def run(job: Job) -> dict[str, Any]:
     """One run in a process of its own: two frameworks would quarrel about an accelerator's memory."""
     script = Path(__file__).with_name(SIDES[job.side])
     command = [sys.executable, str(script), json.dumps(asdict(job))]
     # Where `trellis train` keeps what it compiles for an accelerator.
-    environment = {**os.environ, "XDG_CACHE_HOME": cache}
+    environment = {**os.environ, "XDG_CACHE_HOME": job.cache_dir}
     started = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     seconds = time.perf_counter() - started
@@ -115,25 +115,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     machine = "; ".join([*accelerators(), describe_machine()])
     flags.output_dir.mkdir(parents=True, exist_ok=True)
     found = [item for item in earlier(flags.output_dir, machine=machine) if item["task"] not in flags.tasks]
+    warm_up(flags)
     for task in flags.tasks:
-        with tempfile.TemporaryDirectory() as cache:
-            found += measure(task, flags, cache=cache)
+        found += measure(task, flags)
         saved = json.dumps({"machine": machine, "runs": found}, indent=1)
         (flags.output_dir / "finetuning.json").write_text(saved + "\n")
         (flags.output_dir / "finetuning.md").write_text(report(found, machine=machine))
     print(f"\n{report(found, machine=machine)}\nWritten to finetuning.md and finetuning.json in `{flags.output_dir}`.")
 
 
-def measure(task: str, flags: argparse.Namespace, *, cache: str) -> list[dict[str, Any]]:
-    """The runs of one task."""
+def warm_up(flags: argparse.Namespace) -> None:
+    """A few examples on each side, of which nothing is kept but packages and drivers in the machine's memory."""
+    for side in flags.sides:
+        with tempfile.TemporaryDirectory() as cache:
+            run(Job(side, flags.tasks[0], 0, flags.data_dir, flags.weights, cache, 2 * BATCH_SIZE))
+
+
+def measure(task: str, flags: argparse.Namespace) -> list[dict[str, Any]]:
+    """The runs of one task, the first of them without anything kept."""
     found = []
-    for seed, side in itertools.product(flags.seeds, flags.sides):
-        result = run(Job(side, task, seed, flags.data_dir, flags.weights, flags.n_examples), cache=cache)
-        found.append(result)
-        training = f"{result['train_seconds']:.1f} s of training, {result['compile_seconds']:.1f} s of it compiling"
-        print(
-            f"  {task}, seed {seed}, {side}: {result['score']:.2f}, {result['seconds']:.1f} s ({training})", flush=True
-        )
+    with tempfile.TemporaryDirectory() as cache:
+        for seed, side in itertools.product(flags.seeds, flags.sides):
+            result = run(Job(side, task, seed, flags.data_dir, flags.weights, cache, flags.n_examples))
+            found.append(result)
+            training = f"{result['train_seconds']:.1f} s of training, {result['compile_seconds']:.1f} s of it compiling"
+            line = f"  {task}, seed {seed}, {side}: {result['score']:.2f}, {result['seconds']:.1f} s ({training})"
+            print(line, flush=True)
     return found
 
 

@@ -7,7 +7,17 @@ import time
 from typing import Any
 
 import numpy as np
-from finetuning_settings import CLIP_NORM, EPSILON, TASKS, WARMUP_SHARE, WEIGHT_DECAY, Job, build_arrays, resolve_params
+from finetuning_settings import (
+    CLIP_NORM,
+    EPSILON,
+    LEARNING_RATE,
+    TASKS,
+    WARMUP_SHARE,
+    WEIGHT_DECAY,
+    Job,
+    build_arrays,
+    resolve_params,
+)
 
 _NAMES = {
     "input_word_ids": "input_ids",
@@ -46,7 +56,6 @@ def run(job: Job) -> dict[str, float]:
         model = transformers.BertForSequenceClassification.from_pretrained(
             job.weights, num_labels=n_classes, dtype=torch.float32
         )
-    rate = params.trainer.optimizer_config.learning_rate.polynomial.initial_learning_rate
     size = params.task.train_data.global_batch_size
     n_steps = max(1, int(len(train["input_mask"]) // size * params.trainer.train_epochs))
     with tempfile.TemporaryDirectory() as output_dir:
@@ -55,7 +64,7 @@ def run(job: Job) -> dict[str, float]:
             max_steps=n_steps,
             per_device_train_batch_size=size,
             per_device_eval_batch_size=64,
-            learning_rate=rate,
+            learning_rate=LEARNING_RATE,
             warmup_steps=int(WARMUP_SHARE * n_steps),
             lr_scheduler_type="linear",
             weight_decay=WEIGHT_DECAY,

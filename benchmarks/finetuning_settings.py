@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 BATCH_SIZE, QUESTION_BATCH_SIZE, LEARNING_RATE = 32, 16, 1e-4
-WARMUP_SHARE, WEIGHT_DECAY, EPSILON, CLIP_NORM = 0.1, 0.01, 1e-7, 1.0
+WARMUP_SHARE, WEIGHT_DECAY, EPSILON, CLIP_NORM = 0.1, 0.01, 1e-8, 1.0
 LENGTH, QUESTION_LENGTH = 128, 384
 
 
@@ -20,6 +20,8 @@ class Job:
     seed: int
     data_dir: str
     weights: str
+    cache_dir: str
+    """Where tokens are kept between the runs of a task."""
     n_examples: int | None = None
     """Trains on so many examples only, and validates on as many: for a trial."""
 
@@ -52,6 +54,7 @@ def resolve_params(job: Job) -> Any:
 
     task, is_question = TASKS[job.task], job.task == "SQuAD"
     size = QUESTION_BATCH_SIZE if is_question else BATCH_SIZE
+    rate = "trainer.optimizer_config.learning_rate.polynomial"
     settings = {
         "task.hub_module_url": job.weights,
         "task.train_data.input_path": str(Path(job.data_dir, task.train_file)),
@@ -64,14 +67,17 @@ def resolve_params(job: Job) -> Any:
         "trainer.train_epochs": task.n_epochs,
         "trainer.validation_steps": -1,
         "trainer.best_checkpoint_export_subdir": "''",
-        "trainer.optimizer_config.optimizer.adamw.epsilon": EPSILON,
-        "trainer.optimizer_config.learning_rate.polynomial.initial_learning_rate": LEARNING_RATE,
-        "trainer.optimizer_config.learning_rate.polynomial.decay_steps": "null",
+        # As torch has it, where epsilon is added after the bias correction, and a decay begins at the end of a warm-up.
+        "trainer.optimizer_config.optimizer.adamw.epsilon": EPSILON * (1 - 0.999) ** 0.5,
+        f"{rate}.initial_learning_rate": LEARNING_RATE / (1 - WARMUP_SHARE),
+        f"{rate}.decay_steps": "null",
         "trainer.optimizer_config.warmup.polynomial.warmup_steps": "null",
         "runtime.seed": job.seed,
         # One device, as the other side has it.
         "runtime.distribution_strategy": "one_device",
     }
+    kept = "input_preprocessed_data_path" if is_question else "cache_dir"
+    settings |= {f"task.{side}.{kept}": job.cache_dir for side in ("train_data", "validation_data")}
     settings |= {} if is_question else {"task.model.use_encoder_pooler": "true"}
     return resolve(
         "bert/squad" if is_question else "bert/sentence_prediction_text",
