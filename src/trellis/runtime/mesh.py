@@ -74,6 +74,11 @@ class Placement:
         """Whether devices share out the parameters, and gather them where they are used."""
         return self._sizes["fsdp"] > 1
 
+    @property
+    def shares_states(self) -> bool:
+        """Whether no device may hold all of a state."""
+        return self.spans_processes or self._sizes["fsdp"] * self._sizes["model"] > 1
+
     def shapes(self, make: Callable[..., PyTree], *given: Any) -> PyTree:
         """The shapes of the state that a function makes, each with the sharding that it is to have.
 
@@ -114,7 +119,7 @@ class Placement:
             make: As `state_maker` returns it.
             like: Its `shapes`.
         """
-        if self.spans_processes or self._sizes["fsdp"] * self._sizes["model"] > 1:
+        if self.shares_states:
             # Compiled as one, so that no device ever holds more than its share.
             state = jax.jit(lambda *given: nn.meta.unbox(make(*given)), out_shardings=shardings_of(like))(*given)
         else:

@@ -6,7 +6,6 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.tasks.bound_model import BoundModel as BoundModel
-    from trellis.tasks.bound_model import bind as bind
     from trellis.tasks.bound_model import lasting_init as lasting_init
     from trellis.tasks.configs import DifferentialPrivacyConfig as DifferentialPrivacyConfig
     from trellis.tasks.configs import DigitsConfig as DigitsConfig
@@ -20,7 +19,9 @@ if TYPE_CHECKING:
     from trellis.tasks.task import Task as Task
     from trellis.tasks.task_registry import get_task as get_task
     from trellis.tasks.task_registry import register_task_cls as register_task_cls
+    from trellis.tasks.warm_start import is_traceable as is_traceable
     from trellis.tasks.warm_start import read_warm_start as read_warm_start
+    from trellis.tasks.warm_start import traceable as traceable
 
 __getattr__, __dir__, __all__ = door(
     __name__,
@@ -35,10 +36,11 @@ __getattr__, __dir__, __all__ = door(
         "Model": "models",
         "ModelWithItems": "models",
         "BoundModel": "bound_model",
-        "bind": "bound_model",
         "lasting_init": "bound_model",
         "WrappedModel": "models",
+        "is_traceable": "warm_start",
         "read_warm_start": "warm_start",
+        "traceable": "warm_start",
         "DifferentialPrivacyConfig": "configs",
         "DigitsConfig": "configs",
     },

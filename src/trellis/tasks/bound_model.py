@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 
 from trellis.aliases import Key, PyTree, Variables
-from trellis.model import Init, TrainState
+from trellis.model import Init
 from trellis.tasks.models import Model, ModelOfTwoModes, WrappedModel
 
 _LOSSES = "losses"
@@ -71,11 +71,6 @@ class BoundModel:
         self.losses = jax.tree.leaves(changes.get(_LOSSES, {}))
         self.model_state = {**self.model_state, **changed}
         return outputs
-
-
-def bind(model: Model, state: TrainState, *, rngs: Mapping[str, Key] | None = None) -> BoundModel:
-    """The model with the variables of a state."""
-    return BoundModel(model, params=state.params, model_state=state.model_state, rngs=rngs)
 
 
 def lasting_init(model: Model) -> Init:

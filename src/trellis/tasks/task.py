@@ -19,7 +19,7 @@ from trellis.tasks.bound_model import BoundModel
 from trellis.tasks.configs import DifferentialPrivacyConfig, InputContext
 from trellis.tasks.gradient_noise import add_gradient_noise
 from trellis.tasks.models import InferenceStep, Model
-from trellis.tasks.warm_start import read_warm_start
+from trellis.tasks.warm_start import read_warm_start, traceable
 
 
 class Task(ABC):
@@ -162,8 +162,9 @@ class Task(ABC):
         """On the host: metrics, from the state after all batches."""
         return {}
 
+    @traceable
     def initialize(self, model: BoundModel) -> Variables:
-        """The variables to start from at step 0: the model's own, with those of `init_checkpoint` in their place."""
+        """The variables to start from at step 0, by default those of `init_checkpoint`; others are the model's own."""
         return read_warm_start(getattr(self.task_config, "init_checkpoint", ""), model=model)
 
     @classmethod

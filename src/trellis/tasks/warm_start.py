@@ -1,8 +1,8 @@
 """Step 0 with parameters from elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,19 @@ from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions import newest_file
 from trellis.tasks.bound_model import BoundModel
 from trellis.tasks.models import ModelWithItems
+
+Initialize = TypeVar("Initialize", bound=Callable[..., Variables])
+
+
+def traceable(initialize: Initialize) -> Initialize:
+    """Marks a `Task.initialize` that neither looks at values nor keeps them: what it replaces need not be made then."""
+    vars(initialize)["is_traceable"] = True
+    return initialize
+
+
+def is_traceable(initialize: Callable[..., Variables]) -> bool:
+    """Whether it is marked; one that calls a marked one is not."""
+    return getattr(initialize, "is_traceable", False)
 
 
 def read_warm_start(init_checkpoint: str, *, model: BoundModel) -> Variables:

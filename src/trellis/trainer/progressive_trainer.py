@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from trellis.aliases import Variables
 from trellis.data import is_stream
@@ -29,7 +28,7 @@ from trellis.trainer.configs import ProgressiveTrainerConfig
 from trellis.trainer.default_extensions import best_writer, on_averages
 from trellis.trainer.outline import Outline
 from trellis.trainer.progressive_policy import get_policy
-from trellis.trainer.stage import Stage
+from trellis.trainer.stage import Stage, overlaid
 from trellis.trainer.trainer import Trainer
 
 EXPORT_DIR = "exported_ckpts"
@@ -193,7 +192,7 @@ class ProgressiveTrainer:
 
         def initialize(model: BoundModel) -> Variables:
             own = model.variables if stage_id else self.task.initialize(model)
-            return _overlaid(own, bound.variables, place=f"{place}({stage_id})")
+            return overlaid(own, bound.variables, place=f"{place}({stage_id})")
 
         return Stage(
             model=bound.model,
@@ -253,30 +252,3 @@ def _on_the_host(model: Model, checkpoint: Checkpoint) -> BoundModel:
 
 def _no_init(rngs: Any, *inputs: Any) -> Variables:
     return {}
-
-
-def _overlaid(own: Variables, given: Variables, *, place: str) -> Variables:
-    """A model's own variables, with those that are given in their place."""
-    leaves = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(dict(given))}
-    wanted = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(dict(own))}
-    wrong = [
-        f"  {name}: {_described(leaf)} given, {_described(wanted[name]) if name in wanted else '—'} in the model"
-        for name, leaf in leaves.items()
-        if name not in wanted or jnp.shape(leaf) != jnp.shape(wanted[name])
-    ]
-    if wrong:
-        raise ModelError(f"{place} returned variables that its model does not have:\n" + "\n".join(wrong))
-
-    def pick(path: Any, leaf: Any) -> Any:
-        return jnp.asarray(leaves.get(_name(path), leaf), leaf.dtype)
-
-    variables: Variables = jax.tree_util.tree_map_with_path(pick, dict(own))
-    return variables
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def _described(leaf: Any) -> str:
-    return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"

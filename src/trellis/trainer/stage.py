@@ -6,12 +6,19 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from trellis.aliases import Batch, Variables
 from trellis.data import Replay, is_stream
+from trellis.errors import ModelError
 from trellis.extensions import CheckpointFileReader
 from trellis.loops import Checkpoint, CheckpointSource
-from trellis.runtime import RuntimeConfig
-from trellis.tasks import BoundModel, InputContext, Model, Task
+from trellis.model import TrainState
+from trellis.runtime import Placement, RuntimeConfig, shardings_of
+from trellis.tasks import BoundModel, InputContext, Model, Task, is_traceable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +50,57 @@ class Start(CheckpointSource):
         return self._initialize() if found is initializer else found
 
 
+def first_state(
+    stage: Stage, make: jax.stages.Wrapped, *given: Any, optimizer: Any, like: TrainState, placement: Placement
+) -> TrainState:
+    """The state before the first step: the model's own variables after `stage.initialize`, and a new optimizer's.
+
+    Args:
+        make: Makes the model's own, of what is given, as `state_maker` returns it.
+        like: Its shapes.
+    """
+
+    def own(*given: Any) -> Variables:
+        state: TrainState = nn.meta.unbox(make(*given))
+        return {"params": state.params, **state.model_state}
+
+    def initialized(variables: Variables) -> Variables:
+        bound = BoundModel(stage.model, params={}).with_variables(variables)
+        return overlaid(variables, stage.initialize(bound), place="Task.initialize")
+
+    shapes = {"params": like.params, **like.model_state}
+    if is_traceable(stage.initialize) and not placement.shares_states:
+        # What is replaced is then never made.
+        variables = placement.build_state(jax.jit(lambda *given: initialized(own(*given))), *given, like=shapes)
+    else:
+        made = placement.build_state(jax.jit(own), *given, like=shapes)
+        variables = placement.put_state(initialized(made), like=shapes)
+    params = variables.pop("params")
+    # As one program, which makes each array where it is to be.
+    init = jax.jit(optimizer.init, out_shardings=shardings_of(like.optimizer_state))
+    return TrainState(np.int32(0), params, variables, init(params))
+
+
+def overlaid(own: Variables, given: Variables, *, place: str) -> Variables:
+    """A model's own variables, with those that are given in their place."""
+    leaves = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(dict(given))}
+    wanted = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(dict(own))}
+    wrong = [
+        f"  {name}: {_described(leaf)} given, {_described(wanted[name]) if name in wanted else '—'} in the model"
+        for name, leaf in leaves.items()
+        if name not in wanted or jnp.shape(leaf) != jnp.shape(wanted[name])
+    ]
+    if wrong:
+        raise ModelError(f"{place} returned variables that its model does not have:\n" + "\n".join(wrong))
+
+    def pick(path: Any, leaf: Any) -> Any:
+        given = leaves.get(_name(path), leaf)
+        return given if jnp.result_type(given) == leaf.dtype else jnp.asarray(given, leaf.dtype)
+
+    variables: Variables = jax.tree_util.tree_map_with_path(pick, dict(own))
+    return variables
+
+
 def whole_stage(task: Task, *, runtime: RuntimeConfig) -> Stage:
     """The one stage of a training from the first step to the last."""
     config = task.task_config
@@ -69,3 +127,11 @@ def peeked(data: Any) -> tuple[Batch, Any]:
         first = next(data)
         return first, chain([first], data)
     return next(iter(Replay(data, n_batches=1, place="Task.build_inputs"))), data
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _described(leaf: Any) -> str:
+    return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"

@@ -27,7 +27,7 @@ from trellis.metrics import Metric
 from trellis.model import StepOutput, TrainState, state_maker
 from trellis.optimizers import build_schedule
 from trellis.runtime import RuntimeConfig, StepKeys, build_placement, finish_saves, print_line
-from trellis.tasks import BoundModel, Task, bind, lasting_init
+from trellis.tasks import BoundModel, Task, lasting_init
 from trellis.trainer.computation import computing_model
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
@@ -40,7 +40,7 @@ from trellis.trainer.default_extensions import (
 )
 from trellis.trainer.outline import Outline, Tracer
 from trellis.trainer.requirements import check_task
-from trellis.trainer.stage import Stage, Start, peeked, whole_stage
+from trellis.trainer.stage import Stage, Start, first_state, peeked, whole_stage
 
 
 class Trainer:
@@ -144,11 +144,9 @@ class Trainer:
 
     def initialize(self) -> Checkpoint:
         """The first step: the model's own variables after `Task.initialize`."""
-        state = self._placement.build_state(self._make_state, self._init_rngs, *self._sample_inputs, like=self._shapes)
-        variables = dict(self._stage.initialize(bind(self.model, state)))
-        params = variables.pop("params", {})
+        how = {"optimizer": self.optimizer, "like": self._shapes, "placement": self._placement}
+        state = first_state(self._stage, self._make_state, self._init_rngs, *self._sample_inputs, **how)
         # An iterator of this stage is not read yet, however many steps there were before.
-        state = TrainState(state.step, params, variables, self.optimizer.init(params))
         return Checkpoint.of(state, step=self._stage.start_step, position={"n_batches": 0})
 
     def outline(self, *, trains: bool, evaluates: bool) -> Outline:

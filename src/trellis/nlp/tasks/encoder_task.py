@@ -26,7 +26,7 @@ from trellis.nlp.tasks.vocabulary import (
     tokenizer_settings,
     with_vocabulary,
 )
-from trellis.tasks import BoundModel, InputContext, Task
+from trellis.tasks import BoundModel, InputContext, Task, traceable
 
 _LENGTHS = {"bert": "max_position_embeddings", "albert": "max_position_embeddings", "mobilebert": "max_sequence_length"}
 _VOCABULARIES = {"bert": "vocab_size", "albert": "vocab_size", "mobilebert": "word_vocab_size"}
@@ -134,6 +134,7 @@ class EncoderTask(Task):
         settings = tokenizer_settings(self.task_config)
         return TextSettings(answerer=self.answerer, vocab_size=self.vocab_size, **settings)
 
+    @traceable
     def initialize(self, model: BoundModel) -> Variables:
         """The variables to start from at step 0, with pretrained ones in their place.
 
