@@ -23,7 +23,7 @@ _FLOPS_PER_CALL_ON_ACCELERATORS = 1e13
 _BATCH_BYTES_PER_CALL = 64 * 2**20
 _MOST_STEPS_PER_CALL = 50
 # With this share of those FLOPs a call is worth what it takes to start it.
-_LEAST_SHARE = 0.1
+_LEAST_SHARE = 0.05
 
 # Calls under way at any time: enough to hide the host's work, few enough to bound memory and the answer to a signal,
 # and to keep collectives over virtual CPU devices from waiting for each other for ever.
