@@ -79,7 +79,8 @@ def run(job: Job) -> dict[str, float]:
             seed=job.seed,
         )
         rows = Rows(train, label)
-        trainer = transformers.Trainer(model=model, args=arguments, train_dataset=rows, data_collator=pad_by_batch)
+        collate = stack if job.task == "SQuAD" else pad_by_batch
+        trainer = transformers.Trainer(model=model, args=arguments, train_dataset=rows, data_collator=collate)
         begun = time.perf_counter()
         trainer.train()
         trained = time.perf_counter()
@@ -93,11 +94,16 @@ def run(job: Job) -> dict[str, float]:
     }
 
 
-def pad_by_batch(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """A batch as long as its longest row: the faster way of this trainer, with the same results."""
+def stack(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """A batch as long as the rows are. The loss of a span is over all positions: another length is another loss."""
     import torch
 
-    batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def pad_by_batch(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """A batch as long as its longest row: the faster way of this trainer, with the same results."""
+    batch = stack(rows)
     length = int(batch["attention_mask"].sum(dim=-1).max())
     return {name: array[:, :length] if array.ndim > 1 else array for name, array in batch.items()}
 
