@@ -61,3 +61,15 @@ def test_a_function_may_return_what_it_was_given_and_constants() -> None:
     np.testing.assert_array_equal(made["given"], x)
     np.testing.assert_array_equal(made["constant"], constant)
     assert made["number"] == 1.5
+
+
+def test_a_function_that_is_run_by_parts_in_another_is_none_of_its_parts() -> None:
+    ran = []
+
+    @jax.jit
+    def make(x: Any) -> Any:
+        unused = jax.pure_callback(lambda x: ran.append("unused") or x, x, x)
+        return unused, jax.pure_callback(lambda x: ran.append("used") or x, x, x) + 1
+
+    assert run_by_parts(jax.jit(lambda x: run_by_parts(make, x)[1]), jnp.float32(1)) == 2
+    assert ran == ["used"]

@@ -6,6 +6,7 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.runtime import random as random
+    from trellis.runtime.by_parts import run_by_parts as run_by_parts
     from trellis.runtime.compilation import jit_on as jit_on
     from trellis.runtime.configs import ComputeDtype as ComputeDtype
     from trellis.runtime.configs import MeshConfig as MeshConfig
@@ -63,5 +64,6 @@ __getattr__, __dir__, __all__ = door(
         "keep_programs": "program_cache",
         "print_line": "console",
         "random": "random",
+        "run_by_parts": "by_parts",
     },
 )

@@ -15,7 +15,7 @@ def run_by_parts(function: jax.stages.Wrapped, *given: Any) -> PyTree:
     the more layers there are. Its parts are compiled once for all layers that are alike.
 
     Args:
-        function: As `jax.jit` returns it; functions within it that are so too are parts.
+        function: As `jax.jit` returns it; functions within it that are so too are parts, unless they are run by parts.
     """
     traced = function.trace(*given)
     closed, shapes = traced.jaxpr, traced.out_info

@@ -17,7 +17,7 @@ from trellis.errors import ModelError
 from trellis.extensions import CheckpointFileReader
 from trellis.loops import Checkpoint, CheckpointSource
 from trellis.model import TrainState
-from trellis.runtime import Placement, RuntimeConfig, shardings_of
+from trellis.runtime import Placement, RuntimeConfig, run_by_parts, shardings_of
 from trellis.tasks import BoundModel, InputContext, Model, Task, is_traceable
 
 
@@ -61,7 +61,7 @@ def first_state(
     """
 
     def own(*given: Any) -> Variables:
-        state: TrainState = nn.meta.unbox(make(*given))
+        state: TrainState = nn.meta.unbox(run_by_parts(make, *given))
         return {"params": state.params, **state.model_state}
 
     def initialized(variables: Variables) -> Variables:
