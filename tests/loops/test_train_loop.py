@@ -441,3 +441,15 @@ def test_a_loop_that_has_reached_its_target_says_so(capsys: pytest.CaptureFixtur
     assert len(list(loop)) == 2
     assert list(loop) == []
     assert "Stop training, already reached the total training steps 2." in capsys.readouterr().out
+
+
+def test_progress_tells_of_a_checkpoint_when_its_steps_are_done_and_not_when_they_are_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
+    loop = tiny.train_loop(n_steps=4, n_steps_per_checkpoint=2, n_fused_steps=1)
+    wait = loop._fused.wait
+    monkeypatch.setattr(loop._fused, "wait", lambda n_left=0: wait(n_left=n_left) or n_left or seen.append("done"))
+    loop.session.subscribe_to_progress(lambda step, _: seen.append(step))
+    assert [checkpoint.step for checkpoint in loop] == [2, 4]
+    assert seen == [0, 1, "done", 2, 2, 3, "done", 4]

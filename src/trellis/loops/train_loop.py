@@ -164,18 +164,18 @@ class TrainLoop:
         """Trains up to step `target`, or to the end of the data, and makes a checkpoint there."""
         self._lease.is_over, self._lease = True, Lease()
         started, compiled = time.perf_counter(), self._fused.compile_time
-        self.session.progress(self.step, n_steps)
         while self.step < target and not self._has_ended:
+            self.session.progress(self.step, n_steps)
             self.session.advance()
             if self.session.wants_to_stop:
                 self._leave(started)
             self._train(self._plan.n_steps_in_call(self.step, self._fused.lengths, target), target)
-            self.session.progress(self.step, n_steps)
         fetch = self._packing.start_compute(self._totals)
         if n_steps and self.step < n_steps:
             self._feed.prefetch(self.step, self._plan.n_steps_in_call(self.step, self._fused.lengths, n_steps))
         values = fetch()
         self._fused.wait()
+        self.session.progress(self.step, n_steps)
         if self._n_completed_steps == 0:
             wanted = n_steps or target
             raise StreamEndedError(
