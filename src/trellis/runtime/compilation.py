@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-# Without Triton's matrix products a step compiles in half of the time and runs as fast: docs/decisions/0008.
+# Without Triton's matrix products a step compiles sooner and runs as fast: docs/decisions/0008.
 _ON_GPUS = {"xla_gpu_enable_triton_gemm": False}
 
 
