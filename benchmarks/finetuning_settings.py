@@ -21,7 +21,7 @@ class Job:
     data_dir: str
     weights: str
     cache_dir: str
-    """Where tokens are kept between the runs of a task."""
+    """Where tokens and compiled programs are kept between the runs of a task."""
     n_examples: int | None = None
     """Trains on so many examples only, and validates on as many: for a trial."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
+import jax
 import numpy as np
 import pytest
 
@@ -316,3 +317,16 @@ def test_a_policy_that_returns_what_does_not_fit_is_told_so(tmp_path: Path) -> N
     iterator = (tiny.stream(16).batch(step) for step in range(100))
     with pytest.raises(ArgumentError, match="get_train_dataset\\(1\\) returned the iterator of the stage before"):
         wrong(tmp_path, data=iterator).train()
+
+
+def test_the_first_stage_starts_from_parts_that_task_and_policy_give(tmp_path: Path) -> None:
+    of_policy = {"classifier": {"bias": np.full(4, 2, np.float32)}}
+    trainer = wrong(tmp_path, model=trellis.BoundModel(Stacked(1), params=of_policy))
+    of_task = {"params": {"layer_0": {"bias": np.ones(8, np.float32)}}}
+    trainer.task.initialize = lambda model: of_task  # type: ignore[method-assign]
+    own = Stacked(1).init(jax.random.key(0), tiny.examples()[0])["params"]
+    stage = trainer._build_stage(0, None, start=0, periods=())
+    found = stage.initialize(trellis.BoundModel(stage.model, params=own))["params"]
+    np.testing.assert_array_equal(found["layer_0"]["bias"], 1)
+    np.testing.assert_array_equal(found["classifier"]["bias"], 2)
+    np.testing.assert_array_equal(found["classifier"]["kernel"], own["classifier"]["kernel"])

@@ -15,10 +15,10 @@ from trellis.extensions import newest_file
 from trellis.tasks.bound_model import BoundModel
 from trellis.tasks.models import ModelWithItems
 
-Initialize = TypeVar("Initialize", bound=Callable[..., Variables])
+_Initialize = TypeVar("_Initialize", bound=Callable[..., Variables])
 
 
-def traceable(initialize: Initialize) -> Initialize:
+def traceable(initialize: _Initialize) -> _Initialize:
     """Marks a `Task.initialize` that neither looks at values nor keeps them: what it replaces need not be made then."""
     vars(initialize)["is_traceable"] = True
     return initialize

@@ -191,7 +191,9 @@ class ProgressiveTrainer:
             )
 
         def initialize(model: BoundModel) -> Variables:
-            own = model.variables if stage_id else self.task.initialize(model)
+            own = model.variables
+            if not stage_id:
+                own = overlaid(own, self.task.initialize(model), place="Task.initialize")
             return overlaid(own, bound.variables, place=f"{place}({stage_id})")
 
         return Stage(
