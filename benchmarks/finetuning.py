@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def run(job: Job) -> dict[str, Any]:
     return {"side": job.side, "task": job.task, "seed": job.seed, **found, "seconds": seconds}
 
 
-def report(found: Sequence[dict[str, Any]], *, machine: str) -> str:
+def report(found: Sequence[dict[str, Any]], *, machine: str, at_once: int = 1) -> str:
     """The tables, as Markdown."""
     tasks = list(dict.fromkeys(item["task"] for item in found))
     parts = [f"{side}: {part}" for side in SIDES for part in ("first", "later", "sum")]
@@ -51,16 +52,21 @@ def report(found: Sequence[dict[str, Any]], *, machine: str) -> str:
     def times(name: str) -> list[list[str]]:
         return [[task, *itertools.chain(*map(_times, values(task, name)))] for task in tasks]
 
-    scores = [[task, TASKS[task].metric, *map(_spread, values(task, "score"))] for task in tasks]
-    return f"""# Fine-tuning
+    flag = "" if at_once == 1 else f" --at-once={at_once}"
+    n_seeds = len({item["seed"] for item in found})
+    scores = [[task, TASKS[task].metric, *_compare(values(task, "score"))] for task in tasks]
+    tables = f"""# Fine-tuning
 
-Made by `python benchmarks/finetuning.py` on {machine}.
+Made by `python benchmarks/finetuning.py{flag}` on {machine}.
 
 ## Scores
 
-Means of {len({item["seed"] for item in found})} seeds with their standard deviations.
+Means of {n_seeds} seeds with their standard deviations; their difference with its standard error.
 
-{_table(["task", "score", *SIDES], scores)}
+{_table(["task", "score", *SIDES, "difference"], scores)}"""
+    if at_once > 1:
+        return tables
+    return f"""{tables}
 ## Seconds from the start of the process to the score
 
 The first run, for which Trellis compiles its programs; the mean of the later ones, which find them; the sum of all.
@@ -77,8 +83,14 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rows))
 
 
-def _spread(scores: list[float]) -> str:
-    return f"{statistics.mean(scores):.2f} ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else f"{scores}"
+def _compare(sides: list[list[float]]) -> list[str]:
+    """Means and standard deviations of both sides, and how far the first is above the second."""
+    if any(len(scores) < 2 for scores in sides):
+        return [*map(str, sides), "–"]
+    means = [statistics.mean(scores) for scores in sides]
+    error = sum(statistics.variance(scores) / len(scores) for scores in sides) ** 0.5
+    cells = [f"{mean:.2f} ± {statistics.stdev(scores):.2f}" for mean, scores in zip(means, sides, strict=True)]
+    return [*cells, f"{means[0] - means[1]:+.2f} ± {error:.2f}"]
 
 
 def _times(seconds: list[float]) -> list[str]:
@@ -94,9 +106,8 @@ def accelerators() -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-def earlier(directory: Path, *, machine: str) -> list[dict[str, Any]]:
-    """The runs of other tasks that were made before on the same machine with the same packages."""
-    file = directory / "finetuning.json"
+def earlier(file: Path, *, machine: str) -> list[dict[str, Any]]:
+    """The runs that were made before on the same machine with the same packages."""
     saved: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     return saved["runs"] if saved.get("machine") == machine else []
 
@@ -110,18 +121,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--n-examples", type=int, help="train and validate on so many only: a trial")
+    parser.add_argument(
+        "--at-once", type=int, default=1, help="so many runs side by side: scores only, as times are not fair then"
+    )
     parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "results")
     flags = parser.parse_args(arguments)
     machine = "; ".join([*accelerators(), describe_machine()])
     flags.output_dir.mkdir(parents=True, exist_ok=True)
-    found = [item for item in earlier(flags.output_dir, machine=machine) if item["task"] not in flags.tasks]
-    warm_up(flags)
+    file = flags.output_dir / ("finetuning.json" if flags.at_once == 1 else "finetuning_scores.json")
+    found = [item for item in earlier(file, machine=machine) if item["task"] not in flags.tasks]
+    if flags.at_once == 1:
+        warm_up(flags)
     for task in flags.tasks:
         found += measure(task, flags)
-        saved = json.dumps({"machine": machine, "runs": found}, indent=1)
-        (flags.output_dir / "finetuning.json").write_text(saved + "\n")
-        (flags.output_dir / "finetuning.md").write_text(report(found, machine=machine))
-    print(f"\n{report(found, machine=machine)}\nWritten to finetuning.md and finetuning.json in `{flags.output_dir}`.")
+        file.write_text(json.dumps({"machine": machine, "at_once": flags.at_once, "runs": found}, indent=1) + "\n")
+        tables = report(found, machine=machine, at_once=flags.at_once)
+        file.with_suffix(".md").write_text(tables)
+    print(f"\n{tables}\nWritten to `{file}` and `{file.with_suffix('.md')}`.")
 
 
 def warm_up(flags: argparse.Namespace) -> None:
@@ -134,11 +150,15 @@ def warm_up(flags: argparse.Namespace) -> None:
 def measure(task: str, flags: argparse.Namespace) -> list[dict[str, Any]]:
     """The runs of one task, the first of them without anything kept."""
     found = []
-    with tempfile.TemporaryDirectory() as cache:
-        for seed, side in itertools.product(flags.seeds, flags.sides):
-            result = run(Job(side, task, seed, flags.data_dir, flags.weights, cache, flags.n_examples))
+    with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(flags.at_once) as pool:
+        jobs = [
+            Job(side, task, seed, flags.data_dir, flags.weights, cache, flags.n_examples)
+            for seed, side in itertools.product(flags.seeds, flags.sides)
+        ]
+        for result in pool.map(run, jobs):
             found.append(result)
             training = f"{result['train_seconds']:.1f} s of training, {result['compile_seconds']:.1f} s of it compiling"
+            seed, side = result["seed"], result["side"]
             line = f"  {task}, seed {seed}, {side}: {result['score']:.2f}, {result['seconds']:.1f} s ({training})"
             print(line, flush=True)
     return found
