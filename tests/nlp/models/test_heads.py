@@ -11,7 +11,6 @@ import pytest
 from tests.nlp.models.tiny_encoders import KINDS, VOCAB_SIZE, batch, config, encoder, run, shapes, weights
 from trellis.errors import ConfigError
 from trellis.nlp.models import BertClassifier, BertPretrainer, BertSpanLabeler, PretrainerConfig, build_encoder
-from trellis.nlp.models.layers import Dropout
 
 NEXT_SENTENCE = {"name": "next_sentence", "inner_dim": 16, "dropout_rate": 0.1}
 POSITIONS = jnp.array([[1, 3, 0], [2, 4, 5]])
@@ -124,21 +123,3 @@ def test_half_precision_is_close_to_single() -> None:
     half = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), variables)
     difference = run(model, half, inputs)["sequence_output"] - run(model, variables, inputs)["sequence_output"]
     assert float(jnp.sqrt(jnp.mean(difference**2))) < 0.05
-
-
-@pytest.mark.parametrize("shape", [(64, 64), (64, 63)], ids=["even", "odd"])
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_dropout_drops_its_share_and_keeps_the_mean(shape: tuple[int, ...], rate: float) -> None:
-    outputs = Dropout(rate).apply({}, jnp.ones(shape), training=True, rngs={"dropout": jax.random.key(0)})
-    assert abs(float(jnp.mean(outputs == 0)) - rate) < 0.03
-    np.testing.assert_allclose(outputs[outputs != 0], 1 / (1 - rate), rtol=1e-4)
-    halves = np.asarray(outputs == 0)[:, : shape[1] // 2], np.asarray(outputs == 0)[:, -(shape[1] // 2) :]
-    assert np.any(halves[0] != halves[1])
-
-
-def test_dropout_of_nothing_needs_no_key_and_of_everything_leaves_nothing() -> None:
-    ones = jnp.ones((2, 2))
-    np.testing.assert_array_equal(Dropout(0.0).apply({}, ones, training=True), ones)
-    np.testing.assert_array_equal(Dropout(0.5).apply({}, ones, training=False), ones)
-    nothing = Dropout(1.0).apply({}, ones, training=True, rngs={"dropout": jax.random.key(0)})
-    np.testing.assert_array_equal(nothing, jnp.zeros((2, 2)))

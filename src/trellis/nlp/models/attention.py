@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trellis.errors import ArgumentError
-from trellis.nlp.models.layers import Dropout, dense, kernel_init
+from trellis.nlp.models.layers import dense, kernel_init
 
 _TO_HEADS, _FROM_HEADS = ("embed", "heads", "kv"), ("heads", "kv", "embed")
 _FIRST_CAPABILITY = 8.0
@@ -51,7 +51,7 @@ class MultiHeadAttention(nn.Module):
         self.key = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
         self.value = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
         self.output = dense(self.width, initializer_range=self.initializer_range, axes=_FROM_HEADS)
-        self.dropout = Dropout(self.dropout_rate)
+        self.dropout = nn.Dropout(self.dropout_rate)
 
     def __call__(
         self, query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, *, training: bool
@@ -64,7 +64,7 @@ class MultiHeadAttention(nn.Module):
         query, key, value = self.query(query), self.key(key), self.value(value)
         if self.return_scores or (training and self.dropout_rate):
             scores = _softmax(_logits(query, key), mask)
-            mixed = _mix(self.dropout(scores, training=training), value)
+            mixed = _mix(self.dropout(scores, deterministic=not training), value)
             return Attended(self.output(mixed), scores if self.return_scores else None)
         return Attended(self.output(_fused(query, key, value, mask)), None)
 
@@ -88,7 +88,7 @@ class TalkingHeadsAttention(nn.Module):
         self.key = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
         self.value = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
         self.output = dense(self.width, initializer_range=self.initializer_range, axes=_FROM_HEADS)
-        self.dropout = Dropout(self.dropout_rate)
+        self.dropout = nn.Dropout(self.dropout_rate)
         between = (kernel_init(self.initializer_range, ("heads", None)), (self.n_heads, self.n_heads))
         self.before_softmax = self.param("before_softmax", *between)
         self.after_softmax = self.param("after_softmax", *between)
@@ -100,7 +100,7 @@ class TalkingHeadsAttention(nn.Module):
         logits = _logits(self.query(query), self.key(key))
         scores = _softmax(_talk(logits, self.before_softmax), mask)
         scores = _talk(scores, self.after_softmax)
-        mixed = _mix(self.dropout(scores, training=training), self.value(value))
+        mixed = _mix(self.dropout(scores, deterministic=not training), self.value(value))
         return Attended(self.output(mixed), scores if self.return_scores else None)
 
 

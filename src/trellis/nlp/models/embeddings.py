@@ -8,7 +8,7 @@ import jax
 from flax import struct
 
 from trellis.errors import ModelError
-from trellis.nlp.models.layers import TO_EMBED, Dropout, dense, kernel_init, layer_norm
+from trellis.nlp.models.layers import TO_EMBED, dense, kernel_init, layer_norm
 
 _NEEDED = ("input_word_ids", "input_mask", "input_type_ids")
 
@@ -84,7 +84,7 @@ class Embeddings(nn.Module):
         self.position_embeddings = nn.Embed(self.n_positions, self.width, embedding_init=places)
         self.type_embeddings = nn.Embed(self.n_types, self.width, embedding_init=places)
         self.layer_norm = layer_norm(self.norm_epsilon)
-        self.dropout = Dropout(self.dropout_rate)
+        self.dropout = nn.Dropout(self.dropout_rate)
         if self.projected_width is not None:
             self.projection = dense(
                 self.projected_width, initializer_range=self.initializer_range, axes=(None, "embed")
@@ -93,7 +93,7 @@ class Embeddings(nn.Module):
     def __call__(self, inputs: EncoderInputs, *, training: bool) -> jax.Array:
         """The first hidden states."""
         hidden = self.words(inputs) + embed_places(inputs, self.position_embeddings, self.type_embeddings)
-        hidden = self.dropout(self.layer_norm(hidden), training=training)
+        hidden = self.dropout(self.layer_norm(hidden), deterministic=not training)
         return hidden if self.projected_width is None else self.projection(hidden)
 
     def words(self, inputs: EncoderInputs) -> jax.Array:

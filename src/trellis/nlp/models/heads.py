@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from trellis.nlp.models.layers import FROM_EMBED, Dropout, Initializer, activation, dense, kernel_init, named
+from trellis.nlp.models.layers import FROM_EMBED, Initializer, activation, dense, kernel_init, named
 
 Widening = Literal["none", "columns", "projection"]
 """How a masked-LM head as wide as the encoder fits a narrower table: not at all, as it narrows itself first; by more
@@ -73,7 +73,7 @@ class ClassificationHead(nn.Module):
         """Makes the layers."""
         if self.inner_dim:
             self.pooler_dense = dense(self.inner_dim, initializer_range=self.initializer_range, axes=FROM_EMBED)
-        self.dropout = Dropout(self.dropout_rate)
+        self.dropout = nn.Dropout(self.dropout_rate)
         self.logits = dense(self.num_classes, initializer_range=self.initializer_range, axes=FROM_EMBED)
 
     def __call__(self, features: jax.Array, *, training: bool) -> jax.Array:
@@ -85,7 +85,7 @@ class ClassificationHead(nn.Module):
         hidden = features[:, self.cls_token_idx] if features.ndim == 3 else features
         if self.inner_dim:
             hidden = activation(self.activation or "linear")(self.pooler_dense(hidden))
-        return self.logits(self.dropout(hidden, training=training))
+        return self.logits(self.dropout(hidden, deterministic=not training))
 
 
 class SpanHead(nn.Module):

@@ -27,8 +27,6 @@ ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
 }
 """The functions that `Activation` names."""
 
-_N_LEVELS = 1 << 16
-
 
 def activation(name: str) -> Callable[[jax.Array], jax.Array]:
     """Returns the function of a name."""
@@ -83,30 +81,3 @@ class NoNorm(nn.Module):
         scale = self.param("scale", nn.initializers.ones_init(), x.shape[-1:])
         bias = self.param("bias", nn.initializers.zeros_init(), x.shape[-1:])
         return x * scale.reshape((1,) * (x.ndim - 1) + (-1,)) + bias.reshape((1,) * (x.ndim - 1) + (-1,))
-
-
-class Dropout(nn.Module):
-    """Sets a share of the elements to zero while training, and scales the rest so that the mean stays.
-
-    The share is rounded to a multiple of 1/65536, because half a random word for each element is enough, and random
-    words are most of the cost. Needs the rng collection `dropout`, if there is anything to drop.
-    """
-
-    rate: float
-
-    @nn.compact
-    def __call__(self, x: jax.Array, *, training: bool) -> jax.Array:
-        """The elements that are left; all of them, if not `training`."""
-        n_dropped = round(self.rate * _N_LEVELS)
-        if not training or n_dropped == 0:
-            return x
-        keep = _random_halves(self.make_rng("dropout"), x.shape) >= n_dropped
-        return jnp.where(keep, x * (_N_LEVELS / max(_N_LEVELS - n_dropped, 1)), jnp.zeros_like(x))
-
-
-def _random_halves(key: Any, shape: tuple[int, ...]) -> jax.Array:
-    """Uniform 16-bit numbers: two from each 32-bit word, if the last axis can be halved."""
-    if shape[-1] % 2:
-        return jax.random.bits(key, shape, "uint16")
-    words = jax.random.bits(key, (*shape[:-1], shape[-1] // 2), "uint32")
-    return jnp.concatenate([words & 0xFFFF, words >> 16], axis=-1)

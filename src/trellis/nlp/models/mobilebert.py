@@ -11,7 +11,7 @@ from trellis.nlp.models.attention import MultiHeadAttention
 from trellis.nlp.models.configs import MobileBertEncoderConfig
 from trellis.nlp.models.embeddings import EncoderInputs, embed_places
 from trellis.nlp.models.feedforward import FeedForward
-from trellis.nlp.models.layers import FROM_EMBED, TO_EMBED, Dropout, NoNorm, dense, kernel_init, layer_norm
+from trellis.nlp.models.layers import FROM_EMBED, TO_EMBED, NoNorm, dense, kernel_init, layer_norm
 from trellis.nlp.models.transformer import AttentionClass, FeedForwardClass, rematerialised
 
 _PADDING_ID = 0
@@ -32,13 +32,13 @@ class TrigramEmbeddings(nn.Module):
         self.type_embeddings = nn.Embed(config.type_vocab_size, config.hidden_size, embedding_init=places)
         self.projection = dense(config.hidden_size, initializer_range=config.initializer_range, axes=TO_EMBED)
         self.layer_norm = _norm(config)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def __call__(self, inputs: EncoderInputs, *, training: bool) -> jax.Array:
         """The first hidden states."""
         hidden = self.projection(self._trigrams(inputs))
         hidden = hidden + embed_places(inputs, self.position_embeddings, self.type_embeddings)
-        return self.dropout(self.layer_norm(hidden), training=training)
+        return self.dropout(self.layer_norm(hidden), deterministic=not training)
 
     def table(self) -> jax.Array:
         """The embeddings of the whole vocabulary."""
@@ -110,7 +110,7 @@ class MobileBertBlock(nn.Module):
         self.feedforward_layer_norm = [_norm(config) for _ in blocks]
         self.output = dense(config.hidden_size, initializer_range=config.initializer_range, axes=TO_EMBED)
         self.output_layer_norm = _norm(config)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def __call__(self, outside: jax.Array, mask: jax.Array, training: bool) -> jax.Array:
         """New hidden states."""
@@ -120,7 +120,7 @@ class MobileBertBlock(nn.Module):
         hidden = self.attention_layer_norm(attended + inside)
         for feedforward, feedforward_norm in zip(self.feedforward, self.feedforward_layer_norm, strict=True):
             hidden = feedforward_norm(feedforward(hidden) + hidden)
-        hidden = self.dropout(self.output(hidden), training=training)
+        hidden = self.dropout(self.output(hidden), deterministic=not training)
         normed: jax.Array = self.output_layer_norm(hidden + outside)
         return normed
 

@@ -7,7 +7,7 @@ import jax
 
 from trellis.nlp.models.attention import Attended, MultiHeadAttention
 from trellis.nlp.models.feedforward import FeedForward
-from trellis.nlp.models.layers import Dropout, layer_norm
+from trellis.nlp.models.layers import layer_norm
 
 
 class AttentionClass(Protocol):
@@ -66,7 +66,7 @@ class TransformerBlock(nn.Module):
             initializer_range=self.initializer_range,
         )
         self.output_layer_norm = layer_norm(self.norm_epsilon)
-        self.dropout = Dropout(self.dropout_rate)
+        self.dropout = nn.Dropout(self.dropout_rate)
 
     def __call__(self, hidden: jax.Array, mask: jax.Array, training: bool) -> Attended:
         """New hidden states, and the scores if they are asked for."""
@@ -74,10 +74,10 @@ class TransformerBlock(nn.Module):
         mask = mask if mask.shape[2] == 1 else mask[:, :, queries]
         seen = self.attention_layer_norm(hidden) if self.norm_first else hidden
         attended, scores = self.attention(seen[:, queries], seen, seen, mask, training=training)
-        hidden = hidden[:, queries] + self.dropout(attended, training=training)
+        hidden = hidden[:, queries] + self.dropout(attended, deterministic=not training)
         hidden = hidden if self.norm_first else self.attention_layer_norm(hidden)
         changed = self.feedforward(self.output_layer_norm(hidden) if self.norm_first else hidden)
-        hidden = hidden + self.dropout(changed, training=training)
+        hidden = hidden + self.dropout(changed, deterministic=not training)
         return Attended(hidden if self.norm_first else self.output_layer_norm(hidden), scores)
 
 
