@@ -67,6 +67,21 @@ def test_a_plan_tells_what_the_run_is_made_of_and_writes_nothing(tmp_path: Path)
     assert lines_of(report, "No effect") == ["runtime.enable_xla (--set): JAX compiles every step"]
 
 
+def test_a_plan_tells_what_a_task_has_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill_in(self: Any, params: Any, **rest: Any) -> None:
+        filled = params.replace(train_data={"global_batch_size": 4})
+        trellis.Task.__init__(self, filled, **rest)
+
+    monkeypatch.setattr(small.SmallTask, "__init__", fill_in)
+    given = small.params(5)
+    report, problems = planned(given, tmp_path)
+    before = given.task.train_data.global_batch_size
+    (line,) = (line for line in lines_of(report, "Chosen") if "global_batch_size" in line)
+    assert problems == []
+    assert line.startswith(f"task.train_data.global_batch_size is {before}: 4, ")
+    assert given.task.train_data.global_batch_size == before != 4
+
+
 def test_a_plan_tells_that_a_task_brings_parameters_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small.SmallTask, "initialize", lambda self, model: model.variables)
     report, _ = planned(small.params(5), tmp_path)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from trellis.config.given import Given as Given
     from trellis.config.given import Origin as Origin
     from trellis.config.given import Text as Text
+    from trellis.config.given import given_at as given_at
     from trellis.config.one_of import OneOfConfig as OneOfConfig
     from trellis.config.origins import origin_of as origin_of
     from trellis.config.origins import stamp as stamp
@@ -36,6 +37,7 @@ __getattr__, __dir__, __all__ = door(
         "without_effect": "origins",
         "stamp": "origins",
         "Given": "given",
+        "given_at": "given",
         "Text": "given",
         "Problem": "problems",
         "Edit": "problems",

@@ -71,6 +71,14 @@ def as_given(value: object, origin: Origin) -> Given:
     return Given(value, origin)
 
 
+def given_at(path: str, value: object, origin: Origin) -> Given:
+    """Returns Python data as if it had been written at a dotted path."""
+    given = as_given(value, origin)
+    for name in reversed(path.split(".")):
+        given = Given({name: given}, origin)
+    return given
+
+
 def written(given: Given) -> str:
     """Returns the value as it was written, on one line."""
     if isinstance(given.value, dict):

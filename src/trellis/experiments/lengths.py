@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from trellis.config import DEFAULT, Given, Origin, merge, origin_of, raise_if_any
+from trellis.config import DEFAULT, Origin, given_at, merge, origin_of, raise_if_any
 from trellis.data import CountedStream
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
@@ -68,7 +68,4 @@ def _derive_steps(params: ExperimentConfig, task: Task, *, trains: bool) -> None
 
 
 def _merge(params: ExperimentConfig, path: str, values: Mapping[str, int], origin: Origin) -> None:
-    given = Given({name: Given(value, origin) for name, value in values.items()}, origin)
-    for name in reversed(path.split(".")):
-        given = Given({name: given}, origin)
-    raise_if_any(merge(params, given))
+    raise_if_any(merge(params, given_at(path, values, origin)))

@@ -83,7 +83,8 @@ def prepare_experiment(
 
         return lambda: run_continuous_finetune(params, model_dir=directory, pretrain_steps=pretrain_steps)
     runs_post_eval = run_post_eval or mode == "train_and_post_eval"
-    task = task or get_task(params.task, logging_dir=str(directory))
+    if task is None:
+        task, params = build_task(params, model_dir=directory)
     params = derive_lengths(params, task=task, trains=mode != "eval")
     trainer = build_trainer(
         params, mode=mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
@@ -93,6 +94,16 @@ def prepare_experiment(
     if trains(mode):
         write_params(params, directory)
     return lambda: _run_and_evaluate(trainer, mode, runs_post_eval=runs_post_eval)
+
+
+def build_task(params: ExperimentConfig, *, model_dir: Path) -> tuple[Task, ExperimentConfig]:
+    """The task of a config, and the config with what the task has filled in of its own."""
+    task = get_task(params.task, logging_dir=str(model_dir))
+    if task.task_config is params.task:
+        return task, params
+    filled = params.replace(task=task.task_config)
+    filled.lock()
+    return task, filled
 
 
 def _run_and_evaluate(

@@ -13,12 +13,13 @@ from trellis.data import CountedStream
 from trellis.errors import ArgumentError, DataError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
-from trellis.experiments.modes import build_trainer
+from trellis.experiments.modes import build_task, build_trainer
 from trellis.experiments.preflight import Preflight, n_batches, warm_start_problems
+from trellis.experiments.reports import leaves_of
 from trellis.experiments.requirements import evaluates, mode_problems, trains
 from trellis.experiments.resources import n_bytes, size_text
 from trellis.optimizers import WHOLE_RUN, build_schedule
-from trellis.tasks import Task, get_task
+from trellis.tasks import Task, TaskConfig
 from trellis.trainer import Side, describe_arrays, metric_name
 
 _LABEL_WIDTH = 11
@@ -37,11 +38,12 @@ def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path) -> 
     """Checks a run without running it: builds its trainer, evaluates one step abstractly, and writes nothing."""
     found = list(mode_problems(params, mode=mode))
     try:
-        task = get_task(params.task, logging_dir=str(model_dir))
+        given = params
+        task, params = build_task(params, model_dir=model_dir)
         params = derive_lengths(params, task=task, trains=mode != "eval")
         trainer = build_trainer(params, mode=mode, model_dir=model_dir, task=task)
         run = Preflight(params=params, mode=mode, trainer=trainer)
-        report = "".join(f"{line}\n" for line in _report(run))
+        report = "".join(f"{line}\n" for line in _report(run, given=given))
     except TrellisError as error:
         # A wrong value, or a missing file, is told already, with its place.
         is_told = bool(found) and isinstance(error, ArgumentError | DataError)
@@ -50,7 +52,7 @@ def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path) -> 
     return Plan(report, [*found, *run.problems(), *warm_start_problems(run)])
 
 
-def _report(run: Preflight) -> Iterator[str]:
+def _report(run: Preflight, *, given: ExperimentConfig) -> Iterator[str]:
     sections = {
         "Model": _model(run),
         "Data": _data(run),
@@ -61,7 +63,7 @@ def _report(run: Preflight) -> Iterator[str]:
         "Memory": _memory(run),
         "Disk": _disk(run) if trains(run.mode) else [],
         "Start": _start(run),
-        "Chosen": _chosen(run),
+        "Chosen": [*_filled_in(given.task, run.params.task), *_chosen(run)],
         "Writes": _writes(run),
         "No effect": [f"{idle.path} ({idle.origin}): {idle.reason}" for idle in without_effect(run.params)],
     }
@@ -194,6 +196,14 @@ def _chosen(run: Preflight) -> Iterator[str]:
             yield f"task.{name}.seed is null: {params.runtime.seed}, as runtime.seed"
     if params.runtime.mixed_precision_dtype is None:
         yield "runtime.mixed_precision_dtype is null: float32"
+
+
+def _filled_in(given: TaskConfig, filled: TaskConfig) -> Iterator[str]:
+    """What the task has found out by itself."""
+    before = leaves_of(given)
+    for path, (value, origin) in leaves_of(filled).items():
+        if before[path][0] != value:
+            yield f"task.{path} is {before[path][0]}: {value}, {origin}"
 
 
 def _writes(run: Preflight) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from trellis.config import Given, Origin
+from trellis.config import Given, Origin, given_at
 from trellis.errors import ArgumentError
 from trellis.executor import FnArgs
 from trellis.experiments.experiment import ExperimentConfig
@@ -112,21 +112,14 @@ def _pipeline_values(fn_args: FnArgs) -> Iterator[Given]:
         if name == "base_model" and value and Path(value, _CHECKPOINT).is_dir():
             value = str(Path(value, _CHECKPOINT))
         if value:
-            yield _given(path, value, Origin(f"fn_args.{name}", form="flag"))
+            yield given_at(path, value, Origin(f"fn_args.{name}", form="flag"))
 
 
 def _tuned_values(hyperparameters: Mapping[str, Any]) -> Iterator[Given]:
     # A tuner writes the space that it has searched, and the values that it has found in there.
     found = hyperparameters["values"] if isinstance(hyperparameters.get("values"), Mapping) else hyperparameters
     for path, value in found.items():
-        yield _given(path, value, Origin(f"fn_args.hyperparameters[{path!r}]", form="flag"))
-
-
-def _given(path: str, value: Any, origin: Origin) -> Given:
-    given = Given([Given(each, origin) for each in value] if isinstance(value, list) else value, origin)
-    for name in reversed(path.split(".")):
-        given = Given({name: given}, origin)
-    return given
+        yield given_at(path, value, Origin(f"fn_args.hyperparameters[{path!r}]", form="flag"))
 
 
 def _listed(given: str | Sequence[str] | None) -> list[str]:

@@ -61,7 +61,7 @@ class Task(ABC):
 
     @property
     def task_config(self) -> Any:
-        """The config that the task was made from."""
+        """The config that the task was made from, with what it has filled in if that was left to it."""
         return self._task_config
 
     @abstractmethod

@@ -91,7 +91,11 @@ def overlaid(own: Variables, given: Variables, *, place: str) -> Variables:
         if name not in wanted or jnp.shape(leaf) != jnp.shape(wanted[name])
     ]
     if wrong:
-        raise ModelError(f"{place} returned variables that its model does not have:\n" + "\n".join(wrong))
+        listed = "\n".join(wrong)
+        raise ModelError(
+            f"{place} returned variables that its model does not have:\n{listed}\n"
+            f"Return arrays as the model has them; what is left out keeps the values that the model starts with."
+        )
 
     def pick(path: Any, leaf: Any) -> Any:
         given = leaves.get(_name(path), leaf)

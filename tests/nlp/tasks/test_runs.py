@@ -72,11 +72,12 @@ def sentences(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     rows = [("the cat sat .", "a cat sat .", "yes"), ("the dog ran .", "the mat .", "no")] * 5
     (folder / "pairs.tsv").write_text("".join("\t".join(row) + "\n" for row in [("a", "b", "same"), *rows]))
     data = {"input_path": str(folder / "pairs.tsv"), "text_fields": ["a", "b"], "label_field": "same"}
-    task = {"hub_module_url": str(pretrained), "model": {"num_classes": 2}, "metric_type": "f1"}
+    task = {"hub_module_url": str(pretrained), "metric_type": "f1"}
     params = experiment("bert/sentence_prediction_text", data={**data, "label_values": ["no", "yes"]}, task=task)
     params.override({"trainer": {"train_steps": 0, "train_epochs": 2}})
     _, logs = run_experiment(params, mode="train", model_dir=folder / "run", run_post_eval=True)
     assert set(logs) == {"validation_loss", "cls_accuracy", "auc", "f1"}
+    assert read_params(folder / "run").task.model.num_classes == 2
     return folder / "run"
 
 

@@ -11,6 +11,7 @@ import sklearn.metrics
 
 from tests.nlp.data.small_text import write_vocabulary
 from tests.nlp.tasks.small import LENGTH, bound, encoder, one_step, part_of, sequences, validated
+from trellis.config import origin_of
 from trellis.errors import ConfigError, DataError
 from trellis.nlp.data import SentencePredictionDataConfig, SentencePredictionTextDataConfig
 from trellis.nlp.tasks import SentencePredictionConfig, SentencePredictionModelConfig
@@ -92,7 +93,8 @@ def test_a_step_changes_the_head_and_the_encoder() -> None:
 @pytest.mark.parametrize(
     ("n_classes", "metric", "said"),
     [
-        (0, "accuracy", "task.model.num_classes is 0."),
+        (0, "accuracy", "task.model.num_classes is 0, and there is no training data to count them in."),
+        (-1, "accuracy", "task.model.num_classes is -1."),
         (1, "accuracy", "task.metric_type is accuracy, but task.model.num_classes is 1."),
         (2, "pearson_spearman_corr", "task.metric_type is pearson_spearman_corr, but task.model.num_classes is 2."),
         (3, "f1", "task.metric_type is f1, but task.model.num_classes is 3."),
@@ -103,15 +105,19 @@ def test_a_metric_that_does_not_fit_the_number_of_classes_is_refused(n_classes: 
         get_task(config(n_classes, metric=metric))
 
 
-def test_labels_beyond_the_classes_are_refused_before_the_first_step(tmp_path: Path) -> None:
-    (tmp_path / "train.tsv").write_text("label\ttext\n0\tthe cat\n2\ta dog\n")
-    data = SentencePredictionTextDataConfig(
-        input_path=str(tmp_path / "train.tsv"),
-        vocab_file=write_vocabulary(tmp_path / "vocab.txt"),
+def small_text(folder: Path) -> SentencePredictionTextDataConfig:
+    (folder / "train.tsv").write_text("label\ttext\n0\tthe cat\n2\ta dog\n")
+    return SentencePredictionTextDataConfig(
+        input_path=str(folder / "train.tsv"),
+        vocab_file=write_vocabulary(folder / "vocab.txt"),
         text_fields=["text"],
         global_batch_size=1,
         seq_length=LENGTH,
     )
+
+
+def test_labels_beyond_the_classes_are_refused_before_the_first_step(tmp_path: Path) -> None:
+    data = small_text(tmp_path)
     task = get_task(config(2, train_data=data))
     with pytest.raises(DataError, match=r"has the label 2 in example 1.*\(task.model.num_classes\)"):
         task.build_inputs(data)
@@ -121,6 +127,27 @@ def test_labels_beyond_the_classes_are_refused_before_the_first_step(tmp_path: P
     assert rated.build_inputs(numbers).n_examples == 2
     with pytest.raises(ConfigError, match="task.train_data.label_values names 3 classes, but .* is 2"):
         get_task(config(2, train_data=data.replace(label_values=["a", "b", "c"])))
+
+
+def test_classes_that_nobody_counted_are_counted_in_the_training_data(tmp_path: Path) -> None:
+    data = small_text(tmp_path)
+
+    def counted(**changes: Any) -> int:
+        metric = "pearson_spearman_corr" if "label_type" in changes else "accuracy"
+        given = config(0, metric=metric, train_data=data.replace(**changes))
+        given.lock()
+        filled = get_task(given).task_config
+        assert given.model.num_classes == 0
+        assert str(origin_of(filled, "model.num_classes")) == "the labels of the training data"
+        return int(filled.model.num_classes)
+
+    assert counted() == 3
+    assert counted(label_values=["0", "1", "2", "3"]) == 4
+    assert counted(label_type="float") == 1
+    (tmp_path / "one.tsv").write_text("label\ttext\n0\tthe cat\n")
+    assert counted(input_path=str(tmp_path / "one.tsv")) == 2
+    with pytest.raises(ConfigError, match="task.metric_type is f1, but task.model.num_classes is 3"):
+        get_task(config(0, metric="f1", train_data=data))
 
 
 def _shares(logits: np.ndarray) -> np.ndarray:

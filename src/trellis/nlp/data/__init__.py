@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trellis.nlp.data.questions import read_questions as read_questions
     from trellis.nlp.data.sentence_data import write_sentence_data as write_sentence_data
     from trellis.nlp.data.sentence_stream import build_sentence_stream as build_sentence_stream
+    from trellis.nlp.data.sentence_stream import count_classes as count_classes
     from trellis.nlp.data.sentence_tasks import Split as Split
     from trellis.nlp.data.sentence_tasks import get_sentence_task as get_sentence_task
     from trellis.nlp.data.stream_parts import data_place as data_place
@@ -56,6 +57,7 @@ __getattr__, __dir__, __all__ = door(
         "data_place": "stream_parts",
         "build_pretraining_stream": "pretraining_stream",
         "build_sentence_stream": "sentence_stream",
+        "count_classes": "sentence_stream",
         "build_question_stream": "question_stream",
         "load_questions": "question_stream",
         "question_tokenizer": "question_stream",

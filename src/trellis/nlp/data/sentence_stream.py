@@ -28,8 +28,12 @@ _INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 _MULTIPLE = 8  # of which hardware likes lengths to be
 
 
+SentenceDataConfig = SentencePredictionDataConfig | SentencePredictionTextDataConfig
+"""What sentences are read by: records, or text."""
+
+
 def build_sentence_stream(
-    params: SentencePredictionDataConfig | SentencePredictionTextDataConfig,
+    params: SentenceDataConfig,
     context: InputContext | None = None,
     *,
     n_classes: int | None = None,
@@ -42,12 +46,20 @@ def build_sentence_stream(
     Args:
         n_classes: How many classes there are: a label that is none of them is refused. None takes any label.
     """
-    examples = _read_text(params) if isinstance(params, SentencePredictionTextDataConfig) else _read_records(params)
+    examples = _read(params)
     if n_classes is not None:
         _check_labels(examples.column(params.label_field), params, n_classes)
     if params.is_training:
         return example_stream(FittedExamples(examples), params=params, context=context)
     return example_stream(examples, params=params, context=context)
+
+
+def count_classes(params: SentenceDataConfig) -> int:
+    """How many classes the labels are of: as many as are named, or else up to the highest; 1 if they are numbers."""
+    names = params.as_dict().get("label_values")
+    if params.label_type == "float":
+        return 1
+    return len(names) if names else max(2, 1 + int(_read(params).column(params.label_field).max()))
 
 
 class FittedExamples:
@@ -117,6 +129,10 @@ class SentencePairs:
         }
 
 
+def _read(params: SentenceDataConfig) -> "SentencePairs | RenamedColumns":
+    return _read_text(params) if isinstance(params, SentencePredictionTextDataConfig) else _read_records(params)
+
+
 def _read_records(params: SentencePredictionDataConfig) -> RenamedColumns:
     length = (params.seq_length,)
     features: dict[str, Any] = dict.fromkeys(_INPUTS, (np.int32, length))
@@ -144,7 +160,10 @@ def _check_labels(labels: NDArray[Any], params: DataConfig, n_classes: int) -> N
 
 def _read_text(params: SentencePredictionTextDataConfig) -> SentencePairs:
     if not params.text_fields or len(params.text_fields) > 2:
-        raise ConfigError(f"text_fields is {params.text_fields}. Name the column with the text, or two for pairs.")
+        raise ConfigError(
+            f"{data_place(params)}.text_fields is {params.text_fields}. Name the column with the text, or two for "
+            f"pairs, as in: --set {data_place(params)}.text_fields='[sentence1, sentence2]'"
+        )
     if params.preprocessing_hub_module_url:
         raise ConfigError("preprocessing_hub_module_url has no meaning here: give the vocabulary as vocab_file.")
     check_vocabulary(params, params.vocab_file, field="vocab_file")

@@ -38,7 +38,8 @@ class TrigramEmbeddings(nn.Module):
         """The first hidden states."""
         hidden = self.projection(self._trigrams(inputs))
         hidden = hidden + embed_places(inputs, self.position_embeddings, self.type_embeddings)
-        return self.dropout(self.layer_norm(hidden), deterministic=not training)
+        dropped: jax.Array = self.dropout(self.layer_norm(hidden), deterministic=not training)
+        return dropped
 
     def table(self) -> jax.Array:
         """The embeddings of the whole vocabulary."""

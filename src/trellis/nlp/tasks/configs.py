@@ -27,7 +27,10 @@ class MaskedLMConfig(TaskConfig):
     train_data: DataConfig = BertPretrainDataConfig()
     validation_data: DataConfig = BertPretrainDataConfig(is_training=False)
 
-    no_effect: ClassVar[Mapping[str, str]] = {"scale_loss": "the loss is a mean over the global batch on any devices"}
+    no_effect: ClassVar[Mapping[str, str]] = {
+        **TaskConfig.no_effect,
+        "scale_loss": "the loss is a mean over the global batch on any devices",
+    }
     task_module: ClassVar[str] = "trellis.nlp.tasks.masked_lm"
 
 
@@ -54,7 +57,7 @@ class SentencePredictionModelConfig(Config):
     """An encoder with a head that classifies, or rates, a sentence or a pair of them."""
 
     num_classes: int = 0
-    """1 is for regression: the label is a number."""
+    """0 counts those of the training data; 1 is for regression: the label is a number."""
     use_encoder_pooler: bool = False
     """Whether the head stands on the encoder's own pooled output; else it has a pooler of its own, made anew."""
     encoder: EncoderConfig = EncoderConfig()

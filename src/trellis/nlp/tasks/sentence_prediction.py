@@ -10,15 +10,16 @@ import optax
 from trellis.aliases import Array, Batch
 from trellis.batch import batch_size
 from trellis.classification_metrics import Accuracy
-from trellis.config import Problem
+from trellis.config import Origin, Problem, given_at, merge, raise_if_any
 from trellis.data import Stream
 from trellis.metrics import Mean, MetricFunction, as_metric, weighted_mean
-from trellis.nlp.data import build_sentence_stream
+from trellis.nlp.data import build_sentence_stream, count_classes
 from trellis.nlp.models import BertClassifier
 from trellis.nlp.tasks import sentence_metrics as scores
 from trellis.nlp.tasks.configs import SentencePredictionConfig
 from trellis.nlp.tasks.encoder_task import EncoderTask
 from trellis.nlp.tasks.sentence_answerer import SentenceAnswerer
+from trellis.nlp.tasks.vocabulary import find_vocabulary, with_vocabulary
 from trellis.tasks import BoundModel, InputContext, register_task_cls
 
 _CLASSES_FOR = {"f1": (2,), "pearson_spearman_corr": (1,)}
@@ -27,7 +28,13 @@ _CLASSES_FOR = {"f1": (2,), "pearson_spearman_corr": (1,)}
 
 @register_task_cls(SentencePredictionConfig)
 class SentencePredictionTask(EncoderTask):
-    """Classifies sentences or pairs or, with one class, rates them."""
+    """Classifies sentences or pairs or, with one class, rates them.
+
+    If the config does not tell how many classes there are, those of the training data are counted.
+    """
+
+    def __init__(self, params: Any, *, logging_dir: str | None = None, name: str | None = None) -> None:
+        super().__init__(_with_classes(params), logging_dir=logging_dir, name=name)
 
     def problems(self) -> Iterator[Problem]:
         """Yields what cannot work with the config."""
@@ -35,7 +42,8 @@ class SentencePredictionTask(EncoderTask):
         n_classes, metric = self.task_config.model.num_classes, self.task_config.metric_type
         if n_classes < 1:
             way_out = "Give the number of classes, or 1 for regression: --params_override=task.model.num_classes=2"
-            yield self.problem("model.num_classes", f"is {n_classes}.", way_out)
+            counted = "" if n_classes else ", and there is no training data to count them in"
+            yield self.problem("model.num_classes", f"is {n_classes}{counted}.", way_out)
         elif n_classes not in _CLASSES_FOR.get(metric, range(2, n_classes + 1)):
             said = f"is {metric}, but task.model.num_classes is {n_classes}."
             way_out = "pearson_spearman_corr goes with 1 class, f1 with 2, the others with 2 or more."
@@ -122,3 +130,14 @@ class SentencePredictionTask(EncoderTask):
     def _labels(self, batch: Mapping[str, Array]) -> Array:
         labels = batch[self.task_config.train_data.label_field].reshape(-1)
         return labels.astype(jnp.float32) if self.is_regression else labels
+
+
+def _with_classes(params: SentencePredictionConfig) -> SentencePredictionConfig:
+    """The config with the number of classes, if it can be known."""
+    if params.model.num_classes or not params.train_data.input_path:
+        return params
+    data: Any = with_vocabulary(params.train_data, find=lambda: find_vocabulary(params))
+    n_classes = count_classes(data)
+    filled = params.replace()
+    raise_if_any(merge(filled, given_at("model.num_classes", n_classes, Origin("the labels of the training data"))))
+    return filled
