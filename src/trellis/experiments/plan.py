@@ -202,8 +202,9 @@ def _filled_in(given: TaskConfig, filled: TaskConfig) -> Iterator[str]:
     """What the task has found out by itself."""
     before = leaves_of(given)
     for path, (value, origin) in leaves_of(filled).items():
-        if before[path][0] != value:
-            yield f"task.{path} is {before[path][0]}: {value}, {origin}"
+        was, _ = before.get(path, (None, origin))
+        if was != value:
+            yield f"task.{path} is {was}: {value}, {origin}"
 
 
 def _writes(run: Preflight) -> Iterator[str]:
