@@ -99,11 +99,7 @@ def prepare_experiment(
 def build_task(params: ExperimentConfig, *, model_dir: Path) -> tuple[Task, ExperimentConfig]:
     """The task of a config, and the config with what the task has filled in of its own."""
     task = get_task(params.task, logging_dir=str(model_dir))
-    if task.task_config is params.task:
-        return task, params
-    filled = params.replace(task=task.task_config)
-    filled.lock()
-    return task, filled
+    return task, params if task.task_config is params.task else params.replace(task=task.task_config)
 
 
 def _run_and_evaluate(
