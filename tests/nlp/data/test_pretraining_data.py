@@ -1,5 +1,7 @@
 """Records to pretrain on: pairs, masks, and the same bytes whatever made them."""
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from tests.nlp.data.small_text import small_tokenizer, write_corpus_file
 from trellis.data import decode_example, read_records
 from trellis.errors import ArgumentError, DataError
-from trellis.nlp.data import PretrainingOptions, write_pretraining_data
+from trellis.nlp.data import PretrainingOptions, WordPieceTokenizer, write_pretraining_data
 from trellis.nlp.data.corpus import Corpus
 from trellis.nlp.data.next_sentences import Pairing, plan_pairs
 
@@ -104,14 +106,28 @@ def test_text_is_tokenized_once_and_again_when_it_or_the_vocabulary_changes(tmp_
     path = tmp_path / "text.txt"
     write_corpus_file(path)
     tokenizer = small_tokenizer(tmp_path)
-    Corpus.read(str(path), tokenizer=tokenizer)
-    caches = list((tmp_path / ".trellis").iterdir())
-    Corpus.read(str(path), tokenizer=tokenizer)
-    assert list((tmp_path / ".trellis").iterdir()) == caches
+    first = Corpus.read(str(path), tokenizer=tokenizer).directory
+    written = (first / "columns.json").stat().st_mtime_ns
+    os.utime(path, ns=(0, 0))
+    assert Corpus.read(str(path), tokenizer=tokenizer).directory == first
+    copy = shutil.copy(path, tmp_path / "copy.txt")
+    assert Corpus.read(copy, tokenizer=tokenizer, cache_dir=first.parent).directory == first
+    assert (first / "columns.json").stat().st_mtime_ns == written
+    other = WordPieceTokenizer(tmp_path / "vocab.txt", lower_case=False)
+    assert Corpus.read(str(path), tokenizer=other).directory != first
     path.write_text("the cat .\n")
     assert Corpus.read(str(path), tokenizer=tokenizer).sentences.lengths.tolist() == [3]
-    Corpus.read(str(path), tokenizer=tokenizer, cache_dir=tmp_path / "elsewhere")
-    assert len(list((tmp_path / "elsewhere").iterdir())) == 1
+    elsewhere = tmp_path / "elsewhere"
+    assert Corpus.read(str(path), tokenizer=tokenizer, cache_dir=elsewhere).directory.parent == elsewhere
+
+
+def test_text_that_looks_as_it_did_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "text.txt"
+    write_corpus_file(path)
+    tokenizer = small_tokenizer(tmp_path)
+    first = Corpus.read(str(path), tokenizer=tokenizer).directory
+    monkeypatch.delattr("hashlib.file_digest")
+    assert Corpus.read(str(path), tokenizer=tokenizer).directory == first
 
 
 def test_documents_of_rows_are_read_by_their_columns(tmp_path: Path) -> None:

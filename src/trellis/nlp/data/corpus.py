@@ -1,5 +1,6 @@
 """A corpus: documents of tokenized sentences on disk, and the files that it is made of."""
 
+import contextlib
 import functools
 import hashlib
 import itertools
@@ -133,13 +134,34 @@ def is_rows(file: Path) -> bool:
 
 
 def cache_directory(files: Sequence[Path], given: str | os.PathLike[str], *, settings: Sequence[object]) -> Path:
-    """Where what is made of files is kept: a name that changes with their content and with the settings."""
-    prints = [fingerprint(file) for file in files]
-    key = hashlib.blake2b(json.dumps([settings, prints]).encode(), digest_size=16).hexdigest()
+    """Where what is made of files is kept: a name that follows from their content and from the settings."""
     parent = Path(given) if given else files[0].parent / ".trellis"
     try:
         parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         way_out = "Name a directory that can be written to in cache_dir."
         raise DataError(f"Tokens cannot be kept in `{parent}`: {error.strerror}. {way_out}") from None
-    return parent / key
+    return parent / _key([settings, _content_key(files, notes=parent)])
+
+
+def _content_key(files: Sequence[Path], *, notes: Path) -> str:
+    """What changes with the content of files, which are read for it only if one of them looks like a new one."""
+    note = notes / f"{_key([fingerprint(file) for file in files])}.content"
+    if note.exists():
+        return note.read_text()
+    content = _key([(file.suffix, _digest(file)) for file in files])
+    # Where nothing can be written, files are read again the next time.
+    with contextlib.suppress(OSError):
+        partial = note.with_suffix(f".{os.getpid()}.partial")
+        partial.write_text(content)
+        partial.replace(note)
+    return content
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def _key(values: Sequence[object]) -> str:
+    return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).hexdigest()
