@@ -29,17 +29,21 @@ def is_public(name: str) -> bool:
 
 
 def door_exports(file: Path) -> dict[str, str]:
-    """Returns the second argument of a package's `door(__name__, {...})`; empty if it has no door."""
-    for node in ast.walk(ast.parse(file.read_text(), file)) if file.is_file() else []:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "door":
-            return dict(ast.literal_eval(node.args[1]))
-    return {}
+    """Returns what a package exports (`from a.b import C as C` under `if TYPE_CHECKING`): each name with its module."""
+    return {
+        alias.name: statement.module or ""
+        for block in (ast.parse(file.read_text(), file).body if file.is_file() else [])
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
 
 
 def home(source: Path, *, module: str, name: str) -> str:
     """Returns the module that a name comes from in the end, behind all doors; a submodule's home is its package."""
-    target = door_exports(source.joinpath(*module.split("."), "__init__.py")).get(name, name)
-    return module if target == name else home(source, module=f"{module}.{target}", name=name)
+    target = door_exports(source.joinpath(*module.split("."), "__init__.py")).get(name, module)
+    return module if target == module else home(source, module=target, name=name)
 
 
 def assert_none(faults: list[str]) -> None:

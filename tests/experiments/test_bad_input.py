@@ -11,8 +11,7 @@ import pytest
 
 from trellis.config import Config
 from trellis.errors import ConfigError
-from trellis.experiments import ExperimentConfig, register_config_factory, resolve
-from trellis.experiments import experiment as experiment_module
+from trellis.experiments import ExperimentConfig, experiment as experiment_module, register_config_factory, resolve
 from trellis.registry import Registry
 from trellis.tasks import TaskConfig
 from trellis.trainer import TrainerConfig

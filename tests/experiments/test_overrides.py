@@ -12,13 +12,13 @@ from trellis.errors import ConfigError, RegistryError
 from trellis.experiments import (
     ExperimentConfig,
     diff_configs,
+    experiment as experiment_module,
     get_exp_config,
     list_experiments,
     register_config_factory,
     resolve,
     show_config,
 )
-from trellis.experiments import experiment as experiment_module
 from trellis.optimizers import OptimizationConfig
 from trellis.registry import Registry
 from trellis.tasks import TaskConfig

@@ -9,8 +9,7 @@ import trellis
 import trellis.experiments.digits
 from tests.trainer import small
 from trellis.errors import ConfigError
-from trellis.experiments import plan_experiment, resolve
-from trellis.experiments import resources as resources_module
+from trellis.experiments import plan_experiment, resolve, resources as resources_module
 
 BEST = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "accuracy"}
 

@@ -12,8 +12,14 @@ import pytest
 import trellis
 from tests import tiny
 from trellis.errors import ArgumentError
-from trellis.optimizers import EMAConfig, average_parameters, average_weights, current_loss_scale, scale_loss
-from trellis.optimizers import loss_scale as scaling
+from trellis.optimizers import (
+    EMAConfig,
+    average_parameters,
+    average_weights,
+    current_loss_scale,
+    loss_scale as scaling,
+    scale_loss,
+)
 from trellis.runtime import Precision
 
 PARAMS = {"w": jnp.float32(2), "b": jnp.float32(-1)}

@@ -5,49 +5,24 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
-    from trellis.config.config import Config as Config
-    from trellis.config.config import merge as merge
-    from trellis.config.given import DEFAULT as DEFAULT
-    from trellis.config.given import Given as Given
-    from trellis.config.given import Origin as Origin
-    from trellis.config.given import Text as Text
-    from trellis.config.given import given_at as given_at
+    from trellis.config.config import Config as Config, merge as merge
     from trellis.config.one_of import OneOfConfig as OneOfConfig
-    from trellis.config.origins import origin_of as origin_of
-    from trellis.config.origins import stamp as stamp
-    from trellis.config.origins import without_effect as without_effect
-    from trellis.config.problems import Edit as Edit
-    from trellis.config.problems import Problem as Problem
-    from trellis.config.problems import for_shell as for_shell
-    from trellis.config.problems import raise_if_any as raise_if_any
+    from trellis.config.given import (
+        Origin as Origin,
+        DEFAULT as DEFAULT,
+        Given as Given,
+        given_at as given_at,
+        Text as Text,
+    )
+    from trellis.config.origins import origin_of as origin_of, without_effect as without_effect, stamp as stamp
+    from trellis.config.problems import (
+        Problem as Problem,
+        Edit as Edit,
+        raise_if_any as raise_if_any,
+        for_shell as for_shell,
+    )
     from trellis.config.restrictions import violations as violations
     from trellis.config.scalars import plain_value as plain_value
-    from trellis.config.yaml_text import dump as dump
-    from trellis.config.yaml_text import read_file as read_file
-    from trellis.config.yaml_text import read_text as read_text
+    from trellis.config.yaml_text import dump as dump, read_file as read_file, read_text as read_text
 
-__getattr__, __dir__, __all__ = door(
-    __name__,
-    {
-        "Config": "config",
-        "OneOfConfig": "one_of",
-        "Origin": "given",
-        "DEFAULT": "given",
-        "origin_of": "origins",
-        "without_effect": "origins",
-        "stamp": "origins",
-        "Given": "given",
-        "given_at": "given",
-        "Text": "given",
-        "Problem": "problems",
-        "Edit": "problems",
-        "raise_if_any": "problems",
-        "for_shell": "problems",
-        "violations": "restrictions",
-        "merge": "config",
-        "plain_value": "scalars",
-        "dump": "yaml_text",
-        "read_file": "yaml_text",
-        "read_text": "yaml_text",
-    },
-)
+__getattr__, __dir__, __all__ = door(__name__)

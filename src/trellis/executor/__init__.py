@@ -5,61 +5,37 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
-    from trellis.executor.artifacts import Artifact as Artifact
-    from trellis.executor.artifacts import Examples as Examples
-    from trellis.executor.artifacts import ExampleStatistics as ExampleStatistics
-    from trellis.executor.artifacts import HyperParameters as HyperParameters
-    from trellis.executor.artifacts import Model as Model
-    from trellis.executor.artifacts import ModelRun as ModelRun
-    from trellis.executor.artifacts import Schema as Schema
-    from trellis.executor.artifacts import TransformGraph as TransformGraph
-    from trellis.executor.artifacts import serving_model_dir as serving_model_dir
-    from trellis.executor.data_accessor import DataAccessor as DataAccessor
-    from trellis.executor.data_accessor import RecordBatchesOptions as RecordBatchesOptions
-    from trellis.executor.data_accessor import TensorFlowDatasetOptions as TensorFlowDatasetOptions
-    from trellis.executor.example_schema import ExampleFeature as ExampleFeature
-    from trellis.executor.example_schema import ExampleSchema as ExampleSchema
-    from trellis.executor.example_schema import parse_schema as parse_schema
-    from trellis.executor.example_schema import read_schema as read_schema
-    from trellis.executor.exec_properties import RUN_ARGS as RUN_ARGS
-    from trellis.executor.exec_properties import read_custom_config as read_custom_config
     from trellis.executor.executor import Executor as Executor
     from trellis.executor.fn_args import FnArgs as FnArgs
-    from trellis.executor.served_model import ServedModel as ServedModel
-    from trellis.executor.served_model import check_served_model as check_served_model
-    from trellis.executor.workers import StartWorker as StartWorker
-    from trellis.executor.workers import Worker as Worker
-    from trellis.executor.workers import WorkerOrder as WorkerOrder
-    from trellis.executor.workers import start_process as start_process
+    from trellis.executor.artifacts import (
+        Artifact as Artifact,
+        Examples as Examples,
+        Schema as Schema,
+        TransformGraph as TransformGraph,
+        Model as Model,
+        ModelRun as ModelRun,
+        HyperParameters as HyperParameters,
+        ExampleStatistics as ExampleStatistics,
+        serving_model_dir as serving_model_dir,
+    )
+    from trellis.executor.data_accessor import (
+        DataAccessor as DataAccessor,
+        RecordBatchesOptions as RecordBatchesOptions,
+        TensorFlowDatasetOptions as TensorFlowDatasetOptions,
+    )
+    from trellis.executor.example_schema import (
+        ExampleSchema as ExampleSchema,
+        ExampleFeature as ExampleFeature,
+        read_schema as read_schema,
+        parse_schema as parse_schema,
+    )
+    from trellis.executor.exec_properties import RUN_ARGS as RUN_ARGS, read_custom_config as read_custom_config
+    from trellis.executor.served_model import ServedModel as ServedModel, check_served_model as check_served_model
+    from trellis.executor.workers import (
+        StartWorker as StartWorker,
+        Worker as Worker,
+        WorkerOrder as WorkerOrder,
+        start_process as start_process,
+    )
 
-__getattr__, __dir__, __all__ = door(
-    __name__,
-    {
-        "Executor": "executor",
-        "FnArgs": "fn_args",
-        "Artifact": "artifacts",
-        "Examples": "artifacts",
-        "Schema": "artifacts",
-        "TransformGraph": "artifacts",
-        "Model": "artifacts",
-        "ModelRun": "artifacts",
-        "HyperParameters": "artifacts",
-        "ExampleStatistics": "artifacts",
-        "serving_model_dir": "artifacts",
-        "DataAccessor": "data_accessor",
-        "RecordBatchesOptions": "data_accessor",
-        "TensorFlowDatasetOptions": "data_accessor",
-        "ExampleSchema": "example_schema",
-        "ExampleFeature": "example_schema",
-        "read_schema": "example_schema",
-        "parse_schema": "example_schema",
-        "RUN_ARGS": "exec_properties",
-        "read_custom_config": "exec_properties",
-        "ServedModel": "served_model",
-        "check_served_model": "served_model",
-        "StartWorker": "workers",
-        "Worker": "workers",
-        "WorkerOrder": "workers",
-        "start_process": "workers",
-    },
-)
+__getattr__, __dir__, __all__ = door(__name__)

@@ -18,8 +18,7 @@ from trellis.experiments.corrections import problem_at
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.requirements import evaluates, trains
 from trellis.experiments.resources import Disk, Memory, device_memory, size_text
-from trellis.extensions import checkpoint_storage as storage
-from trellis.extensions import newest_file, regular_files
+from trellis.extensions import checkpoint_storage as storage, newest_file, regular_files
 from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task
 from trellis.trainer import Outline, ProgressiveTrainer, Side, Trainer, metric_name

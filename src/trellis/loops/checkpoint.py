@@ -12,8 +12,7 @@ import optax
 
 from trellis.aliases import JSON, Metrics, PyTree
 from trellis.errors import StaleCheckpointError
-from trellis.model import Init
-from trellis.model import TrainState as TrainState
+from trellis.model import Init, TrainState as TrainState
 from trellis.runtime import Session
 
 

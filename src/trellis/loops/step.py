@@ -9,8 +9,7 @@ import optax
 from trellis.aliases import Array, Batch, PyTree
 from trellis.errors import ArgumentError
 from trellis.metrics import HostMetrics, Metric, MetricFunction
-from trellis.model import Apply, Forward, TrainState
-from trellis.model import StepOutput as StepOutput
+from trellis.model import Apply, Forward, StepOutput as StepOutput, TrainState
 from trellis.optimizers import update_state
 from trellis.runtime import StepKeys
 

@@ -5,11 +5,6 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
-    from trellis.nlp import data as data
-    from trellis.nlp import experiments as experiments
-    from trellis.nlp import models as models
-    from trellis.nlp import tasks as tasks
+    from trellis.nlp import data as data, models as models, tasks as tasks, experiments as experiments
 
-__getattr__, __dir__, __all__ = door(
-    __name__, {"data": "data", "models": "models", "tasks": "tasks", "experiments": "experiments"}
-)
+__getattr__, __dir__, __all__ = door(__name__)

@@ -5,31 +5,18 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
-    from trellis.serving.export import PLATFORMS as PLATFORMS
-    from trellis.serving.export import ServingFunction as ServingFunction
-    from trellis.serving.export import Signature as Signature
-    from trellis.serving.export import export_model as export_model
-    from trellis.serving.formats import FORMATS as FORMATS
-    from trellis.serving.formats import Format as Format
-    from trellis.serving.formats import check_format as check_format
-    from trellis.serving.load import LoadedModel as LoadedModel
-    from trellis.serving.load import LoadedSignature as LoadedSignature
-    from trellis.serving.load import load_model as load_model
+    from trellis.serving.export import (
+        export_model as export_model,
+        Signature as Signature,
+        ServingFunction as ServingFunction,
+        PLATFORMS as PLATFORMS,
+    )
+    from trellis.serving.formats import Format as Format, FORMATS as FORMATS, check_format as check_format
+    from trellis.serving.load import (
+        load_model as load_model,
+        LoadedModel as LoadedModel,
+        LoadedSignature as LoadedSignature,
+    )
     from trellis.serving.manifest import find_served_model as find_served_model
 
-__getattr__, __dir__, __all__ = door(
-    __name__,
-    {
-        "export_model": "export",
-        "Signature": "export",
-        "ServingFunction": "export",
-        "PLATFORMS": "export",
-        "Format": "formats",
-        "FORMATS": "formats",
-        "check_format": "formats",
-        "load_model": "load",
-        "find_served_model": "manifest",
-        "LoadedModel": "load",
-        "LoadedSignature": "load",
-    },
-)
+__getattr__, __dir__, __all__ = door(__name__)

@@ -10,8 +10,7 @@ import numpy as np
 
 from trellis.aliases import Variables
 from trellis.errors import CheckpointFileError, CheckpointMismatchError
-from trellis.extensions import checkpoint_storage as storage
-from trellis.extensions import newest_file
+from trellis.extensions import checkpoint_storage as storage, newest_file
 from trellis.tasks.bound_model import BoundModel
 from trellis.tasks.models import ModelWithItems
 

@@ -17,10 +17,10 @@ from trellis.extensions import (
     CheckpointFileReader,
     CheckpointFileWriter,
     Extension,
+    checkpoint_storage as storage,
     every,
     regular_files,
 )
-from trellis.extensions import checkpoint_storage as storage
 from trellis.loops import Checkpoint, Summary
 from trellis.runtime import RuntimeConfig, Session, print_line
 from trellis.tasks import BoundModel, Model, Task

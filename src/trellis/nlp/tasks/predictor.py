@@ -11,8 +11,7 @@ from flax.traverse_util import unflatten_dict
 from trellis.data import read_rows
 from trellis.errors import ArgumentError, CheckpointFileError, DataError
 from trellis.experiments import ExperimentConfig, best_of_run, read_params
-from trellis.extensions import checkpoint_storage as storage
-from trellis.extensions import newest_file
+from trellis.extensions import checkpoint_storage as storage, newest_file
 from trellis.nlp.data import Tokenizer, build_tokenizer, read_questions
 from trellis.nlp.tasks.encoder_task import EncoderTask
 from trellis.nlp.tasks.predictions import BATCH_SIZE, Answerer, AskModel, Prediction, in_batches
