@@ -17,9 +17,7 @@ if TYPE_CHECKING:
         Summary as Summary,
         TrainState as TrainState,
         StepOutput as StepOutput,
-    )
-    from trellis.metrics import Mean as Mean
-    from trellis.classification_metrics import (
+        Mean as Mean,
         Accuracy as Accuracy,
         F1 as F1,
         MatthewsCorrelation as MatthewsCorrelation,

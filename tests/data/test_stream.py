@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import trellis
-from trellis.data import build_feed, read_columns
+from trellis.data import read_columns
 from trellis.errors import ArgumentError, DataError
+from trellis.loops import build_feed
 
 
 def numbers(n: int = 10, **options: Any) -> trellis.ExampleStream:

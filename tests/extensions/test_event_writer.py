@@ -11,7 +11,7 @@ import pytest
 import trellis
 from tests import tiny
 from trellis.errors import ArgumentError
-from trellis.runtime import Session
+from trellis.loops import Session
 
 
 def read_events(directory: Path) -> list[dict[str, Any]]:

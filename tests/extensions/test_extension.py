@@ -7,7 +7,7 @@ import pytest
 import trellis
 from tests import tiny
 from trellis.errors import ArgumentError
-from trellis.runtime import Session
+from trellis.loops import Session
 
 
 class Recorder(trellis.Extension):

@@ -17,7 +17,8 @@ import trellis
 from tests import tiny
 from trellis.errors import ArgumentError
 from trellis.extensions import progress
-from trellis.runtime import Session, print_line
+from trellis.loops import Session
+from trellis.runtime import print_line
 
 
 class Clock:

@@ -13,7 +13,7 @@ import trellis
 from tests import tiny
 from trellis.errors import ArgumentError
 from trellis.extensions import summary_writer
-from trellis.runtime import Session
+from trellis.loops import Session
 
 Points = dict[str, list[tuple[int, float]]]
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trellis.runtime.by_parts import run_by_parts
+from trellis.runtime.compilation import run_by_parts
 
 
 class Tower(nn.Module):

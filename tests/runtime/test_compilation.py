@@ -58,7 +58,7 @@ def test_an_option_that_xla_lost_is_not_given(given: list[Any], monkeypatch: pyt
     assert given[-1] is None
 
 
-@pytest.mark.parametrize("place", ["trellis.runtime.fused_steps", "trellis.loops.eval_loop"])
+@pytest.mark.parametrize("place", ["trellis.loops.fused_steps", "trellis.loops.eval_loop"])
 def test_steps_and_evaluations_are_compiled_with_them(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def jit(_: Any, function: Any, **options: Any) -> Any:
         return jax.jit(function, compiler_options={"xla_gpu_of_former_days": False}, **options)

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from trellis.errors import ArgumentError, ConfigError, DataError
-from trellis.model import TrainState
-from trellis.runtime import Placement, RuntimeConfig, build_placement
+from trellis.loops import TrainState
+from trellis.loops.batch import check_divisible
+from trellis.runtime import Placement, RuntimeConfig
+from trellis.trainer import build_placement
 
 
 def test_a_batch_is_split_and_a_state_is_everywhere() -> None:
@@ -44,7 +46,7 @@ def test_a_batch_that_cannot_be_split_is_refused_with_sizes_that_can(size: int, 
     with pytest.raises(
         DataError, match=rf"{size} examples cannot be split over 8 devices. Use a batch size of {fits},"
     ):
-        Placement(jax.devices()).check_divisible(np.zeros((size, 2)))
+        check_divisible(np.zeros((size, 2)), Placement(jax.devices()).n_parts)
 
 
 def test_a_batch_is_split_over_data_and_fsdp_and_is_whole_along_model() -> None:
@@ -52,9 +54,9 @@ def test_a_batch_is_split_over_data_and_fsdp_and_is_whole_along_model() -> None:
     for batch, stacked, shape in ((np.zeros((16, 2)), False, (4, 2)), (np.zeros((3, 16, 2)), True, (3, 4, 2))):
         placed = placement.put_batch(batch, stacked=stacked)
         assert {shard.data.shape for shard in placed.addressable_shards} == {shape}
-    placement.check_divisible(np.zeros((4, 1)))
+    check_divisible(np.zeros((4, 1)), placement.n_parts)
     with pytest.raises(DataError, match="6 examples cannot be split over 4 devices. Use a batch size of 4 or 8,"):
-        placement.check_divisible(np.zeros((6, 1)))
+        check_divisible(np.zeros((6, 1)), placement.n_parts)
 
 
 def test_parameters_go_where_they_are_used_and_stay_there() -> None:
@@ -78,7 +80,7 @@ def test_parameters_are_gathered_where_they_are_used_and_examples_never() -> Non
         return jnp.sum(jnp.tanh(x @ variables["params"]["up"]) @ variables["params"]["down"])
 
     state = TrainState(jnp.int32(0), params, {"state": params["up"]}, ())
-    gathering: Any = placement.gathering(state)(apply)  # type: ignore[arg-type]
+    gathering: Any = placement.gathering({"params": state.params})(apply)  # type: ignore[arg-type]
     grads = jax.jit(jax.grad(lambda params, x: gathering({"params": params}, x)))
     program = grads.lower(params, batch).compile().as_text()
     gathered = set(re.findall(r"= f32\[([\d,]+)\]\S* all-gather\(", program))

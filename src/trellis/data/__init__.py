@@ -9,18 +9,17 @@ if TYPE_CHECKING:
     from trellis.data.columns import Columns as Columns
     from trellis.data.columns_writer import ColumnsWriter as ColumnsWriter
     from trellis.data.example_stream import ExampleStream as ExampleStream
-    from trellis.data.feed import Feed as Feed, build_feed as build_feed
     from trellis.data.ragged import Padding as Padding, Ragged as Ragged, offsets_of as offsets_of
     from trellis.data.records import (
         RecordFile as RecordFile,
         RecordWriter as RecordWriter,
         read_records as read_records,
     )
-    from trellis.data.replay import Replay as Replay
     from trellis.data.stream import (
         CountedStream as CountedStream,
         SizedStream as SizedStream,
         StackingStream as StackingStream,
+        StatefulIterator as StatefulIterator,
         Stream as Stream,
         is_stream as is_stream,
     )

@@ -7,7 +7,6 @@ from pathlib import Path
 import jax
 
 from trellis.aliases import PyTree
-from trellis.batch import batch_size
 from trellis.config import DEFAULT, Problem, without_effect
 from trellis.data import CountedStream
 from trellis.errors import ArgumentError, DataError, TrellisError
@@ -18,6 +17,7 @@ from trellis.experiments.preflight import Preflight, n_batches, warm_start_probl
 from trellis.experiments.reports import leaves_of
 from trellis.experiments.requirements import evaluates, mode_problems, trains
 from trellis.experiments.resources import n_bytes, size_text
+from trellis.loops import batch_size
 from trellis.optimizers import WHOLE_RUN, build_schedule
 from trellis.tasks import Task, TaskConfig
 from trellis.trainer import Side, describe_arrays, metric_name

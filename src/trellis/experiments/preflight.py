@@ -10,7 +10,6 @@ from typing import Any
 import jax
 
 from trellis.aliases import PyTree
-from trellis.batch import batch_size
 from trellis.config import DEFAULT, Problem
 from trellis.data import SizedStream, is_stream
 from trellis.errors import CheckpointFileError, TrellisError
@@ -19,6 +18,7 @@ from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.requirements import evaluates, trains
 from trellis.experiments.resources import Disk, Memory, device_memory, size_text
 from trellis.extensions import checkpoint_storage as storage, newest_file, regular_files
+from trellis.loops import batch_size
 from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task
 from trellis.trainer import Outline, ProgressiveTrainer, Side, Trainer, metric_name

@@ -6,12 +6,12 @@ import os
 import re
 from pathlib import Path
 
+from trellis.aliases import Init
 from trellis.errors import ArgumentError, CheckpointFileError
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.checkpoint_files import FileReader, FileWriter
 from trellis.extensions.checkpoint_names import find_files
 from trellis.loops import Checkpoint, Summary
-from trellis.model import Init
 from trellis.runtime import print_line
 
 

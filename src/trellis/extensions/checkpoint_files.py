@@ -9,15 +9,15 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from trellis.aliases import Init
 from trellis.disk import sync
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.checkpoint_names import PREEMPTED, REGULAR, find_files
 from trellis.extensions.disk import check_writable, describe_failure
 from trellis.extensions.extension import Extension
-from trellis.loops import Checkpoint, CheckpointSource
-from trellis.model import Init
-from trellis.runtime import Session, finish_saves, is_first_process, print_line, wait_for_processes
+from trellis.loops import Checkpoint, CheckpointSource, Session, finish_saves
+from trellis.runtime import is_first_process, print_line, wait_for_processes
 
 _PROCESS = uuid.uuid4().hex
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trellis.aliases import Array, PyTree
+from trellis.aliases import PyTree
 from trellis.disk import checksum, files_in
 from trellis.errors import CheckpointFileError
 from trellis.loops import Checkpoint, Summary
@@ -153,18 +153,20 @@ def compare(found: Mapping[str, str], wanted: Mapping[str, str], names: Sequence
     return "\n".join([*lines[:_MOST_COMPARED], *more])
 
 
-def unflatten(template: PyTree, name: str, arrays: Mapping[str, Array]) -> PyTree:
+def unflatten(template: PyTree, name: str, arrays: Mapping[str, np.ndarray]) -> PyTree:
     """A tree like the template, with the arrays under `name` as its leaves."""
 
     def pick(path: Any, leaf: Any) -> Any:
         inner = jax.tree_util.keystr(path, simple=True, separator="/")
         array = arrays[f"{name}/{inner}" if inner else name]
-        return jax.random.wrap_key_data(array) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else array
+        return (
+            jax.random.wrap_key_data(jnp.asarray(array)) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else array
+        )
 
     return jax.tree_util.tree_map_with_path(pick, template)
 
 
-def nest(name: str, arrays: Mapping[str, Array]) -> PyTree:
+def nest(name: str, arrays: Mapping[str, np.ndarray]) -> PyTree:
     """The arrays under `name` as nested dicts, for readers without a template."""
     tree: dict[str, Any] = {}
     for path, array in arrays.items():

@@ -11,8 +11,7 @@ from pathlib import Path
 from trellis.aliases import JSON
 from trellis.extensions.disk import check_writable, replace_file
 from trellis.extensions.extension import Extension
-from trellis.loops import Checkpoint, Summary
-from trellis.runtime import Event, Session
+from trellis.loops import Checkpoint, Event, Session, Summary
 
 _SUMMARY_LINE = re.compile(rb'\{"kind": "summary", "step": (\d+),')
 

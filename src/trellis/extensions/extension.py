@@ -6,8 +6,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from trellis.errors import ArgumentError
-from trellis.loops import Checkpoint
-from trellis.runtime import Session
+from trellis.loops import Checkpoint, Session
 
 
 class Extension(ABC):

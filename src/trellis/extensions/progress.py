@@ -12,8 +12,8 @@ from tqdm import tqdm
 
 from trellis.errors import ArgumentError
 from trellis.extensions.extension import Extension
-from trellis.loops import Checkpoint
-from trellis.runtime import Event, Session, print_line
+from trellis.loops import Checkpoint, Event, Session
+from trellis.runtime import print_line
 
 _ENDINGS = frozenset({"finished", "stopped", "preempted"})
 

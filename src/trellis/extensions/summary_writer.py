@@ -10,8 +10,7 @@ from typing import Any
 
 from trellis.extensions.disk import check_writable, replace_file
 from trellis.extensions.extension import Extension
-from trellis.loops import Checkpoint, Summary
-from trellis.runtime import Session
+from trellis.loops import Checkpoint, Session, Summary
 
 _PREFIX, _SUFFIX = "events.out.tfevents.", ".trellis"
 

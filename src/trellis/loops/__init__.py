@@ -1,24 +1,48 @@
-"""Batches to checkpoints."""
+"""All that a step is: batches to checkpoints."""
 
 from typing import TYPE_CHECKING
 
 from trellis.doors import door
 
 if TYPE_CHECKING:
-    from trellis.loops.checkpoint import (
+    from trellis.loops.train_loop import TrainLoop as TrainLoop
+    from trellis.loops.eval_loop import EvalLoop as EvalLoop
+    from trellis.loops.step import (
+        TrainTask as TrainTask,
+        TrainStep as TrainStep,
+        EvalTask as EvalTask,
+        ValidationStep as ValidationStep,
+        ForwardPass as ForwardPass,
+        run_model as run_model,
+        update_state as update_state,
+    )
+    from trellis.loops.initial_state import state_maker as state_maker
+    from trellis.loops.feed import Replay as Replay, build_feed as build_feed
+    from trellis.loops.state import (
         Checkpoint as Checkpoint,
         CheckpointSource as CheckpointSource,
+        StepOutput as StepOutput,
         Summary as Summary,
         TrainState as TrainState,
     )
-    from trellis.loops.eval_loop import EvalLoop as EvalLoop
-    from trellis.loops.step import (
-        EvalTask as EvalTask,
-        StepOutput as StepOutput,
-        TrainStep as TrainStep,
-        TrainTask as TrainTask,
-        ValidationStep as ValidationStep,
+    from trellis.loops.batch import batch_sides as batch_sides, batch_size as batch_size, split_batch as split_batch
+    from trellis.loops.metrics import (
+        Mean as Mean,
+        Metric as Metric,
+        MetricFunction as MetricFunction,
+        as_metric as as_metric,
+        weighted_mean as weighted_mean,
     )
-    from trellis.loops.train_loop import TrainLoop as TrainLoop
+    from trellis.loops.classification_metrics import (
+        Accuracy as Accuracy,
+        F1 as F1,
+        MatthewsCorrelation as MatthewsCorrelation,
+    )
+    from trellis.loops.session import (
+        Attachable as Attachable,
+        Event as Event,
+        Session as Session,
+        finish_saves as finish_saves,
+    )
 
 __getattr__, __dir__, __all__ = door(__name__)

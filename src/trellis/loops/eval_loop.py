@@ -8,10 +8,10 @@ from typing import Any
 import jax
 
 from trellis.aliases import Array, Batch, Key, PyTree
-from trellis.data import Replay
-from trellis.loops.checkpoint import Checkpoint, Summary
-from trellis.loops.step import EvalTask, measuring_step
-from trellis.metrics import compute, merge, zeros
+from trellis.loops.feed import Replay
+from trellis.loops.metrics import compute, merge, zeros
+from trellis.loops.state import Checkpoint, Summary
+from trellis.loops.step import EvalTask, build_validation_step
 from trellis.runtime import Placement, StepKeys, fetch, jit_on, shardings_of
 
 _CALLS_IN_FLIGHT = 4  # few enough to bound memory; many collectives at once can also lock up virtual CPU devices
@@ -48,7 +48,7 @@ class EvalLoop:
         self._batches = Replay(task.data, n_batches=n_steps, place="EvalTask.data")
         self._placement = placement = Placement.of(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
-        step = task.validation_step or measuring_step(task, (collections or {}).get("apply", ()))
+        step = build_validation_step(task, rng_names=(collections or {}).get("apply", ()))
         self._step = jax.jit(step, inline=True)  # so that it is traced once, for all evaluations
         self._host_metrics = task.host_metrics
         # Totals are the same everywhere, also where devices are not all of this process.

@@ -1,16 +1,21 @@
-"""One step of a task: forward, loss and metrics as sums, gradients, update."""
+"""One step of a task: the model's forward pass, loss and metrics as sums, gradients, the update."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import flax.errors
+import jax
+import jax.numpy as jnp
 import optax
 
-from trellis.aliases import Array, Batch, PyTree
-from trellis.errors import ArgumentError
-from trellis.metrics import HostMetrics, Metric, MetricFunction
-from trellis.model import Apply, Forward, StepOutput as StepOutput, TrainState
-from trellis.optimizers import update_state
+from trellis.aliases import Apply, Array, Batch, Key, PyTree, Variables
+from trellis.errors import ArgumentError, ModelError
+from trellis.loops.batch import as_outputs, batch_size, split_batch
+from trellis.loops.metrics import HostMetrics, Mean, Metric, MetricFunction, as_metric, merge, zeros
+from trellis.loops.state import StepOutput, TrainState
+from trellis.optimizers import all_finite, current_loss_scale, keep_unless
 from trellis.runtime import StepKeys
 
 
@@ -40,6 +45,8 @@ class TrainTask:
     """Gradient accumulation: a batch is cut into so many parts, and the update is that of the whole batch."""
     train_step: TrainStep | None = None
     """Stands in for `apply`, `loss`, `metrics` and `n_microbatches`."""
+    initialize: Callable[[Variables], Variables] | None = None
+    """Returns the variables to start from at step 0, given those of `init`; what it leaves out keeps its values."""
 
     def __post_init__(self) -> None:
         is_whole = self.train_step is not None
@@ -80,26 +87,176 @@ class EvalTask:
             raise ArgumentError("An EvalTask needs apply and metrics, or in their place a whole validation_step.")
 
 
-def supervised_step(
-    task: TrainTask, rng_names: Sequence[str], mutable: Sequence[str], around: Callable[[Apply], Apply]
+def build_train_step(
+    task: TrainTask, *, rng_names: Sequence[str], mutable: Sequence[str], around: Callable[[Apply], Apply]
 ) -> TrainStep:
-    """The training step of a task that is given by its model, loss and optimizer; `around` it what devices need."""
+    """The training step of a task: its own, or one made of its model, loss and optimizer.
+
+    Args:
+        rng_names: The rng collections that the model is given.
+        mutable: The collections of the model's state that a step changes.
+        around: Adds to the model's `apply` what the arrangement of the devices needs.
+    """
+    if task.train_step is not None:
+        return task.train_step
     assert task.apply is not None and task.loss is not None and task.optimizer is not None
-    forward = Forward(around(task.apply), {"loss": task.loss, **task.metrics}, mutable)
-    optimizer = task.optimizer
+    apply, optimizer = around(task.apply), task.optimizer
+    functions = {"loss": task.loss, **task.metrics}
+
+    def forward(params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys) -> tuple[PyTree, dict[str, Metric]]:
+        inputs, targets = split_batch(batch)
+        variables = {"params": params, **model_state}
+        outputs, changes = run_model(apply, variables, inputs, rngs=keys.rngs(rng_names), mutable=mutable)
+        return {**model_state, **changes}, _measure(functions, outputs, targets, batch)
 
     def step(state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
-        def measure(params: PyTree, model_state: PyTree, part: Batch, index: Array | None) -> Any:
-            part_keys = keys if index is None else StepKeys(keys["part"], index)
-            return forward(params, model_state, part, part_keys.rngs(rng_names))
-
-        return update_state(state, forward=measure, optimizer=optimizer, batch=batch, n_parts=task.n_microbatches)
+        return update_state(
+            state, forward=forward, optimizer=optimizer, batch=batch, keys=keys, n_parts=task.n_microbatches
+        )
 
     return step
 
 
-def measuring_step(task: EvalTask, rng_names: Sequence[str]) -> ValidationStep:
-    """The validation step of a task that is given by its model and metrics."""
+def build_validation_step(task: EvalTask, *, rng_names: Sequence[str]) -> ValidationStep:
+    """The validation step of a task: its own, or one made of its model and metrics."""
+    if task.validation_step is not None:
+        return task.validation_step
     assert task.apply is not None
-    forward = Forward(task.apply, task.metrics)
-    return lambda params, model_state, batch, keys: (forward(params, model_state, batch, keys.rngs(rng_names))[1], ())
+    apply, functions = task.apply, task.metrics
+
+    def step(params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys) -> tuple[dict[str, Metric], tuple[()]]:
+        inputs, targets = split_batch(batch)
+        variables = {"params": params, **model_state}
+        outputs, _ = run_model(apply, variables, inputs, rngs=keys.rngs(rng_names))
+        return _measure(functions, outputs, targets, batch), ()
+
+    return step
+
+
+def run_model(
+    apply: Apply,
+    variables: Variables,
+    inputs: tuple[Any, ...],
+    *,
+    rngs: Mapping[str, Key],
+    mutable: Sequence[str] = (),
+    **options: Any,
+) -> tuple[Any, Mapping[str, PyTree]]:
+    """Runs a model forward: its outputs, and the collections among `mutable` as it has changed them."""
+    try:
+        if mutable:
+            outputs, changes = apply(variables, *inputs, rngs=rngs, mutable=list(mutable), **options)
+            return outputs, changes
+        return apply(variables, *inputs, rngs=rngs, mutable=False, **options), {}
+    except flax.errors.InvalidRngError as error:
+        match = re.search(r'PRNG for "(\w+)"', str(error))
+        names = [*rngs, match[1] if match else "…"]
+        raise ModelError(
+            f"The model asks for the rng collection {names[-1]!r}, which the loop does not give. "
+            f"Name it: collections={{'init': ['params'], 'apply': {names}}}, or in a Task: rng_collections = "
+            f"{tuple(names)}."
+        ) from error
+
+
+def _measure(
+    functions: Mapping[str, MetricFunction], outputs: Any, targets: tuple[Any, ...], batch: Batch
+) -> dict[str, Metric]:
+    return {
+        name: as_metric(function(*as_outputs(outputs), *targets), batch_size(batch), f"{name!r}")
+        for name, function in functions.items()
+    }
+
+
+class ForwardPass(Protocol):
+    """A model run on a batch and measured."""
+
+    def __call__(
+        self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys, /
+    ) -> tuple[PyTree, dict[str, Metric]]:
+        """The new model state, and metrics among which `loss` is."""
+
+
+def update_state(
+    state: TrainState,
+    *,
+    forward: ForwardPass,
+    optimizer: optax.GradientTransformation,
+    batch: Batch,
+    keys: StepKeys,
+    n_parts: int = 1,
+) -> tuple[TrainState, StepOutput]:
+    """The state after one update, and its loss, metrics and gradients.
+
+    In parts the gradients of the totals are added up and divided by the whole weight: what one big batch would give.
+    With a loss scale (`scale_loss`) the metrics tell it, and the share of updates that were left out.
+    """
+    scale = current_loss_scale(state.optimizer_state)
+    compute = _compute_gradients if n_parts == 1 else _compute_gradients_in_parts
+    grads, model_state, metrics = compute(forward, state, batch, keys, n_parts=n_parts, loss_scale=scale)
+    update = optax.with_extra_args_support(optimizer).update
+    updates, optimizer_state = update(grads, state.optimizer_state, state.params, step=state.step)
+    params = optax.apply_updates(state.params, updates)
+    loss = metrics.pop("loss")
+    if scale is not None:
+        is_good = all_finite(grads)
+        model_state = keep_unless(is_good, model_state, state.model_state)
+        one = jnp.float32(1)
+        metrics |= {"loss_scale": Mean(scale, one), "skipped_updates": Mean(jnp.float32(~is_good), one)}
+    return TrainState(state.step, params, model_state, optimizer_state), StepOutput(loss, metrics, grads)
+
+
+def _compute_gradients(
+    forward: ForwardPass, state: TrainState, batch: Batch, keys: StepKeys, *, n_parts: int, loss_scale: Array | None
+) -> tuple[PyTree, PyTree, dict[str, Metric]]:
+    """The gradients of the mean loss, the new model state, and the metrics."""
+
+    def mean_loss(params: PyTree) -> tuple[Array, Any]:
+        model_state, metrics = forward(params, state.model_state, batch, keys)
+        loss = metrics["loss"]
+        mean = loss.total / _divisor(loss.weight) if isinstance(loss, Mean) else loss.compute()
+        return _scaled(mean, loss_scale), (model_state, metrics)
+
+    grads, (model_state, metrics) = jax.grad(mean_loss, has_aux=True)(state.params)
+    return grads if loss_scale is None else _divided(grads, loss_scale), model_state, metrics
+
+
+def _compute_gradients_in_parts(
+    forward: ForwardPass, state: TrainState, batch: Batch, keys: StepKeys, *, n_parts: int, loss_scale: Array | None
+) -> tuple[PyTree, PyTree, dict[str, Metric]]:
+    """The same, of a batch that is cut into parts which are computed one after the other."""
+    size = batch_size(batch)
+    if size % n_parts:
+        raise ArgumentError(f"A batch of {size} examples cannot be cut into n_microbatches={n_parts} equal parts.")
+
+    def total_loss(params: PyTree, model_state: PyTree, part: Batch, index: Array) -> tuple[Array, Any]:
+        model_state, metrics = forward(params, model_state, part, StepKeys(keys["part"], index))
+        if not isinstance(metrics["loss"], Mean):
+            raise ModelError("With n_microbatches the loss is a scalar or a trellis.Mean, so that its parts add up.")
+        return _scaled(metrics["loss"].total, loss_scale), (model_state, metrics)
+
+    def body(carry: tuple[Any, Any, Any], indexed: tuple[Array, Batch]) -> tuple[tuple[Any, Any, Any], None]:
+        grads, model_state, totals = carry
+        index, part = indexed
+        more, (model_state, metrics) = jax.grad(total_loss, has_aux=True)(state.params, model_state, part, index)
+        return (jax.tree.map(jnp.add, grads, more), model_state, merge(totals, metrics)), None
+
+    # Every n-th example, not every n-th block: so each part is spread over all devices, as the whole is.
+    parts = jax.tree.map(lambda leaf: leaf.reshape(size // n_parts, n_parts, *leaf.shape[1:]).swapaxes(0, 1), batch)
+    first = jax.tree.map(lambda leaf: leaf[0], parts)
+    shapes = jax.eval_shape(total_loss, state.params, state.model_state, first, jnp.int32(0))[1][1]
+    start = (jax.tree.map(jnp.zeros_like, state.params), state.model_state, zeros(shapes))
+    (grads, model_state, totals), _ = jax.lax.scan(body, start, (jnp.arange(n_parts), parts))
+    return _divided(grads, _scaled(_divisor(totals["loss"].weight), loss_scale)), model_state, totals
+
+
+def _divisor(weight: Array) -> Array:
+    # A batch in which everything is masked teaches nothing, instead of NaN.
+    return jnp.where(weight == 0, 1, weight)
+
+
+def _scaled(loss: Array, loss_scale: Array | None) -> Array:
+    return loss if loss_scale is None else loss * loss_scale
+
+
+def _divided(grads: PyTree, divisor: Array) -> PyTree:
+    return jax.tree.map(lambda grad: grad / divisor.astype(grad.dtype), grads)

@@ -9,15 +9,17 @@ import jax
 import jax.numpy as jnp
 from flax.core import DenyList
 
-from trellis.aliases import Batch, Key, PyTree
-from trellis.batch import batch_size, split_batch
-from trellis.data import build_feed
+from trellis.aliases import Batch, Init, Key, PyTree
 from trellis.errors import ArgumentError, Preempted, StreamEndedError
-from trellis.loops.checkpoint import Checkpoint, CheckpointSource, Lease, TrainState
-from trellis.loops.step import TrainTask, supervised_step
-from trellis.metrics import FirstStep, Metric, as_metric, merge, pack, zeros
-from trellis.model import Init, mutable_names, state_maker
-from trellis.runtime import Attachable, FusedSteps, Placement, Session, StepKeys, StepPlan, describe_weights
+from trellis.loops.batch import batch_size, check_divisible, split_batch
+from trellis.loops.feed import build_feed
+from trellis.loops.fused_steps import FusedSteps, StepPlan
+from trellis.loops.initial_state import mutable_names, state_maker
+from trellis.loops.metrics import FirstStep, Metric, as_metric, merge, pack, zeros
+from trellis.loops.session import Attachable, Session
+from trellis.loops.state import Checkpoint, CheckpointSource, Lease, TrainState
+from trellis.loops.step import TrainTask, build_train_step
+from trellis.runtime import Placement, StepKeys, describe_weights
 
 _DIVERGED = "first step whose loss is not a number"
 _SECONDS_BETWEEN_LOOKS = 5.0
@@ -75,7 +77,7 @@ class TrainLoop:
         self._keep_grads, self._has_ended, self._lease, self._next_look = grads, False, Lease(), 0.0
 
         sample = self._feed.peek()
-        self._placement.check_divisible(sample)
+        check_divisible(sample, self._placement.n_parts)
         rng_names = {"init": ["params"], "apply": [], **(collections or {})}
         inputs, _ = split_batch(sample if input_sample is None else (input_sample, ()))
         rngs = StepKeys(self._root, 0).rngs(rng_names["init"], prefix="init/")
@@ -83,7 +85,8 @@ class TrainLoop:
         make = state_maker(target, optimizer=task.optimizer, keep_names=True)
         shapes = self._placement.shapes(make, rngs, *inputs)
         mutable = mutable_names(shapes.model_state, mutable_collections)
-        step = task.train_step or supervised_step(task, rng_names["apply"], mutable, self._placement.gathering(shapes))
+        around = self._placement.gathering({"params": shapes.params, **shapes.model_state})
+        step = build_train_step(task, rng_names=rng_names["apply"], mutable=mutable, around=around)
         self._train_step = jax.jit(step, inline=True)  # so that it is traced once, whatever it is part of
         self._fused = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps)
         totals = jax.eval_shape(self._seen_in_step, shapes, sample, self._root)[1]

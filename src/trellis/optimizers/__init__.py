@@ -1,4 +1,4 @@
-"""From a loss to an update: gradients, and configs to optax."""
+"""Configs to optax; averages of parameters, and the scale of a loss."""
 
 from typing import TYPE_CHECKING
 
@@ -56,8 +56,9 @@ if TYPE_CHECKING:
     from trellis.optimizers.loss_scale import (
         scale_loss as scale_loss,
         current_loss_scale as current_loss_scale,
+        all_finite as all_finite,
+        keep_unless as keep_unless,
         LossScaleState as LossScaleState,
     )
-    from trellis.optimizers.gradients import compute_gradients as compute_gradients, update_state as update_state
 
 __getattr__, __dir__, __all__ = door(__name__)

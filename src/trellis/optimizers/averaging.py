@@ -13,7 +13,7 @@ from trellis.optimizers.configs import EMAConfig
 class AverageState(NamedTuple):
     """The state of an optimizer that averages, and so part of every checkpoint file."""
 
-    count: Array
+    count: Array  # type: ignore[assignment]  # the name of a tuple's method
     """How many updates there were."""
     average: PyTree
     optimizer: PyTree

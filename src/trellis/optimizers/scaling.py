@@ -80,7 +80,7 @@ def scale_by_keras_stddev(*, decay: float, eps: float, eps_in_sqrt: bool) -> opt
 class FactoredSquares(NamedTuple):
     """Means of squared gradients: of matrices those of rows and columns, of all else those of elements."""
 
-    count: Array
+    count: Array  # type: ignore[assignment]  # the name of a tuple's method
     rows: PyTree
     columns: PyTree
     elements: PyTree

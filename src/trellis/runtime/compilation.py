@@ -1,11 +1,16 @@
-"""How programs that run again and again are compiled."""
+"""How programs are compiled: those that run again and again, those that run once, and where they are kept."""
 
 import functools
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
+from jax.extend.core import Jaxpr, Var, jaxpr_as_fun
+
+from trellis.aliases import PyTree
+from trellis.runtime.console import print_line
 
 # Without Triton's matrix products a step compiles sooner and runs as fast: docs/decisions/0008.
 _ON_GPUS = {"xla_gpu_enable_triton_gemm": False}
@@ -27,3 +32,56 @@ def _is_known(name: str) -> bool:
     except jax.errors.JaxRuntimeError:
         return False
     return True
+
+
+def run_by_parts(function: jax.stages.Wrapped, *given: Any) -> PyTree:
+    """What a function returns, by running only those of its operations that this depends on, each compiled by itself.
+
+    A program that runs only once, such as a model's initialization, takes longer to compile than to run, the more so
+    the more layers there are. Its parts are compiled once for all layers that are alike.
+
+    Args:
+        function: As `jax.jit` returns it; functions within it that are so too are parts, unless they are run by parts.
+    """
+    traced = function.trace(*given)
+    closed, shapes = traced.jaxpr, traced.out_info
+    leaves = jaxpr_as_fun(closed.replace(jaxpr=_without_unused(closed.jaxpr)))(*jax.tree.leaves(given))
+    return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+
+
+def _without_unused(jaxpr: Jaxpr) -> Jaxpr:
+    used, kept = set(_variables(jaxpr.outvars)), []
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or used.intersection(equation.outvars):
+            kept.append(equation)
+            used.update(_variables(equation.invars))
+    reduced: Jaxpr = jaxpr.replace(eqns=kept[::-1])
+    return reduced
+
+
+def _variables(atoms: list[Any]) -> list[Var]:
+    return [atom for atom in atoms if isinstance(atom, Var)]
+
+
+def keep_programs() -> Path | None:
+    """Has JAX keep what it compiles for an accelerator, so that only the first of many runs waits for it; says where.
+
+    A run that goes on after an interruption then also computes with the very program that it was begun with, where
+    another compilation might choose other kernels. On a CPU, where compiled programs do not fit every other machine of
+    the same home directory, nothing is kept, and nothing is changed if JAX was given a directory already.
+
+    Returns:
+        The directory; None if JAX is left as it was.
+    """
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is not None or jax.default_backend() == "cpu":
+        return None
+    directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "trellis", "compiled")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    # The small ones too: a start has dozens of them, and each takes longer to compile than to read.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    print_line(f"Compiled programs are kept in {directory} for runs to come.")
+    return directory

@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal
 
+from trellis.aliases import ComputeDtype
 from trellis.config import Config
-
-ComputeDtype: TypeAlias = Literal["float32", "float16", "bfloat16"]
-"""What a model can compute in."""
 
 _NO_THREADS = "JAX has no thread pools to set"
 _COMPILED = "JAX compiles every step"

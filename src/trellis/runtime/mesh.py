@@ -10,15 +10,10 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from trellis.aliases import Array, Batch, PyTree, Variables
-from trellis.batch import batch_size
-from trellis.config import raise_if_any
-from trellis.errors import ArgumentError, DataError
-from trellis.model import Apply, TrainState
-from trellis.runtime.by_parts import run_by_parts
-from trellis.runtime.configs import RuntimeConfig
+from trellis.aliases import Apply, Array, Batch, PyTree, Variables
+from trellis.errors import ArgumentError
+from trellis.runtime.compilation import run_by_parts
 from trellis.runtime.processes import is_first_process, spread
-from trellis.runtime.requirements import ONE_DEVICE, runtime_problems
 
 AXIS_RULES: Mapping[Any, str] = {
     "vocab": "model",
@@ -153,13 +148,13 @@ class Placement:
             return variables
         return jax.tree.map(_gathered, variables, shardings)
 
-    def gathering(self, shapes: TrainState) -> Callable[[Apply], Apply]:
+    def gathering(self, shapes: Variables) -> Callable[[Apply], Apply]:
         """What turns a model's `apply` into one that gathers the model's variables first.
 
         Args:
-            shapes: Those of the state that the variables are from.
+            shapes: Those of the variables, with their shardings.
         """
-        shardings = shardings_of({"params": shapes.params, **shapes.model_state})
+        shardings = shardings_of(dict(shapes))
 
         def around(apply: Apply) -> Apply:
             def gathered(variables: Variables, *inputs: Any, **options: Any) -> Any:
@@ -185,19 +180,8 @@ class Placement:
         """Splits a batch if its size allows it, else copies it to every device: right for a short last batch."""
         if len(self.devices) == 1:
             return batch
-        divisible = batch_size(batch) % self.n_parts == 0
+        divisible = np.shape(jax.tree.leaves(batch)[0])[0] % self.n_parts == 0
         return self.put_batch(batch) if divisible else self._put(batch, self.replicated)
-
-    def check_divisible(self, batch: Batch) -> None:
-        """Raises an error if a batch cannot be split evenly."""
-        n_parts, size = self.n_parts, batch_size(batch)
-        if size % n_parts:
-            lower, upper = size - size % n_parts, size + n_parts - size % n_parts
-            fits = f"{upper}" if lower == 0 else f"{lower} or {upper}"
-            raise DataError(
-                f"A batch of {size} examples cannot be split over {n_parts} devices. "
-                f"Use a batch size of {fits}, or give the loop fewer devices (devices=jax.devices()[:1])."
-            )
 
     def _put(self, tree: PyTree, shardings: PyTree, **options: Any) -> PyTree:
         return spread(tree, shardings) if self.spans_processes else jax.device_put(tree, shardings, **options)
@@ -227,25 +211,6 @@ class Placement:
     @staticmethod
     def _with_sharding(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-
-def build_placement(config: RuntimeConfig) -> Placement:
-    """The devices that a config asks for, arranged as its mesh says.
-
-    `off` and `one_device` are one device; every other strategy is all devices, of all processes that have joined, or
-    `num_gpus` local ones.
-    """
-    raise_if_any(runtime_problems(config))
-    takes_one = config.distribution_strategy in ONE_DEVICE
-    devices: list[Any] = jax.local_devices() if takes_one or config.num_gpus else jax.devices()
-    n_wanted = 1 if takes_one else config.num_gpus or len(devices)
-    if n_wanted > len(devices):
-        raise ArgumentError(
-            f"runtime.num_gpus is {n_wanted}, but this process has {len(devices)} devices ({devices[0].platform}). "
-            f"Set runtime.num_gpus=0 to use all that there are."
-        )
-    mesh = config.mesh
-    return Placement(devices[:n_wanted], data=mesh.data, fsdp=mesh.fsdp, model=mesh.model)
 
 
 def _resolved(sizes: Mapping[str, int], n_devices: int) -> dict[str, int]:
@@ -282,7 +247,8 @@ def _gathered(array: Array, shared: NamedSharding) -> Array:
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _moved(array: Array, there: NamedSharding, back: NamedSharding) -> Array:
     """An array where it is needed; its gradient goes back to where it came from."""
-    return jax.lax.with_sharding_constraint(array, there)
+    moved: Array = jax.lax.with_sharding_constraint(array, there)
+    return moved
 
 
 def _move(array: Array, there: NamedSharding, back: NamedSharding) -> tuple[Array, None]:

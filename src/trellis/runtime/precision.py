@@ -8,10 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trellis.aliases import Array, PyTree, Variables
+from trellis.aliases import Apply, Array, ComputeDtype, PyTree, Variables
 from trellis.errors import ArgumentError
-from trellis.model import Apply
-from trellis.runtime.configs import ComputeDtype
 
 
 @dataclass(frozen=True)

@@ -74,9 +74,11 @@ def spans_processes(leaf: Any) -> bool:
 def _spread(leaf: Any, sharding: Any) -> Array:
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         data = _spread(jax.random.key_data(leaf), sharding)
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+        key: Array = jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+        return key
     if spans_processes(leaf):
-        return jax.jit(jnp.copy, out_shardings=sharding)(leaf)
+        copied: Array = jax.jit(jnp.copy, out_shardings=sharding)(leaf)
+        return copied
     held = np.array(leaf)
     return jax.make_array_from_callback(held.shape, sharding, lambda index: held[index])
 

@@ -14,9 +14,9 @@ import numpy as np
 from jax import export
 
 from trellis.aliases import JSON, PyTree
-from trellis.batch import batch_size as size_of_batch
 from trellis.disk import checksum, files_in
 from trellis.errors import ArgumentError, MissingPackageError, ModelError
+from trellis.loops import batch_size as size_of_batch
 from trellis.runtime import print_line
 from trellis.serving.formats import FILES_OF, Format, check_format
 from trellis.serving.manifest import BATCH, PARAMETERS, ArraySpec, Manifest, SignatureSpec

@@ -8,8 +8,8 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from trellis.aliases import Key, PyTree, Variables
-from trellis.model import Init
+from trellis.aliases import Init, Key, PyTree, Variables
+from trellis.loops import run_model
 from trellis.tasks.models import Model, ModelOfTwoModes, WrappedModel
 
 _LOSSES = "losses"
@@ -65,8 +65,9 @@ class BoundModel:
         if isinstance(self.model, ModelOfTwoModes) and not training:
             apply = self.model.eval_apply
         mutable = [*self.model_state, _LOSSES] if training else [_LOSSES]
-        run: Any = self._around(apply)
-        outputs, changes = run(self.variables, *arguments, rngs=self._rngs, mutable=mutable, **told)
+        outputs, changes = run_model(
+            self._around(apply), self.variables, arguments, rngs=self._rngs, mutable=mutable, **told
+        )
         changed = {name: value for name, value in changes.items() if name in self.model_state}
         self.losses = jax.tree.leaves(changes.get(_LOSSES, {}))
         self.model_state = {**self.model_state, **changed}

@@ -6,10 +6,9 @@ import flax.linen as nn
 import numpy as np
 import optax
 
-from trellis.classification_metrics import Accuracy
 from trellis.data import DataConfig, ExampleStream
 from trellis.errors import MissingPackageError
-from trellis.metrics import Mean, MetricFunction, weighted_mean
+from trellis.loops import Accuracy, Mean, MetricFunction, weighted_mean
 from trellis.tasks.configs import DigitsConfig, InputContext
 from trellis.tasks.task import Task
 from trellis.tasks.task_registry import register_task_cls

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from trellis.model import Apply
+from trellis.aliases import Apply
 
 
 @runtime_checkable

@@ -9,11 +9,18 @@ import jax.numpy as jnp
 import optax
 
 from trellis.aliases import JSON, Array, Batch, PyTree, Variables
-from trellis.batch import batch_sides, batch_size
 from trellis.errors import ModelError
-from trellis.loops import StepOutput, TrainState
-from trellis.metrics import Metric, MetricFunction, as_metric
-from trellis.optimizers import OptimizationConfig, build_optimizer, scale_loss, update_state
+from trellis.loops import (
+    Metric,
+    MetricFunction,
+    StepOutput,
+    TrainState,
+    as_metric,
+    batch_sides,
+    batch_size,
+    update_state,
+)
+from trellis.optimizers import OptimizationConfig, build_optimizer, scale_loss
 from trellis.runtime import RuntimeConfig, StepKeys
 from trellis.tasks.bound_model import BoundModel
 from trellis.tasks.configs import DifferentialPrivacyConfig, InputContext
@@ -81,7 +88,8 @@ class Task(ABC):
         Args:
             aux_losses: What the model's layers have sown as losses; None if there is nothing.
         """
-        return sum(aux_losses, jnp.float32(0)) if aux_losses else jnp.float32(0)
+        total: Array = sum(aux_losses or (), jnp.float32(0))
+        return total
 
     def build_metrics(self, training: bool = True) -> Mapping[str, MetricFunction]:
         """Functions of (model outputs, labels) by name."""
@@ -112,14 +120,15 @@ class Task(ABC):
             n_microbatches: Into how many parts to cut the batch, to the same effect.
         """
 
-        def forward(params: PyTree, model_state: PyTree, part: Batch, index: Array | None) -> Any:
-            part_keys = keys if index is None else StepKeys(keys["part"], index)
-            bound = BoundModel(model, params=params, model_state=model_state, rngs=part_keys.rngs(self.rng_collections))
-            features, labels = batch_sides(part)
+        def forward(params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys) -> Any:
+            bound = BoundModel(model, params=params, model_state=model_state, rngs=keys.rngs(self.rng_collections))
+            features, labels = batch_sides(batch)
             outputs = bound(features, training=True)
-            return bound.model_state, self._measure(labels, outputs, bound, metrics, batch_size(part))
+            return bound.model_state, self._measure(labels, outputs, bound, metrics, batch_size(batch))
 
-        return update_state(state, forward=forward, optimizer=optimizer, batch=inputs, n_parts=n_microbatches)
+        return update_state(
+            state, forward=forward, optimizer=optimizer, batch=inputs, keys=keys, n_parts=n_microbatches
+        )
 
     def validation_step(
         self, inputs: Batch, model: BoundModel, metrics: Mapping[str, MetricFunction] | None = None

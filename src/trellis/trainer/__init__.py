@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ProgressiveConfig as ProgressiveConfig,
         ProgressiveTrainerConfig as ProgressiveTrainerConfig,
     )
+    from trellis.trainer.placement import build_placement as build_placement
     from trellis.trainer.computation import computing_model as computing_model
     from trellis.trainer.outline import Outline as Outline, Side as Side, describe_arrays as describe_arrays
     from trellis.trainer.default_extensions import metric_name as metric_name, published_name as published_name

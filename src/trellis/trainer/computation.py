@@ -1,6 +1,6 @@
 """A model as the steps of a run compute it."""
 
-from trellis.model import TrainState
+from trellis.loops import TrainState
 from trellis.runtime import Placement, Precision, RuntimeConfig
 from trellis.tasks import Model, WrappedModel
 
@@ -16,7 +16,7 @@ def computing_model(
     dtype = runtime.mixed_precision_dtype
     lower = Precision(dtype or "float32").applied_to
     if placement is not None and shapes is not None and placement.shares_params:
-        gather = placement.gathering(shapes)
+        gather = placement.gathering({"params": shapes.params, **shapes.model_state})
         # In this order what is gathered is already small.
         return WrappedModel(model, lambda apply: lower(gather(apply)))
     return WrappedModel(model, lower) if dtype else model

@@ -24,9 +24,8 @@ from trellis.extensions import (
     every,
     replace_file,
 )
-from trellis.loops import Checkpoint, EvalLoop, Summary
+from trellis.loops import Checkpoint, EvalLoop, Session, Summary
 from trellis.optimizers import average_weights
-from trellis.runtime import Session
 from trellis.trainer.configs import TrainerConfig
 
 

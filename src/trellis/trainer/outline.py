@@ -10,9 +10,7 @@ import jax
 import numpy as np
 
 from trellis.aliases import Batch, PyTree
-from trellis.batch import batch_size, split_batch
-from trellis.loops import Checkpoint, StepOutput, TrainState
-from trellis.metrics import Metric, as_metric
+from trellis.loops import Checkpoint, Metric, StepOutput, TrainState, as_metric, batch_size, split_batch
 from trellis.runtime import Placement, StepKeys
 from trellis.tasks import BoundModel, Model, Task
 

@@ -21,8 +21,8 @@ from trellis.extensions import (
     every,
     regular_files,
 )
-from trellis.loops import Checkpoint, Summary
-from trellis.runtime import RuntimeConfig, Session, print_line
+from trellis.loops import Checkpoint, Session, Summary
+from trellis.runtime import RuntimeConfig, print_line
 from trellis.tasks import BoundModel, Model, Task
 from trellis.trainer.configs import ProgressiveTrainerConfig
 from trellis.trainer.default_extensions import best_writer, on_averages

@@ -9,14 +9,12 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from trellis.aliases import Batch, Variables
-from trellis.data import Replay, is_stream
+from trellis.data import is_stream
 from trellis.errors import ModelError
 from trellis.extensions import CheckpointFileReader
-from trellis.loops import Checkpoint, CheckpointSource
-from trellis.model import TrainState
+from trellis.loops import Checkpoint, CheckpointSource, Replay, TrainState
 from trellis.runtime import Placement, RuntimeConfig, run_by_parts, shardings_of
 from trellis.tasks import BoundModel, InputContext, Model, Task, is_traceable
 
@@ -78,7 +76,7 @@ def first_state(
     params = variables.pop("params")
     # As one program, which makes each array where it is to be.
     init = jax.jit(optimizer.init, out_shardings=shardings_of(like.optimizer_state))
-    return TrainState(np.int32(0), params, variables, init(params))
+    return TrainState(jnp.int32(0), params, variables, init(params))
 
 
 def overlaid(own: Variables, given: Variables, *, place: str) -> Variables:

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 
 from trellis.aliases import Batch, PyTree
-from trellis.batch import split_batch
 from trellis.data import is_stream
 from trellis.errors import ArgumentError, DivergedError
 from trellis.extensions import (
@@ -22,11 +21,22 @@ from trellis.extensions import (
     restore_file,
     serial,
 )
-from trellis.loops import Checkpoint, EvalLoop, EvalTask, Summary, TrainLoop, TrainTask
-from trellis.metrics import Metric
-from trellis.model import StepOutput, TrainState, state_maker
+from trellis.loops import (
+    Checkpoint,
+    EvalLoop,
+    EvalTask,
+    Metric,
+    StepOutput,
+    Summary,
+    TrainLoop,
+    TrainState,
+    TrainTask,
+    finish_saves,
+    split_batch,
+    state_maker,
+)
 from trellis.optimizers import build_schedule
-from trellis.runtime import RuntimeConfig, StepKeys, build_placement, finish_saves, print_line
+from trellis.runtime import RuntimeConfig, StepKeys, print_line
 from trellis.tasks import BoundModel, Task, lasting_init
 from trellis.trainer.computation import computing_model
 from trellis.trainer.configs import TrainerConfig
@@ -39,6 +49,7 @@ from trellis.trainer.default_extensions import (
     validation_writers,
 )
 from trellis.trainer.outline import Outline, Tracer
+from trellis.trainer.placement import build_placement
 from trellis.trainer.requirements import check_task
 from trellis.trainer.stage import Stage, Start, first_state, peeked, whole_stage
 

@@ -7,8 +7,7 @@ import numpy as np
 import optax
 from flax.core.meta import unbox
 
-from trellis.loops import StepOutput
-from trellis.model import TrainState
+from trellis.loops import StepOutput, TrainState
 from trellis.nlp.models import BertEncoderConfig, EncoderConfig
 from trellis.runtime import StepKeys
 from trellis.tasks import BoundModel, Task

@@ -10,11 +10,9 @@ import optax
 from flax import struct
 
 from trellis.aliases import Array, Batch
-from trellis.classification_metrics import Accuracy
 from trellis.config import Problem
 from trellis.data import Stream
-from trellis.loops import StepOutput, TrainState
-from trellis.metrics import Mean, MetricFunction, weighted_mean
+from trellis.loops import Accuracy, Mean, MetricFunction, StepOutput, TrainState, weighted_mean
 from trellis.nlp.data import LocalText, build_pretraining_stream, prepare_local_text
 from trellis.nlp.models import BertPretrainer
 from trellis.nlp.tasks.blank_answerer import BlankAnswerer

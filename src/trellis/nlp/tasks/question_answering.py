@@ -9,9 +9,8 @@ import numpy as np
 import optax
 
 from trellis.aliases import Array, Batch
-from trellis.classification_metrics import Accuracy
 from trellis.data import Columns, Stream
-from trellis.metrics import Mean, MetricFunction, weighted_mean
+from trellis.loops import Accuracy, Mean, MetricFunction, weighted_mean
 from trellis.nlp.data import (
     QADataConfig,
     Question,

@@ -8,11 +8,9 @@ import numpy as np
 import optax
 
 from trellis.aliases import Array, Batch
-from trellis.batch import batch_size
-from trellis.classification_metrics import Accuracy
 from trellis.config import Origin, Problem, given_at, merge, raise_if_any
 from trellis.data import Stream
-from trellis.metrics import Mean, MetricFunction, as_metric, weighted_mean
+from trellis.loops import Accuracy, Mean, MetricFunction, as_metric, batch_size, weighted_mean
 from trellis.nlp.data import build_sentence_stream, count_classes
 from trellis.nlp.models import BertClassifier
 from trellis.nlp.tasks import sentence_metrics as scores

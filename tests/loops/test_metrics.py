@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import f1_score, matthews_corrcoef, top_k_accuracy_score
 
 import trellis
-from trellis.metrics import weighted_mean
+from trellis.loops import weighted_mean
 
 
 def scores_and_labels(n_classes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,7 @@
 import pytest
 
 from trellis.errors import ArgumentError
-from trellis.runtime import StepPlan
+from trellis.loops.fused_steps import StepPlan
 
 PLANS = [(1,), (3,), (25,), (997,), (4, 6), (500, 1234)]
 

@@ -1,4 +1,4 @@
-"""What a loop yields: the training state at a step, and the same with metrics."""
+"""The state that a step changes, and what a loop yields of it: a checkpoint, and the same with metrics."""
 
 import math
 from abc import ABC, abstractmethod
@@ -9,11 +9,33 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from flax import struct
 
-from trellis.aliases import JSON, Metrics, PyTree
+from trellis.aliases import JSON, Array, Init, Metrics, PyTree
 from trellis.errors import StaleCheckpointError
-from trellis.model import Init, TrainState as TrainState
-from trellis.runtime import Session
+from trellis.loops.metrics import Metric
+from trellis.loops.session import Session
+
+
+@struct.dataclass
+class TrainState:
+    """What a step changes."""
+
+    step: Array
+    """How many steps are completed."""
+    params: PyTree
+    model_state: PyTree
+    """The model's other collections, such as batch statistics."""
+    optimizer_state: PyTree
+
+
+@struct.dataclass
+class StepOutput:
+    """What a training step tells beside the new state."""
+
+    loss: Metric
+    metrics: Mapping[str, Metric] = struct.field(default_factory=dict)
+    grads: PyTree = None
 
 
 @dataclass

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from trellis.aliases import JSON
-from trellis.runtime.console import print_line
-from trellis.runtime.processes import is_any_stopping
+from trellis.runtime import is_any_stopping, print_line
 
 
 @dataclass(frozen=True)

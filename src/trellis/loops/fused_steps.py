@@ -1,20 +1,21 @@
-"""Several steps in one compiled call."""
+"""Several steps in one compiled call: how many, where calls are cut, and the calls themselves."""
 
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Jaxpr
 
 from trellis.aliases import Batch, PyTree
 from trellis.errors import ArgumentError
-from trellis.runtime.compilation import jit_on
-from trellis.runtime.flops import count_flops
-from trellis.runtime.mesh import Placement, shardings_of
+from trellis.runtime import Placement, jit_on, shardings_of
 
 # A compiled call is not interrupted: these bound its duration (a fraction of a second) and the memory of its batches.
 # They are functions of the program alone, never of a measured time, so that two runs fuse alike.
@@ -28,6 +29,50 @@ _LEAST_SHARE = 0.05
 # Calls under way at any time: enough to hide the host's work, few enough to bound memory and the answer to a signal,
 # and to keep collectives over virtual CPU devices from waiting for each other for ever.
 _CALLS_IN_FLIGHT = 3
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """Periods of checkpoints: one is due at every multiple of one of them.
+
+    All is a function of absolute step numbers, so that a resumed run executes the same programs as any other.
+    """
+
+    periods: tuple[int, ...]
+
+    @classmethod
+    def of(cls, periods: int | Sequence[int]) -> "StepPlan":
+        """The plan for one period or several."""
+        plan = cls((periods,) if isinstance(periods, int) else tuple(periods))
+        if not plan.periods or min(plan.periods) < 1:
+            raise ArgumentError(f"n_steps_per_checkpoint is {periods}, but a period has at least one step.")
+        return plan
+
+    def due_after(self, step: int) -> int:
+        """The next step at which a checkpoint is due."""
+        return min((step // period + 1) * period for period in self.periods)
+
+    def n_steps_in_call(self, step: int, lengths: tuple[int, int], end: int) -> int:
+        """How many steps from `step` on go into one call.
+
+        Args:
+            lengths: The least steps that are worth a call, and the most that one takes.
+            end: A later step that is due too: where the run ends.
+        """
+        if lengths[1] == 1:
+            return 1
+        last = max(step // period * period for period in self.periods)
+        due = min(self.due_after(step), end)
+        n = _even_cut(due - last, *lengths)
+        return min(due - step, n - (step - last) % n)
+
+
+@lru_cache
+def _even_cut(n_steps: int, least: int, most: int) -> int:
+    """The length of the calls that make up `n_steps`: equal ones, which are one program, if they are not too short."""
+    most = min(n_steps, most)
+    even = max(n for n in range(1, most + 1) if n_steps % n == 0)
+    return even if even >= min(least, most // 2 + 1) else most
 
 
 class FusableStep(Protocol):
@@ -136,3 +181,34 @@ class FusedSteps:
             return self._one(*carry, batch, constant), None
 
         return jax.lax.scan(body, (state, last, totals), batches)[0]
+
+
+def count_flops(jaxpr: Jaxpr) -> float:
+    """About how many floating-point operations it takes: those of products, and one for each element made otherwise.
+
+    A scan counts as often as it runs, a loop of unknown length once, and of several branches the dearest.
+    """
+    return sum(map(_count, jaxpr.eqns))
+
+
+def _count(equation: Any) -> float:
+    name, params = equation.primitive.name, equation.params
+    n_made: int = sum(math.prod(getattr(var.aval, "shape", ())) for var in equation.outvars)
+    if name == "dot_general":
+        (contracted, _), _ = params["dimension_numbers"]
+        n_contracted: int = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+        return 2.0 * n_made * n_contracted
+    if name == "conv_general_dilated":
+        kernel: tuple[int, ...] = equation.invars[1].aval.shape
+        n_features: int = kernel[params["dimension_numbers"].rhs_spec[0]]
+        n_apart: int = math.prod(params["lhs_dilation"])
+        return 2.0 * n_made * math.prod(kernel) / n_features / n_apart
+    within = [count_flops(leaf) for leaf in jax.tree.leaves(params, is_leaf=_is_jaxpr) if _is_jaxpr(leaf)]
+    if not within:
+        return float(n_made)
+    return max(within) if name == "cond" else params.get("length", 1) * sum(within)
+
+
+def _is_jaxpr(leaf: Any) -> bool:
+    # Whether it is closed or not, which are one class in new versions of JAX.
+    return getattr(leaf, "eqns", None) is not None

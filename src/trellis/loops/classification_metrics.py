@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from trellis.aliases import Array
-from trellis.metrics import Mean, weighted_mean
+from trellis.loops.metrics import Mean, weighted_mean
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from trellis.runtime.flops import count_flops
+from trellis.loops.fused_steps import count_flops
 
 
 def flops(function: Any, *given: Any) -> float:

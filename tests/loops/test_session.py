@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trellis.runtime import Event, Session, finish_saves
+from trellis.loops import Event, Session, finish_saves
 
 
 def test_a_late_listener_hears_what_happened_before() -> None:
