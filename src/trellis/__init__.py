@@ -69,5 +69,6 @@ if TYPE_CHECKING:
     from trellis.runtime import RuntimeConfig as RuntimeConfig
     from trellis.data import DataConfig as DataConfig
     from trellis.optimizers import OptimizationConfig as OptimizationConfig
-
-__getattr__, __dir__, __all__ = door(__name__)
+else:
+    # Hidden from type checkers, which would take any name for one that this package may have.
+    __getattr__, __dir__, __all__ = door(__name__)

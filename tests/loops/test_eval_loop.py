@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 import trellis
 from tests import tiny
 from trellis.errors import ArgumentError, DataError, StaleCheckpointError
+from trellis.runtime import Placement
 
 
 @pytest.mark.parametrize("batch_size", [256, 100, 7])
@@ -55,20 +57,6 @@ def test_every_checkpoint_is_measured_on_the_same_batches(kind: str) -> None:
     loop = tiny.eval_loop(data=data, n_steps=3)
     assert loop(checkpoint).metrics["eval"] == loop(checkpoint).metrics["eval"]
     assert loop(checkpoint).metrics["eval"] == tiny.eval_loop(data=tiny.stream(), n_steps=3)(checkpoint).metrics["eval"]
-
-
-def test_a_model_is_traced_once_for_all_evaluations() -> None:
-    traces = []
-
-    def apply(*given: Any, **options: Any) -> Any:
-        traces.append(1)
-        return tiny.Classifier().apply(*given, **options)
-
-    task = trellis.EvalTask(apply=apply, metrics={"accuracy": tiny.accuracy}, data=tiny.stream(n_epochs=1))
-    loop, training = trellis.EvalLoop(task=task, n_steps=2), tiny.train_loop(n_steps=2)
-    for checkpoint in training:
-        loop(checkpoint)
-    assert len(traces) == 1
 
 
 class Stateful:
@@ -153,3 +141,42 @@ def test_a_stale_checkpoint_cannot_be_measured() -> None:
 def test_bad_input_is_a_clear_error(options: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         tiny.eval_loop(**options)(tiny.checkpoint())
+
+
+@pytest.mark.parametrize("n_devices", [1, 8])
+@pytest.mark.parametrize("asks_first", [True, False])
+def test_a_model_is_traced_once_for_all_evaluations(n_devices: int, asks_first: bool) -> None:
+    calls: list[str] = []
+
+    def apply(*arguments: Any, **options: Any) -> Any:
+        calls.append("apply")
+        return tiny.Classifier().apply(*arguments, **options)
+
+    task = trellis.EvalTask(apply=apply, metrics={"accuracy": tiny.accuracy}, data=tiny.stream(batch_size=16))
+    devices = jax.devices()[:n_devices]
+    evaluate = trellis.EvalLoop(task=task, n_steps=3, devices=devices)
+    loop = tiny.train_loop(n_steps=2, devices=devices)
+    if asks_first:
+        assert evaluate.outline(loop.outline().checkpoint).metrics == ("accuracy",)
+    for checkpoint in loop:
+        evaluate(checkpoint)
+    assert calls == ["apply"]
+
+
+def test_an_evaluation_follows_the_checkpoint_to_wherever_its_parameters_are() -> None:
+    x, y = np.ones((16, 64), np.float32), np.zeros(16, np.int32)
+    task = trellis.EvalTask(
+        apply=lambda variables, x, **_: x @ variables["params"]["kernel"],
+        metrics={"mean": lambda outputs, y: outputs.mean()},
+        data=trellis.ExampleStream((x, y), batch_size=16, n_epochs=1),
+    )
+    placement = Placement(jax.devices(), fsdp=8)
+    evaluate = trellis.EvalLoop(task=task, devices=placement)
+    kernel = np.ones((64, 64), np.float32)
+    values = []
+    for spec in (PartitionSpec("fsdp"), PartitionSpec(None, "fsdp"), PartitionSpec("fsdp")):
+        placed = jax.device_put(kernel, NamedSharding(placement.mesh, spec))
+        checkpoint = trellis.Checkpoint.of(trellis.TrainState(jnp.int32(1), {"kernel": placed}, {}, ()), step=1)
+        values.append(evaluate(checkpoint).metrics["eval"]["mean"])
+    assert values == [64.0, 64.0, 64.0]
+    assert evaluate._measure._cache_size() == 2  # type: ignore[attr-defined]

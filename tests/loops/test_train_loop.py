@@ -1,6 +1,8 @@
 """The training loop: which steps it yields, what a checkpoint holds, and what it refuses."""
 
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -13,6 +15,7 @@ import pytest
 import trellis
 from tests import tiny
 from trellis.errors import ArgumentError, DataError, ModelError, StaleCheckpointError, StreamEndedError
+from trellis.loops import traceable
 
 
 @pytest.mark.parametrize(
@@ -139,7 +142,7 @@ def test_eight_devices_give_the_losses_of_one(n_fused_steps: int | None) -> None
 
 def test_the_number_of_weights_does_not_depend_on_the_number_of_devices(capsys: pytest.CaptureFixture[str]) -> None:
     for n_devices in (1, 8):
-        tiny.train_loop(devices=jax.devices()[:n_devices], n_steps=1, stdout=True)
+        tiny.train_loop(devices=jax.devices()[:n_devices], n_steps=1, stdout=True).start()
         assert "Total number of trainable weights: 212 = 848 B." in capsys.readouterr().out
 
 
@@ -433,7 +436,7 @@ def bad_shapes() -> Iterator[Any]:
 )
 def test_bad_input_is_a_clear_error(build: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        build()
+        build().start()
 
 
 def test_a_loop_that_has_reached_its_target_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -448,8 +451,80 @@ def test_progress_tells_of_a_checkpoint_when_its_steps_are_done_and_not_when_the
 ) -> None:
     seen: list[Any] = []
     loop = tiny.train_loop(n_steps=4, n_steps_per_checkpoint=2, n_fused_steps=1)
-    wait = loop._fused.wait
-    monkeypatch.setattr(loop._fused, "wait", lambda n_left=0: wait(n_left=n_left) or n_left or seen.append("done"))
+    wait = loop._fused_steps.wait
+    monkeypatch.setattr(
+        loop._fused_steps, "wait", lambda n_left=0: wait(n_left=n_left) or n_left or seen.append("done")
+    )
     loop.session.subscribe_to_progress(lambda step, _: seen.append(step))
     assert [checkpoint.step for checkpoint in loop] == [2, 4]
     assert seen == [0, 1, "done", 2, 2, 3, "done", 4]
+
+
+class Recording:
+    """A stream that tells which batches were made."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self._stream = tiny.stream()
+
+    def batch(self, step: int) -> Any:
+        self.steps.append(step)
+        return self._stream.batch(step)
+
+
+@pytest.mark.parametrize("n_devices", [1, 8])
+def test_a_loop_is_lazy_until_its_first_step(n_devices: int) -> None:
+    data, calls = Recording(), []
+
+    def init(*arguments: Any) -> Any:
+        calls.append("init")
+        return tiny.Classifier().init(*arguments)
+
+    def loss(*arguments: Any) -> Any:
+        calls.append("loss")
+        return tiny.cross_entropy(*arguments)
+
+    loop = tiny.train_loop(
+        tiny.train_task(data=data, loss=loss), init=init, n_steps=2, devices=jax.devices()[:n_devices]
+    )
+    assert (loop.step, data.steps, calls) == (0, [], [])
+    outline = loop.outline()
+    assert (data.steps, calls) == ([0], ["init", "loss"])
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(outline.checkpoint.model_params))
+    assert outline.metrics == ("loss",) and outline.flops > 0
+    assert [checkpoint.step for checkpoint in loop] == [1, 2]
+    # No batch was made twice, and nothing traced twice.
+    assert (data.steps, calls) == ([0, 1], ["init", "loss"])
+
+
+def test_a_breakpoint_in_a_loss_shows_the_loop_and_the_step_alone() -> None:
+    frames: list[str] = []
+
+    def loss(*arguments: Any) -> Any:
+        ours = [frame for frame in traceback.extract_stack() if "/src/trellis/" in frame.filename]
+        frames.extend(f"{Path(frame.filename).stem}.{frame.name}" for frame in ours)
+        return tiny.cross_entropy(*arguments)
+
+    next(tiny.train_loop(tiny.train_task(loss=loss), n_steps=1))
+    assert {frame.partition(".")[0] for frame in frames} == {"train_loop", "step"}
+
+
+def test_checkpoints_are_compared_by_identity_and_not_array_by_array() -> None:
+    first, second = (tiny.train_loop(n_steps=1).next_step() for _ in range(2))
+    assert first == first and first != second and first != "a checkpoint"
+    assert {first: 1}[first] == 1
+
+
+def test_a_task_may_change_the_variables_to_start_from() -> None:
+    def zeros(variables: Any) -> Any:
+        return {"params": {"Dense_0": jax.tree.map(np.zeros_like, variables["params"]["Dense_0"])}}
+
+    own = tiny.train_loop(n_steps=1).start()
+    all_zeros = traceable(lambda variables: jax.tree.map(jnp.zeros_like, dict(variables)))
+    for initialize in (zeros, all_zeros):
+        started = tiny.train_loop(tiny.train_task(initialize=initialize), n_steps=1).start()
+        np.testing.assert_array_equal(started.model_params["Dense_0"]["kernel"], 0)
+    started = tiny.train_loop(tiny.train_task(initialize=zeros), n_steps=1).start()
+    np.testing.assert_array_equal(started.model_params["Dense_1"]["kernel"], own.model_params["Dense_1"]["kernel"])
+    with pytest.raises(ModelError, match="TrainTask.initialize returned variables that its model does not have"):
+        tiny.train_loop(tiny.train_task(initialize=lambda variables: {"params": {"no": 1.0}}), n_steps=1).start()

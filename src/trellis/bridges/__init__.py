@@ -12,5 +12,6 @@ if TYPE_CHECKING:
         read_hugging_face_config as read_hugging_face_config,
         write_hugging_face as write_hugging_face,
     )
-
-__getattr__, __dir__, __all__ = door(__name__)
+else:
+    # Hidden from type checkers, which would take any name for one that this package may have.
+    __getattr__, __dir__, __all__ = door(__name__)

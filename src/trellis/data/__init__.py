@@ -29,5 +29,6 @@ if TYPE_CHECKING:
     from trellis.data.files import find_files as find_files, fingerprint as fingerprint, format_of as format_of
     from trellis.data.column_files import read_columns as read_columns
     from trellis.data.rows import read_rows as read_rows
-
-__getattr__, __dir__, __all__ = door(__name__)
+else:
+    # Hidden from type checkers, which would take any name for one that this package may have.
+    __getattr__, __dir__, __all__ = door(__name__)

@@ -37,5 +37,6 @@ if TYPE_CHECKING:
         WorkerOrder as WorkerOrder,
         start_process as start_process,
     )
-
-__getattr__, __dir__, __all__ = door(__name__)
+else:
+    # Hidden from type checkers, which would take any name for one that this package may have.
+    __getattr__, __dir__, __all__ = door(__name__)

@@ -36,5 +36,6 @@ if TYPE_CHECKING:
     from trellis.experiments.plan import Plan as Plan, plan_experiment as plan_experiment
     from trellis.experiments.export import export_experiment as export_experiment, best_of_run as best_of_run
     from trellis.experiments import run_fn as run_fn
-
-__getattr__, __dir__, __all__ = door(__name__)
+else:
+    # Hidden from type checkers, which would take any name for one that this package may have.
+    __getattr__, __dir__, __all__ = door(__name__)

@@ -1,12 +1,11 @@
 """Fine-tuning from each checkpoint file of a pretraining that is under way."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
-from trellis.bindings import bound
 from trellis.errors import CheckpointFileError
 from trellis.experiments.experiment import ExperimentConfig
-from trellis.experiments.modes import prepare_experiment
 from trellis.experiments.new_files import new_files
 from trellis.extensions import replace_file
 from trellis.runtime import print_line
@@ -14,7 +13,11 @@ from trellis.tasks import BoundModel
 
 
 def run_continuous_finetune(
-    params: ExperimentConfig, *, model_dir: Path, pretrain_steps: int | None = None
+    params: ExperimentConfig,
+    *,
+    model_dir: Path,
+    pretrain_steps: int | None = None,
+    prepare: Callable[..., Callable[[], tuple[BoundModel, dict[str, float]]]],
 ) -> tuple[BoundModel, dict[str, float]]:
     """Trains and evaluates from each checkpoint file in `task.init_checkpoint`; returns the last model and its metrics.
 
@@ -24,6 +27,7 @@ def run_continuous_finetune(
     Args:
         pretrain_steps: The last step of the pretraining. Without it, files are awaited until none has come for
             `trainer.continuous_eval_timeout` seconds.
+        prepare: Builds and checks one run: `prepare_experiment`.
     """
     pretrained = Path(params.task.init_checkpoint)
     result = None
@@ -31,7 +35,7 @@ def run_continuous_finetune(
         step = int(file.name.rpartition("_")[2])
         print_line(f"Fine-tuning from `{file}`.")
         task = params.task.replace(init_checkpoint=str(file))
-        run = bound(prepare_experiment)(
+        run = prepare(
             params.replace(task=task),
             mode="train_and_eval",
             model_dir=model_dir / f"pretrained_{step}",

@@ -8,16 +8,17 @@ from typing import Any
 from trellis.bindings import bound
 from trellis.config import raise_if_any
 from trellis.errors import ArgumentError
+from trellis.experiments.continuous_finetuning import run_continuous_finetune
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
 from trellis.experiments.new_files import new_files
 from trellis.experiments.preflight import Preflight
-from trellis.experiments.requirements import check_mode, mode_problems, trains
+from trellis.experiments.requirements import check_mode, evaluates, mode_problems, trains
 from trellis.experiments.run_record import write_params
 from trellis.loops import Summary
 from trellis.runtime import print_line
 from trellis.tasks import BoundModel, Task, get_task
-from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, Trainer, published_name
+from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, StagedTrainer, Trainer, published_name
 
 
 def run_experiment(
@@ -79,9 +80,9 @@ def prepare_experiment(
     """
     directory = _checked(params, mode, model_dir)
     if mode == "continuous_train_and_eval":
-        from trellis.experiments.continuous_finetuning import run_continuous_finetune
-
-        return lambda: run_continuous_finetune(params, model_dir=directory, pretrain_steps=pretrain_steps)
+        return lambda: run_continuous_finetune(
+            params, model_dir=directory, pretrain_steps=pretrain_steps, prepare=bound(prepare_experiment)
+        )
     runs_post_eval = run_post_eval or mode == "train_and_post_eval"
     if task is None:
         task, params = build_task(params, model_dir=directory)
@@ -89,21 +90,29 @@ def prepare_experiment(
     trainer = build_trainer(
         params, mode=mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
     )
-    preflight = Preflight(params=params, mode=mode, trainer=trainer, runs_post_eval=runs_post_eval)
+    outline = trainer.outline(trains=trains(mode), evaluates=evaluates(mode) or runs_post_eval)
+    preflight = Preflight(params=params, mode=mode, trainer=trainer, outline=outline)
     raise_if_any([*mode_problems(params, mode=mode), *preflight.problems()])
     if trains(mode):
         write_params(params, directory)
     return lambda: _run_and_evaluate(trainer, mode, runs_post_eval=runs_post_eval)
 
 
-def build_task(params: ExperimentConfig, *, model_dir: Path) -> tuple[Task, ExperimentConfig]:
-    """The task of a config, and the config with what the task has filled in of its own."""
-    task = get_task(params.task, logging_dir=str(model_dir))
-    return task, params if task.task_config is params.task else params.replace(task=task.task_config)
+def build_task(params: ExperimentConfig, *, model_dir: Path | None) -> tuple[Task, ExperimentConfig]:
+    """The task of a config, and the config with what the task has filled in of its own, locked.
+
+    Args:
+        model_dir: Where the task may write; None if it is to write nothing.
+    """
+    task = get_task(params.task, logging_dir=None if model_dir is None else str(model_dir))
+    if task.task_config is not params.task:
+        params = params.replace(task=task.task_config)
+        params.lock()
+    return task, params
 
 
 def _run_and_evaluate(
-    trainer: Trainer | ProgressiveTrainer, mode: str, *, runs_post_eval: bool
+    trainer: StagedTrainer, mode: str, *, runs_post_eval: bool
 ) -> tuple[BoundModel, dict[str, float]]:
     last = _run(trainer, mode)
     if runs_post_eval:
@@ -119,7 +128,7 @@ def build_trainer(
     task: Task | None = None,
     extensions: Sequence[Callable[[Any], Any]] = (),
     save_summary: bool = True,
-) -> Trainer | ProgressiveTrainer:
+) -> StagedTrainer:
     """The trainer of the kind that the config asks for."""
     # What is the default anyway is left out, so that it can be bound from outside.
     options: dict[str, Any] = {"extensions": extensions} if extensions else {}
@@ -131,7 +140,7 @@ def build_trainer(
     return bound(Trainer)(task, config=params.trainer, **options)
 
 
-def _run(trainer: Trainer | ProgressiveTrainer, mode: str) -> Any:
+def _run(trainer: StagedTrainer, mode: str) -> Any:
     if mode == "eval":
         return _report(trainer.evaluate())
     if mode == "continuous_eval":
@@ -144,7 +153,7 @@ def _run(trainer: Trainer | ProgressiveTrainer, mode: str) -> Any:
     return trainer.train()
 
 
-def _evaluate_file(trainer: Trainer | ProgressiveTrainer, path: Path) -> Summary | None:
+def _evaluate_file(trainer: StagedTrainer, path: Path) -> Summary | None:
     try:
         return _report(trainer.evaluate(trainer.read_checkpoint(path)))
     except (OSError, ValueError):
@@ -161,7 +170,7 @@ def _report(summary: Summary) -> Summary:
     return summary
 
 
-def _logs(trainer: Trainer | ProgressiveTrainer, last: Summary) -> dict[str, float]:
+def _logs(trainer: StagedTrainer, last: Summary) -> dict[str, float]:
     """The metrics of an evaluation under their published names."""
     logs = {published_name(name): value for name, value in last.metrics["eval"].items()}
     if trainer.best is not None:

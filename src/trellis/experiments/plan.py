@@ -17,10 +17,10 @@ from trellis.experiments.preflight import Preflight, n_batches, warm_start_probl
 from trellis.experiments.reports import leaves_of
 from trellis.experiments.requirements import evaluates, mode_problems, trains
 from trellis.experiments.resources import n_bytes, size_text
-from trellis.loops import batch_size
+from trellis.loops import Outline, batch_size, describe_arrays, split_batch
 from trellis.optimizers import WHOLE_RUN, build_schedule
-from trellis.tasks import Task, TaskConfig
-from trellis.trainer import Side, describe_arrays, metric_name
+from trellis.tasks import BoundModel, Task, TaskConfig
+from trellis.trainer import computing_model, metric_name
 
 _LABEL_WIDTH = 11
 
@@ -36,23 +36,25 @@ class Plan:
 
 def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path) -> Plan:
     """Checks a run without running it: builds its trainer, evaluates one step abstractly, and writes nothing."""
-    found = list(mode_problems(params, mode=mode))
+    problems = list(mode_problems(params, mode=mode))
     try:
-        given = params
-        task, params = build_task(params, model_dir=model_dir)
+        original = params
+        # A task that is given no directory writes nothing.
+        task, params = build_task(params, model_dir=None)
         params = derive_lengths(params, task=task, trains=mode != "eval")
         trainer = build_trainer(params, mode=mode, model_dir=model_dir, task=task)
-        run = Preflight(params=params, mode=mode, trainer=trainer)
-        report = "".join(f"{line}\n" for line in _report(run, given=given))
+        outline = trainer.outline(trains=trains(mode), evaluates=evaluates(mode))
+        run = Preflight(params=params, mode=mode, trainer=trainer, outline=outline)
+        report = "".join(f"{line}\n" for line in _report(run, original=original))
     except TrellisError as error:
         # A wrong value, or a missing file, is told already, with its place.
-        is_told = bool(found) and isinstance(error, ArgumentError | DataError)
-        return Plan("", found if is_told else [*found, Problem(str(error), DEFAULT)])
-    found = list(mode_problems(params, mode=mode))
-    return Plan(report, [*found, *run.problems(), *warm_start_problems(run)])
+        is_known = bool(problems) and isinstance(error, ArgumentError | DataError)
+        return Plan("", problems if is_known else [*problems, Problem(str(error), DEFAULT)])
+    problems = list(mode_problems(params, mode=mode))
+    return Plan(report, [*problems, *run.problems(), *warm_start_problems(run)])
 
 
-def _report(run: Preflight, *, given: ExperimentConfig) -> Iterator[str]:
+def _report(run: Preflight, *, original: ExperimentConfig) -> Iterator[str]:
     sections = {
         "Model": _model(run),
         "Data": _data(run),
@@ -63,7 +65,7 @@ def _report(run: Preflight, *, given: ExperimentConfig) -> Iterator[str]:
         "Memory": _memory(run),
         "Disk": _disk(run) if trains(run.mode) else [],
         "Start": _start(run),
-        "Chosen": [*_filled_in(given.task, run.params.task), *_chosen(run)],
+        "Chosen": [*_filled_in(original.task, run.params.task), *_chosen(run)],
         "Writes": _writes(run),
         "No effect": [f"{idle.path} ({idle.origin}): {idle.reason}" for idle in without_effect(run.params)],
     }
@@ -73,8 +75,7 @@ def _report(run: Preflight, *, given: ExperimentConfig) -> Iterator[str]:
 
 
 def _model(run: Preflight) -> Iterator[str]:
-    held = run.outline.checkpoint
-    params, state = held.model_params, held.model_state
+    params, state = run.outline.checkpoint.model_params, run.outline.checkpoint.model_state
     kind = type(run.outline.model).__name__
     yield f"{kind}: {_count(params):,} parameters, {size_text(n_bytes(params))}"
     if run.outline.n_steps != run.params.trainer.train_steps and trains(run.mode):
@@ -86,18 +87,29 @@ def _model(run: Preflight) -> Iterator[str]:
         for name, tree in named
     )
     yield from (f"  beside them {name}: {_count(tree):,} values" for name, tree in state.items())
-    if run.outline.outputs is not None:
-        yield f"gives {describe_arrays(run.outline.outputs)}"
+    side = run.outline.train or run.outline.validation
+    if side is not None and type(run.trainer.task).train_step is Task.train_step:
+        yield f"gives {describe_arrays(_outputs(run, side))}"
+
+
+def _outputs(run: Preflight, side: Outline) -> PyTree:
+    """The shapes of what the model makes of a batch."""
+    model = computing_model(run.outline.model, runtime=run.params.runtime)
+
+    def outputs(params: PyTree, model_state: PyTree) -> PyTree:
+        return BoundModel(model, params=params, model_state=model_state)(split_batch(side.batch)[0])
+
+    return jax.eval_shape(outputs, run.outline.checkpoint.model_params, run.outline.checkpoint.model_state)
 
 
 def _data(run: Preflight) -> Iterator[str]:
     for name, side in (("training", run.outline.train), ("validation", run.outline.validation)):
         if side is None:
             continue
-        size, held = batch_size(side.batch), n_batches(side)
+        size, n_known = batch_size(side.batch), n_batches(side)
         counted = _n_examples(side)
         of = f"; {counted:,} examples, {counted / size:,.1f} batches an epoch" if counted else ""
-        ends = "" if held is None else f"; {held:,} batches"
+        ends = "" if n_known is None else f"; {n_known:,} batches"
         yield f"{name}: batches of {size}, {describe_arrays(side.batch)}{of}{ends}"
 
 
@@ -171,13 +183,13 @@ def _disk(run: Preflight) -> Iterator[str]:
 
 
 def _start(run: Preflight) -> Iterator[str]:
-    given = run.params.task.init_checkpoint
+    init_checkpoint = run.params.task.init_checkpoint
     if run.resumes_from is not None:
         word = "resumes from" if trains(run.mode) else "evaluates"
-        yield f"{word} {run.resumes_from}{', not from task.init_checkpoint' if given else ''}"
+        yield f"{word} {run.resumes_from}{', not from task.init_checkpoint' if init_checkpoint else ''}"
     elif trains(run.mode):
         task = type(run.trainer.task)
-        source = given or ("" if task.initialize is Task.initialize else f"{task.__name__}.initialize")
+        source = init_checkpoint or ("" if task.initialize is Task.initialize else f"{task.__name__}.initialize")
         yield f"step 0, with parameters from {source}" if source else "step 0, with new parameters"
 
 
@@ -188,9 +200,9 @@ def _chosen(run: Preflight) -> Iterator[str]:
     length = WHOLE_RUN.get(rate.type or "")
     if trains(run.mode) and length and getattr(rate.get(), length) is None:
         yield f"learning_rate.{rate.type}.{length} is null: {params.trainer.train_steps:,}, the whole run"
-    held = None if outline.validation is None else n_batches(outline.validation)
-    if held is not None and params.trainer.validation_steps == -1:
-        yield f"trainer.validation_steps is -1: {held:,}, all batches"
+    n_validation_batches = n_batches(outline.validation)
+    if n_validation_batches is not None and params.trainer.validation_steps == -1:
+        yield f"trainer.validation_steps is -1: {n_validation_batches:,}, all batches"
     for name in ("train_data", "validation_data"):
         if getattr(getattr(params.task, name), "seed", 0) is None:
             yield f"task.{name}.seed is null: {params.runtime.seed}, as runtime.seed"
@@ -198,9 +210,9 @@ def _chosen(run: Preflight) -> Iterator[str]:
         yield "runtime.mixed_precision_dtype is null: float32"
 
 
-def _filled_in(given: TaskConfig, filled: TaskConfig) -> Iterator[str]:
+def _filled_in(original: TaskConfig, filled: TaskConfig) -> Iterator[str]:
     """What the task has found out by itself."""
-    before = leaves_of(given)
+    before = leaves_of(original)
     for path, (value, origin) in leaves_of(filled).items():
         was, _ = before.get(path, (None, origin))
         if was != value:
@@ -219,7 +231,7 @@ def _writes(run: Preflight) -> Iterator[str]:
             yield f"{best}/, the best checkpoint file, and info.json with its metrics"
 
 
-def _n_examples(side: Side) -> int | None:
+def _n_examples(side: Outline) -> int | None:
     return side.data.n_examples if isinstance(side.data, CountedStream) else None
 
 

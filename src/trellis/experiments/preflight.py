@@ -15,13 +15,13 @@ from trellis.data import SizedStream, is_stream
 from trellis.errors import CheckpointFileError, TrellisError
 from trellis.experiments.corrections import problem_at
 from trellis.experiments.experiment import ExperimentConfig
-from trellis.experiments.requirements import evaluates, trains
+from trellis.experiments.requirements import trains
 from trellis.experiments.resources import Disk, Memory, device_memory, size_text
 from trellis.extensions import checkpoint_storage as storage, newest_file, regular_files
-from trellis.loops import batch_size
+from trellis.loops import Outline, batch_size
 from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task
-from trellis.trainer import Outline, ProgressiveTrainer, Side, Trainer, metric_name
+from trellis.trainer import StagedTrainer, StageOutline, metric_name
 
 BEST = "trainer.best_checkpoint_eval_metric"
 
@@ -32,13 +32,8 @@ class Preflight:
 
     params: ExperimentConfig
     mode: str
-    trainer: Trainer | ProgressiveTrainer
-    runs_post_eval: bool = False
-
-    @cached_property
-    def outline(self) -> Outline:
-        """Shapes in the place of arrays."""
-        return self.trainer.outline(trains=trains(self.mode), evaluates=evaluates(self.mode) or self.runs_post_eval)
+    trainer: StagedTrainer
+    outline: StageOutline
 
     @cached_property
     def resumes_from(self) -> Path | None:
@@ -75,15 +70,15 @@ def _split_problems(run: Preflight) -> Iterator[Problem]:
     if size % n_devices == 0:
         return
     path = "task.train_data.global_batch_size"
-    said = f"A batch of {size} examples cannot be split over {n_devices} devices."
+    message = f"A batch of {size} examples cannot be split over {n_devices} devices."
     one = "or take one device: --set=runtime.distribution_strategy=one_device"
     if run.params.task.train_data.global_batch_size != size:
-        yield Problem(said, DEFAULT, advice=f"Let task.train_data give batches of a multiple of {n_devices}, {one}.")
+        yield Problem(message, DEFAULT, advice=f"Let task.train_data give batches of a multiple of {n_devices}, {one}.")
         return
     unit = math.lcm(n_devices, run.params.trainer.n_microbatches)
     value = max(unit, size - size % unit)
     advice = f"Take a multiple, {one}. Write:"
-    yield problem_at(path, config=run.params, said=f"is {size}. {said}", advice=advice, value=value)
+    yield problem_at(path, config=run.params, said=f"is {size}. {message}", advice=advice, value=value)
 
 
 def _length_problems(run: Preflight) -> Iterator[Problem]:
@@ -187,7 +182,7 @@ def _disk_problems(run: Preflight) -> Iterator[Problem]:
         yield Problem(said, DEFAULT, advice=advice)
 
 
-def n_batches(side: Side | None) -> int | None:
+def n_batches(side: Outline | None) -> int | None:
     """How many batches a side has, where that is known."""
     data = None if side is None else side.data
     return data.n_batches if is_stream(data) and isinstance(data, SizedStream) else None

@@ -10,7 +10,7 @@ import jax
 from trellis.aliases import PyTree
 from trellis.optimizers import AverageState
 from trellis.runtime import describe_size
-from trellis.trainer import Outline, TrainerConfig
+from trellis.trainer import StageOutline, TrainerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,19 +25,19 @@ class Memory:
     batch: int
 
     @classmethod
-    def of(cls, outline: Outline) -> "Memory":
+    def of(cls, outline: StageOutline) -> "Memory":
         """What the arrays of a run take up; a run that only evaluates has no gradients and no optimizer."""
-        held = outline.checkpoint
-        nodes = jax.tree.leaves(held.optimizer_state, is_leaf=lambda node: isinstance(node, AverageState))
+        checkpoint = outline.checkpoint
+        nodes = jax.tree.leaves(checkpoint.optimizer_state, is_leaf=lambda node: isinstance(node, AverageState))
         averages = _on_each([node.average for node in nodes if isinstance(node, AverageState)])
         trains = outline.train is not None
         side = outline.train or outline.validation
         return cls(
-            parameters=_on_each(held.model_params),
-            gradients=_on_each(held.model_params) if trains else 0,
-            optimizer_state=_on_each(held.optimizer_state) - averages if trains else 0,
+            parameters=_on_each(checkpoint.model_params),
+            gradients=_on_each(checkpoint.model_params) if trains else 0,
+            optimizer_state=_on_each(checkpoint.optimizer_state) - averages if trains else 0,
             averages=averages,
-            model_state=_on_each(held.model_state),
+            model_state=_on_each(checkpoint.model_state),
             batch=0 if side is None else -(-n_bytes(side.batch) // outline.placement.n_parts),
         )
 
@@ -58,21 +58,21 @@ class Disk:
     free: int
 
     @classmethod
-    def of(cls, outline: Outline, *, config: TrainerConfig, model_dir: Path, n_existing: int) -> "Disk":
+    def of(cls, outline: StageOutline, *, config: TrainerConfig, model_dir: Path, n_existing: int) -> "Disk":
         """What a training will take up.
 
         Args:
             n_existing: How many checkpoint files are there already.
         """
-        held = outline.checkpoint
+        checkpoint = outline.checkpoint
         n_due = -(-config.train_steps // config.checkpoint_interval)
         keeps_best = bool(config.best_checkpoint_export_subdir and config.best_checkpoint_eval_metric)
         n_files = min(config.max_to_keep, n_due) + 1 + 2 * keeps_best
-        there = next(path for path in (model_dir.absolute(), *model_dir.absolute().parents) if path.exists())
+        existing = next(path for path in (model_dir.absolute(), *model_dir.absolute().parents) if path.exists())
         return cls(
-            file=n_bytes([held.model_params, held.model_state, held.optimizer_state]),
+            file=n_bytes([checkpoint.model_params, checkpoint.model_state, checkpoint.optimizer_state]),
             n_files=max(1, n_files - n_existing),
-            free=shutil.disk_usage(there).free,
+            free=shutil.disk_usage(existing).free,
         )
 
     @property
@@ -101,5 +101,5 @@ def _on_each(shapes: PyTree) -> int:
 
 def device_memory() -> int | None:
     """The bytes of a device's memory, where its platform tells them."""
-    told: dict[str, int] = jax.local_devices()[0].memory_stats() or {}
-    return told.get("bytes_limit")
+    statistics: dict[str, int] = jax.local_devices()[0].memory_stats() or {}
+    return statistics.get("bytes_limit")

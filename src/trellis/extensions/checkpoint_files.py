@@ -1,5 +1,6 @@
 """Checkpoints on disk: written in the background, committed whole, read back checked."""
 
+import dataclasses
 import os
 import shutil
 import time
@@ -188,7 +189,8 @@ class FileReader(CheckpointSource):
         started = time.perf_counter()
         found = self._find(initializer.session)
         if found is None:
-            return initializer
+            start = max(self._after, 0)
+            return initializer if start == initializer.step else dataclasses.replace(initializer, step=start)
         path, manifest = found
         checkpoint = _restored(path, manifest, initializer)
         if initializer.session is not None:

@@ -7,6 +7,7 @@ from trellis.doors import door
 if TYPE_CHECKING:
     from trellis.loops.train_loop import TrainLoop as TrainLoop
     from trellis.loops.eval_loop import EvalLoop as EvalLoop
+    from trellis.loops.outline import Outline as Outline, describe_arrays as describe_arrays
     from trellis.loops.step import (
         TrainTask as TrainTask,
         TrainStep as TrainStep,
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
         run_model as run_model,
         update_state as update_state,
     )
-    from trellis.loops.initial_state import state_maker as state_maker
-    from trellis.loops.feed import Replay as Replay, build_feed as build_feed
+    from trellis.loops.initial_state import (
+        InitialState as InitialState,
+        overlaid as overlaid,
+        traceable as traceable,
+        is_traceable as is_traceable,
+    )
+    from trellis.loops.feed import build_feed as build_feed
     from trellis.loops.state import (
         Checkpoint as Checkpoint,
         CheckpointSource as CheckpointSource,
@@ -44,5 +50,6 @@ if TYPE_CHECKING:
         Session as Session,
         finish_saves as finish_saves,
     )
-
-__getattr__, __dir__, __all__ = door(__name__)
+else:
+    # Hidden from type checkers, which would take any name for one that this package may have.
+    __getattr__, __dir__, __all__ = door(__name__)

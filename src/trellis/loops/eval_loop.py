@@ -2,14 +2,15 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from typing import Any
 
 import jax
 
 from trellis.aliases import Array, Batch, Key, PyTree
 from trellis.loops.feed import Replay
+from trellis.loops.fused_steps import count_flops
 from trellis.loops.metrics import compute, merge, zeros
+from trellis.loops.outline import Outline, tracing
 from trellis.loops.state import Checkpoint, Summary
 from trellis.loops.step import EvalTask, build_validation_step
 from trellis.runtime import Placement, StepKeys, fetch, jit_on, shardings_of
@@ -45,40 +46,103 @@ class EvalLoop:
     ) -> None:
         self.n_steps = n_steps
         self._group = group
+        self._task = task
         self._batches = Replay(task.data, n_batches=n_steps, place="EvalTask.data")
-        self._placement = placement = Placement.of(devices)
+        self._placement = Placement.of(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
         step = build_validation_step(task, rng_names=(collections or {}).get("apply", ()))
-        self._step = jax.jit(step, inline=True)  # so that it is traced once, for all evaluations
-        self._host_metrics = task.host_metrics
-        # Totals are the same everywhere, also where devices are not all of this process.
-        self._measure = jit_on(placement.devices, self._measured, out_shardings=(placement.replicated, None))
+        # Compiled as a part of what calls it, so that it is traced once, whatever calls it.
+        self._step = jax.jit(step, inline=True)
+        self._measure = jit_on(
+            self._placement.devices,
+            self._add_batch,
+            static_argnames="shardings",
+            # Totals are the same everywhere, also where devices are not all of this process.
+            out_shardings=(self._placement.replicated, None),
+        )
+
+    def peek(self) -> Batch:
+        """The first batch."""
+        return self._batches.peek()
+
+    def outline(self, checkpoint: Checkpoint) -> Outline:
+        """What the evaluation of a checkpoint computes, by abstract evaluation.
+
+        Args:
+            checkpoint: One with shapes in the place of arrays will do.
+        """
+        batch = self._batches.peek()
+        variables = (checkpoint.model_params, checkpoint.model_state)
+        # Where it will be when the step is compiled: else that would take a trace of its own.
+        placed = self._placement.put_any_batch(batch)
+        keys = StepKeys(self._root, 0)
+        with tracing("a validation step", batch):
+            jaxpr, (metrics, _) = jax.make_jaxpr(self._step, return_shape=True)(*variables, placed, keys)
+        return Outline(
+            checkpoint=checkpoint,
+            data=self._task.data,
+            batch=batch,
+            metrics=tuple(metrics),
+            flops=count_flops(jaxpr.jaxpr),
+        )
 
     def __call__(self, checkpoint: Checkpoint) -> Summary:
         """The checkpoint with the metrics of its model."""
-        held = self._placement.put_params((checkpoint.model_params, checkpoint.model_state))
-        self._shardings = shardings_of(held)
-        totals = state = None
-        in_flight: deque[Any] = deque()
+        variables = self._placement.put_params((checkpoint.model_params, checkpoint.model_state))
+        shardings = _Shardings(variables) if self._placement.shares_params else None
+        totals: Any = None
+        logs: Any = None
+        in_flight: deque[tuple[PyTree, PyTree]] = deque()
         for index, batch in enumerate(self._batches):
-            given = (held, self._placement.put_any_batch(batch), self._root, index)
-            if totals is None:  # from zeros on, so that the first batch needs no program of its own
-                totals = self._placement.put_state(zeros(jax.eval_shape(self._measured, None, *given)[0]))
-            in_flight.append(self._measure(totals, *given))
-            totals = in_flight[-1][0]
+            arguments = (variables, self._placement.put_any_batch(batch), self._root, index)
+            if totals is None:
+                # From zeros on, so that the first batch needs no program of its own.
+                totals = self._placement.put_state(zeros(self._metric_shapes(*arguments)))
+            totals, outputs = self._measure(totals, *arguments, shardings=shardings)
+            in_flight.append((totals, outputs))
             if len(in_flight) > _CALLS_IN_FLIGHT:
-                state = self._aggregate(state, in_flight.popleft())
-        state = reduce(self._aggregate, in_flight, state)
+                logs = self._aggregate(logs, *in_flight.popleft())
+        for measured in in_flight:
+            logs = self._aggregate(logs, *measured)
         values = compute(totals or {})
-        if self._host_metrics is not None and state is not None:
-            values |= self._host_metrics.reduce_aggregated_logs(state, global_step=checkpoint.step)
+        if self._task.host_metrics is not None and logs is not None:
+            values |= self._task.host_metrics.reduce_aggregated_logs(logs, global_step=checkpoint.step)
         return Summary.from_checkpoint(checkpoint).with_metrics(**{self._group: values})
 
-    def _aggregate(self, state: Any, measured: tuple[PyTree, PyTree]) -> Any:
-        jax.block_until_ready(measured)
-        return self._host_metrics and self._host_metrics.aggregate_logs(state, fetch(measured[1]))
+    def _add_batch(
+        self,
+        totals: PyTree,
+        variables: PyTree,
+        batch: Batch,
+        root: Key,
+        index: Array,
+        *,
+        shardings: "_Shardings | None",
+    ) -> tuple[PyTree, PyTree]:
+        """One batch as it is compiled: the totals with what it measures, and the arrays for the host."""
+        if shardings is not None:
+            variables = self._placement.gather(variables, shardings=shardings.tree)
+        metrics, outputs = self._step(*variables, batch, StepKeys(root, index))
+        return merge(totals, metrics), outputs
 
-    def _measured(self, totals: Any, held: PyTree, batch: Batch, root: Key, index: Array) -> Any:
-        params, model_state = self._placement.gather(held, shardings=self._shardings)
-        seen, outputs = self._step(params, model_state, batch, StepKeys(root, index))
-        return (dict(seen) if totals is None else merge(totals, seen)), outputs
+    def _metric_shapes(self, variables: PyTree, batch: Batch, root: Key, index: int) -> PyTree:
+        return jax.eval_shape(self._step, *variables, batch, StepKeys(root, index))[0]
+
+    def _aggregate(self, logs: Any, totals: PyTree, outputs: PyTree) -> Any:
+        jax.block_until_ready((totals, outputs))
+        return self._task.host_metrics and self._task.host_metrics.aggregate_logs(logs, fetch(outputs))
+
+
+class _Shardings:
+    """How the variables of a checkpoint are shared out: the program of an evaluation is compiled for one such way."""
+
+    def __init__(self, variables: PyTree) -> None:
+        self.tree = shardings_of(variables)
+        leaves, structure = jax.tree.flatten(self.tree)
+        self._identity = (tuple(leaves), structure)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Shardings) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)

@@ -62,12 +62,15 @@ class _StreamFeed(Feed):
     def __init__(self, stream: Stream, place: str) -> None:
         self._stream = stream
         self._stacking = stream if isinstance(stream, StackingStream) else None  # asked once: it takes its time
+        self._first: Batch = None
         self._check = ShapeCheck(place)
         self._ahead: tuple[tuple[int, int], tuple[int, Batch]] | None = None
         self.n_batches = stream.n_batches if isinstance(stream, SizedStream) else None
 
     def peek(self) -> Batch:
-        return self._stream.batch(0)
+        if self._first is None:
+            self._first = self._stream.batch(0)
+        return self._first
 
     def take(self, step: int, n: int) -> tuple[int, Batch]:
         ahead, self._ahead = self._ahead, None
@@ -85,16 +88,22 @@ class _StreamFeed(Feed):
         if n < 1:
             return 0, None
         if n == 1:
-            batch = self._stream.batch(step)
+            batch = self._batch(step)
             self._check(batch, step)
             return 1, batch
         # A short last batch is left to the check below, which names it.
         if self._stacking is not None and (self.n_batches is None or step + n < self.n_batches):
             return n, self._stacking.stacked_batches(step, n)
-        batches = [self._stream.batch(step + i) for i in range(n)]
+        batches = [self._batch(step + i) for i in range(n)]
         for i, batch in enumerate(batches):
             self._check(batch, step + i)
         return n, stacked(batches)
+
+    def _batch(self, step: int) -> Batch:
+        """The batch of a step; the one that was looked at already is not made again."""
+        if step == 0 and self._first is not None:
+            return self._first
+        return self._stream.batch(step)
 
     def position(self) -> JSON:
         return None
@@ -176,44 +185,58 @@ class Replay:
         self._place = place
         self._stream = data if is_stream(data) else None
         self._data = data
-        self._kept: list[Batch] | None = None
+        self._first: Batch = None
+        self._kept: list[Batch] = []
+        """The batches of a plain iterator so far, which cannot be read again."""
         self._start = data.get_state() if isinstance(data, StatefulIterator) else None
         if self._stream is None and not isinstance(data, StatefulIterator | Iterable):
             raise ArgumentError(
                 f"{place} is a {type(data).__name__}: neither a stream (an object with `batch(step)`) nor iterable."
             )
-        held = data.n_batches if self._stream and isinstance(data, SizedStream) else None
+        n_known = data.n_batches if self._stream and isinstance(data, SizedStream) else None
         is_endless = self._stream is not None or isinstance(data, Iterator | StatefulIterator)
-        if n_batches is None and held is None and is_endless:
+        if n_batches is None and n_known is None and is_endless:
             raise ArgumentError(f"{place} has no known end. Say how many batches to take: EvalLoop(n_steps=…).")
-        if n_batches is not None and held is not None and held < n_batches:
-            raise self._too_few(held, n_batches)
-        self._n_batches = held if n_batches is None else n_batches
+        if n_batches is not None and n_known is not None and n_known < n_batches:
+            raise self._too_few(n_known, n_batches)
+        self._n_batches = n_known if n_batches is None else n_batches
+
+    def peek(self) -> Batch:
+        """The first batch."""
+        if self._first is None:
+            self._first = next(self._all(n_batches=1), None)
+            if self._first is None:
+                raise self._too_few(0, self._n_batches or 1)
+        return self._first
 
     def __iter__(self) -> Iterator[Batch]:
-        n_seen = 0
-        for batch in islice(self._all(), self._n_batches):
-            n_seen += 1
+        n_batches = 0
+        for batch in islice(self._all(self._n_batches), self._n_batches):
+            n_batches += 1
             yield batch
-        if n_seen < (self._n_batches or 1):
-            raise self._too_few(n_seen, self._n_batches or 1)
+        if n_batches < (self._n_batches or 1):
+            raise self._too_few(n_batches, self._n_batches or 1)
 
-    def _all(self) -> Iterator[Batch]:
+    def _all(self, n_batches: int | None) -> Iterator[Batch]:
+        """The batches from the first on, of which `n_batches` will be read."""
         if self._stream is not None:
-            return map(self._stream.batch, range(self._n_batches or 0))
+            return map(self._stream_batch, range(n_batches or 0))
         if isinstance(self._data, StatefulIterator):
             self._data.set_state(self._start)
             return iter(self._data.__next__, None)
         if not isinstance(self._data, Iterator):
             return iter(self._data)
-        if self._kept is None:
-            self._kept = list(islice(self._data, self._n_batches))
-            if len(self._kept) < (self._n_batches or 1):
-                raise self._too_few(len(self._kept), self._n_batches or 1)
+        # All at once: if there are too few, that is known before the first is evaluated.
+        self._kept += islice(self._data, (n_batches or 0) - len(self._kept))
+        if len(self._kept) < (n_batches or 1):
+            raise self._too_few(len(self._kept), self._n_batches or 1)
         return iter(self._kept)
 
-    def _too_few(self, n_held: int, n_wanted: int) -> DataError:
+    def _stream_batch(self, step: int) -> Batch:
+        return self._first if step == 0 and self._first is not None else self._data.batch(step)
+
+    def _too_few(self, n_known: int, n_wanted: int) -> DataError:
         return DataError(
-            f"{self._place} holds {n_held} batches, but {n_wanted} are to be evaluated. "
+            f"{self._place} holds {n_known} batches, but {n_wanted} are to be evaluated. "
             f"Lower n_steps, or leave it out to take all of a data set."
         )

@@ -93,7 +93,8 @@ class FusedSteps:
             raise ArgumentError(f"n_fused_steps is {most_steps}, but a call runs at least one step.")
         self._step = step
         self._placement = placement
-        self._asked, self.lengths = most_steps, (most_steps or 1, most_steps or 1)
+        self._most_steps = most_steps
+        self.lengths = (most_steps or 1, most_steps or 1)
         """The least steps that are worth a call, and the most that one takes."""
         self._programs: dict[int, Callable[..., Any]] = {}
         self._in_flight: deque[Any] = deque()
@@ -129,14 +130,18 @@ class FusedSteps:
     @property
     def is_single_by_wish(self) -> bool:
         """Whether steps run one by one because that was asked for, and not because they are large."""
-        return self._asked == 1
+        return self._most_steps == 1
 
-    def choose_lengths(self, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> None:
-        """Chooses, unless it was given, how many steps go into one call: a function of the step and its shapes."""
-        if self._asked is not None:
+    def choose_lengths(self, *, flops: float, batch: Batch) -> None:
+        """Chooses, unless it was given, how many steps go into one call: a function of what a step costs.
+
+        Args:
+            flops: Of one step.
+            batch: Of one step.
+        """
+        if self._most_steps is not None:
             return
         n_bytes = sum(np.size(leaf) * np.asarray(leaf).dtype.itemsize for leaf in jax.tree.leaves(batch))
-        flops = count_flops(jax.make_jaxpr(self._step)(state, totals, batch, constant).jaxpr)
         platform = self._placement.devices[0].platform
         by_flops = _FLOPS_PER_CALL.get(platform, _FLOPS_PER_CALL_ON_ACCELERATORS) / max(flops, 1.0)
         fits = min(by_flops, _BATCH_BYTES_PER_CALL / max(n_bytes, 1), _MOST_STEPS_PER_CALL)
@@ -144,7 +149,9 @@ class FusedSteps:
 
     def _compile(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> Callable[..., Any]:
         started = time.perf_counter()
-        shardings, everywhere, devices = shardings_of(state), self._placement.replicated, self._placement.devices
+        shardings = shardings_of(state)
+        everywhere = self._placement.replicated
+        devices = self._placement.devices
         if n == 0:
             program = jit_on(devices, self._bare, donate_argnums=0, out_shardings=(shardings, everywhere))
         else:

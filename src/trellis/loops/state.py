@@ -48,7 +48,7 @@ class Lease:
 _LEASED = frozenset({"model_params", "model_state", "optimizer_state", "grads", "totals"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Checkpoint:
     """The training state at a step, in memory.
 
@@ -107,7 +107,7 @@ class Checkpoint:
         return type(self)(**values | arrays | {"lease": None})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Summary(Checkpoint):
     """A checkpoint with metrics: `{group: {name: value}}`, groups `train` and `eval`."""
 

@@ -3,22 +3,25 @@
 import dataclasses
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 from flax.core import DenyList
+from flax.core.scope import in_filter
 
 from trellis.aliases import Batch, Init, Key, PyTree
 from trellis.errors import ArgumentError, Preempted, StreamEndedError
 from trellis.loops.batch import batch_size, check_divisible, split_batch
 from trellis.loops.feed import build_feed
-from trellis.loops.fused_steps import FusedSteps, StepPlan
-from trellis.loops.initial_state import mutable_names, state_maker
+from trellis.loops.fused_steps import FusedSteps, StepPlan, count_flops
+from trellis.loops.initial_state import InitialState
 from trellis.loops.metrics import FirstStep, Metric, as_metric, merge, pack, zeros
+from trellis.loops.outline import Outline, tracing
 from trellis.loops.session import Attachable, Session
 from trellis.loops.state import Checkpoint, CheckpointSource, Lease, TrainState
-from trellis.loops.step import TrainTask, build_train_step
+from trellis.loops.step import TrainStep, TrainTask, build_train_step
 from trellis.runtime import Placement, StepKeys, describe_weights
 
 _DIVERGED = "first step whose loss is not a number"
@@ -30,6 +33,9 @@ class TrainLoop:
 
     Steps are counted from the start of the training, over all runs: `n_steps`, `loop(n_steps=N)` and `loop.run(N)` name
     the step to stop at. Between two yields the steps run fused, in few compiled calls.
+
+    To make a loop costs nothing: it is traced when its `outline()` is asked for, and its arrays are made, or read from
+    a checkpoint file, for its first step.
 
     Example:
         loop = TrainLoop(init=model.init, task=task, rnkey=jax.random.key(0), n_steps=1000, n_steps_per_checkpoint=100)
@@ -49,9 +55,6 @@ class TrainLoop:
         grads: Whether checkpoints hold the gradients of their last step, for the memory of one more set of parameters.
     """
 
-    _totals: PyTree
-    _is_diverged: bool
-
     def __init__(
         self,
         *,
@@ -68,46 +71,35 @@ class TrainLoop:
         n_fused_steps: int | None = None,
         grads: bool = True,
     ) -> None:
-        started, self._placement = time.perf_counter(), Placement.of(devices)
+        self._task = task
+        self._placement = Placement.of(devices)
+        self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
+        self._rng_names = {"init": ["params"], "apply": [], **(collections or {})}
+        self._mutable_collections = mutable_collections
+        self._input_sample = input_sample
+        self._keeps_grads = grads
+        self._source = init if isinstance(init, CheckpointSource) else None
+        self._initial_state = InitialState(
+            init.target if isinstance(init, CheckpointSource) else init,
+            optimizer=task.optimizer,
+            placement=self._placement,
+            initialize=task.initialize,
+        )
+        self._feed = build_feed(task.data, place="TrainTask.data")
+        self._fused_steps = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps)
         self.session = Session(stdout=stdout, is_shared=self._placement.spans_processes)
         self.n_steps_per_checkpoint = n_steps_per_checkpoint
-        self._feed = build_feed(task.data, place="TrainTask.data")
         self.n_steps = self._feed.n_batches if n_steps is None else n_steps
-        self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
-        self._keep_grads, self._has_ended, self._lease, self._next_look = grads, False, Lease(), 0.0
-
-        sample = self._feed.peek()
-        check_divisible(sample, self._placement.n_parts)
-        rng_names = {"init": ["params"], "apply": [], **(collections or {})}
-        inputs, _ = split_batch(sample if input_sample is None else (input_sample, ()))
-        rngs = StepKeys(self._root, 0).rngs(rng_names["init"], prefix="init/")
-        target = init.target if isinstance(init, CheckpointSource) else init
-        make = state_maker(target, optimizer=task.optimizer, keep_names=True)
-        shapes = self._placement.shapes(make, rngs, *inputs)
-        mutable = mutable_names(shapes.model_state, mutable_collections)
-        around = self._placement.gathering({"params": shapes.params, **shapes.model_state})
-        step = build_train_step(task, rng_names=rng_names["apply"], mutable=mutable, around=around)
-        self._train_step = jax.jit(step, inline=True)  # so that it is traced once, whatever it is part of
-        self._fused = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps)
-        totals = jax.eval_shape(self._seen_in_step, shapes, sample, self._root)[1]
-        packed, self._packing = pack(zeros(totals))
-        self._no_totals = self._placement.put_state(packed)
-        wanted = Checkpoint.of(shapes, step=0, totals=totals, session=self.session)
-        found = init(wanted) if isinstance(init, CheckpointSource) else wanted
-        self._start_anew(found.step)
-        if found is wanted:
-            self._state = self._placement.build_state(make, rngs, *inputs, like=shapes)
-        else:
-            self._resume(found, shapes)
-        self._fused.choose_lengths(self._state, self._no_totals, sample, self._root)
-        seconds = time.perf_counter() - started
-        text = f"Total model initialization time is {seconds:.2f} seconds.\n{describe_weights(shapes.params)}\n"
-        self.session.emit("initialized", step=self.step, text=text, seconds=seconds)
+        self._running: _Running | None = None
+        self._shapes: TrainState | None = None
+        self._outline: Outline | None = None
 
     @property
     def step(self) -> int:
-        """How many steps are completed."""
-        return self._step
+        """How many steps are completed. To tell, a loop that may go on from a checkpoint file reads it."""
+        if self._running is None and self._source is None:
+            return 0
+        return self._start().step
 
     @property
     def n_steps(self) -> int | None:
@@ -127,6 +119,10 @@ class TrainLoop:
     def n_steps_per_checkpoint(self, periods: int | Sequence[int]) -> None:
         self._plan = StepPlan.of(periods)
 
+    def attach(self, extension: Attachable) -> None:
+        """Lets an extension take part from the first step on, instead of from the first checkpoint that it sees."""
+        extension.attach(self.session)
+
     def __iter__(self) -> Iterator[Checkpoint]:
         return self.run()
 
@@ -144,133 +140,223 @@ class TrainLoop:
 
     def next_step(self) -> Checkpoint:
         """Trains one step."""
-        return self._advance(self.step + 1, self.n_steps)
+        running = self._start()
+        return self._advance(running, running.step + 1, self.n_steps)
 
     def next_checkpoint(self) -> Checkpoint:
         """Trains up to the step at which the next checkpoint is due."""
-        ahead = [step for step in (self._plan.due_after(self.step), self.n_steps) if step and step > self.step]
-        return self._advance(min(ahead), self.n_steps)
-
-    def attach(self, extension: Attachable) -> None:
-        """Lets an extension take part from the first step on, instead of from the first checkpoint that it sees."""
-        extension.attach(self.session)
+        running = self._start()
+        targets = [self._plan.due_after(running.step), self.n_steps or 0]
+        return self._advance(running, min(step for step in targets if step > running.step), self.n_steps)
 
     def _run(self, target: int) -> Generator[Checkpoint, None, None]:
-        if self.step >= target:
-            said = f"Stop training, already reached the total training steps {target}."
-            return self.session.emit("finished", step=self.step, text=said)
-        with self.session.running(lambda: self.step):
-            while self.step < target:
-                yield self._advance(min(self._plan.due_after(self.step), target), target)
+        running = self._start()
+        if running.step >= target:
+            message = f"Stop training, already reached the total training steps {target}."
+            self.session.emit("finished", step=running.step, text=message)
+            return
+        with self.session.running(lambda: running.step):
+            while running.step < target:
+                yield self._advance(running, min(self._plan.due_after(running.step), target), target)
 
-    def _advance(self, target: int, n_steps: int | None) -> Checkpoint:
+    def outline(self) -> Outline:
+        """What the loop holds and computes, by abstract evaluation: nothing is run, and nothing large is made."""
+        if self._outline is not None:
+            return self._outline
+        batch = self._first_batch()
+        shapes = self.state_shapes()
+        mutable = [name for name in shapes.model_state if in_filter(self._mutable_collections, name)]
+        train_step = build_train_step(
+            self._task,
+            rng_names=self._rng_names["apply"],
+            mutable=mutable,
+            around=self._placement.gathering({"params": shapes.params, **shapes.model_state}),
+        )
+        # Compiled as a part of what calls it, so that it is traced once, whatever calls it.
+        self._train_step: TrainStep = jax.jit(train_step, inline=True)
+        # Where it will be when the step is compiled: else that would take a trace of its own.
+        placed = self._placement.put_any_batch(batch)
+        with tracing("a training step", batch):
+            _, metrics, _ = jax.eval_shape(self._measured_step, shapes, placed, self._root)
+        self._no_totals, self._packing = pack(zeros(metrics))
+        jaxpr = jax.make_jaxpr(self._fusable_step)(shapes, self._no_totals, placed, self._root)
+        self._outline = Outline(
+            checkpoint=Checkpoint.of(shapes, step=0),
+            data=self._task.data,
+            batch=batch,
+            metrics=tuple(name for name in metrics if name != _DIVERGED),
+            flops=count_flops(jaxpr.jaxpr),
+        )
+        return self._outline
+
+    def state_shapes(self) -> TrainState:
+        """The shapes of the state, each with the sharding that it has on the devices."""
+        if self._shapes is None:
+            batch = self._first_batch()
+            with tracing("the model's init", batch):
+                self._shapes = self._initial_state.shapes(self._init_rngs(step=0), *self._sample_inputs(batch))
+        return self._shapes
+
+    def start(self) -> Checkpoint:
+        """Makes the arrays for the first step, or reads them from a file, if that is not done yet; returns them."""
+        running = self._start()
+        return Checkpoint.of(running.state, step=running.step, session=self.session, lease=running.lease)
+
+    def _start(self) -> "_Running":
+        """Makes the state for the first step: that of the checkpoint to go on from, or a new one."""
+        if self._running is not None:
+            return self._running
+        started = time.perf_counter()
+        outline = self.outline()
+        check_divisible(outline.batch, self._placement.n_parts)
+        self._no_totals = self._placement.put_state(self._no_totals)
+        shapes = self._packing.unpack(self._no_totals)
+        initializer = dataclasses.replace(outline.checkpoint, totals=shapes, session=self.session)
+        checkpoint = initializer if self._source is None else self._source(initializer)
+        is_new = checkpoint.model_params is initializer.model_params
+        self._running = self._new_state(checkpoint.step) if is_new else self._resume(checkpoint)
+        self._fused_steps.choose_lengths(flops=outline.flops, batch=outline.batch)
+        seconds = time.perf_counter() - started
+        weights = describe_weights(outline.checkpoint.model_params)
+        text = f"Total model initialization time is {seconds:.2f} seconds.\n{weights}\n"
+        self.session.emit("initialized", step=self._running.step, text=text, seconds=seconds)
+        return self._running
+
+    def _new_state(self, step: int) -> "_Running":
+        inputs = self._sample_inputs(self.outline().batch)
+        state = self._initial_state.build(self._init_rngs(step=step), *inputs, shapes=self.state_shapes(), step=step)
+        return _Running(state, step, totals=self._no_totals)
+
+    def _resume(self, checkpoint: Checkpoint) -> "_Running":
+        started = time.perf_counter()
+        state = TrainState(
+            jnp.int32(checkpoint.step), checkpoint.model_params, checkpoint.model_state, checkpoint.optimizer_state
+        )
+        state = self._placement.put_state(state, like=self.state_shapes())
+        running = _Running(state, checkpoint.step, totals=self._no_totals)
+        if checkpoint.totals is not None:
+            running.totals = self._placement.put_state(pack(checkpoint.totals)[0])
+            running.n_completed_steps = checkpoint.n_completed_steps
+            running.elapsed_time = checkpoint.elapsed_time
+        n_skipped = self._feed.seek(checkpoint.step, checkpoint.position)
+        if n_skipped:
+            seconds = time.perf_counter() - started
+            text = f"{n_skipped} batches of the iterator were read and skipped in {seconds:.2f} seconds."
+            self.session.emit("skipped", step=running.step, text=text, n_batches=n_skipped, seconds=seconds)
+        return running
+
+    def _advance(self, running: "_Running", target: int, n_steps: int | None) -> Checkpoint:
         """Trains up to step `target`, or to the end of the data, and makes a checkpoint there."""
-        self._lease.is_over, self._lease = True, Lease()
-        started, compiled = time.perf_counter(), self._fused.compile_time
-        while self.step < target and not self._has_ended:
-            self.session.progress(self.step, n_steps)
+        running.lease.is_over = True
+        running.lease = Lease()
+        started = time.perf_counter()
+        compile_time = self._fused_steps.compile_time
+        while running.step < target and not running.has_ended:
+            self.session.progress(running.step, n_steps)
             self.session.advance()
             if self.session.wants_to_stop:
-                self._leave(started)
-            self._train(self._plan.n_steps_in_call(self.step, self._fused.lengths, target), target)
-        fetch = self._packing.start_compute(self._totals)
-        if n_steps and self.step < n_steps:
-            self._feed.prefetch(self.step, self._plan.n_steps_in_call(self.step, self._fused.lengths, n_steps))
+                self._leave(running, started)
+            self._train(running, self._n_steps_in_call(running.step, target), target)
+        fetch = self._packing.start_compute(running.totals)
+        if n_steps and running.step < n_steps:
+            self._feed.prefetch(running.step, self._n_steps_in_call(running.step, n_steps))
         values = fetch()
-        self._fused.wait()
-        self.session.progress(self.step, n_steps)
-        if self._n_completed_steps == 0:
+        self._fused_steps.wait()
+        self.session.progress(running.step, n_steps)
+        if running.n_completed_steps == 0:
             wanted = n_steps or target
             raise StreamEndedError(
-                f"TrainTask.data ended after {self.step} steps: {wanted - self.step} of {wanted} are missing. "
-                f"The work so far is in the last checkpoint. Repeat the data, or train with n_steps={self.step}."
+                f"TrainTask.data ended after {running.step} steps: {wanted - running.step} of {wanted} are missing. "
+                f"The work so far is in the last checkpoint. Repeat the data, or train with n_steps={running.step}."
             )
-        self._look(int(values.pop(_DIVERGED)))
+        self._look(running, int(values.pop(_DIVERGED)))
         checkpoint = Checkpoint.of(
-            self._state,
-            step=self.step,
-            grads=self._grads,
+            running.state,
+            step=running.step,
+            grads=running.grads,
             loss=values.pop("loss"),
             train_metrics=values,
-            n_completed_steps=self._n_completed_steps,
-            elapsed_time=self._elapsed_time + time.perf_counter() - started,
-            compile_time=self._fused.compile_time - compiled,
-            is_last=self._has_ended or self.step == n_steps,
+            n_completed_steps=running.n_completed_steps,
+            elapsed_time=running.elapsed_time + time.perf_counter() - started,
+            compile_time=self._fused_steps.compile_time - compile_time,
+            is_last=running.has_ended or running.step == n_steps,
             position=self._feed.position(),
             session=self.session,
-            lease=self._lease,
+            lease=running.lease,
         )
-        self._start_anew(self.step)
+        running.start_anew(self._no_totals)
         return checkpoint
 
-    def _train(self, n: int, target: int) -> None:
+    def _train(self, running: "_Running", n: int, target: int) -> None:
         """Starts `n` steps as one call, or as many as the data still has."""
-        n_taken, batch = self._feed.take(self.step, n)
-        self._has_ended = n_taken < n
+        n_taken, batch = self._feed.take(running.step, n)
+        running.has_ended = n_taken < n
         if n_taken:
-            given = (self._state, self._totals, batch, self._root)
-            self._step += n_taken
-            if self._fused.is_single_by_wish and self.step < target:
-                (self._state, self._totals), self._grads = self._fused.run_bare(*given), None
+            running.step += n_taken
+            running.n_completed_steps += n_taken
+            arguments = (running.state, running.totals, batch, self._root)
+            if self._fused_steps.is_single_by_wish and running.step < target:
+                running.state, running.totals = self._fused_steps.run_bare(*arguments)
+                running.grads = None
             else:
-                self._state, self._totals, self._grads = self._fused(n_taken, *given)
-            self._n_completed_steps += n_taken
-        if time.perf_counter() > self._next_look:
-            self._look(int(self._packing.unpack(self._totals)[_DIVERGED].compute()))
+                running.state, running.totals, running.grads = self._fused_steps(n_taken, *arguments)
+        if time.perf_counter() > running.next_look:
+            totals = self._packing.unpack(running.totals)
+            self._look(running, int(totals[_DIVERGED].compute()))
 
-    def _look(self, diverged_step: int) -> None:
+    def _fusable_step(self, state: TrainState, totals: PyTree, batch: Batch, root: Key) -> tuple[Any, Any, Any]:
+        """One step as it is compiled: the new state, the totals with what it has measured, and its gradients."""
+        state, metrics, grads = self._measured_step(state, batch, root)
+        return state, pack(merge(self._packing.unpack(totals), metrics))[0], grads
+
+    def _measured_step(
+        self, state: TrainState, batch: Batch, root: Key
+    ) -> tuple[TrainState, dict[str, Metric], PyTree]:
+        state, output = self._train_step(state, batch, StepKeys(root, state.step))
+        loss = as_metric(output.loss, batch_size(batch), "The loss")
+        diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0.0, state.step + 1.0))
+        metrics: dict[str, Metric] = {"loss": loss, **output.metrics, _DIVERGED: diverged}
+        state = dataclasses.replace(state, step=state.step + 1)
+        return state, metrics, output.grads if self._keeps_grads else None
+
+    def _look(self, running: "_Running", diverged_step: int) -> None:
         """Tells, once for each checkpoint, of a loss that is not a number."""
-        self._next_look = time.perf_counter() + _SECONDS_BETWEEN_LOOKS
-        if diverged_step and not self._is_diverged:
-            self._is_diverged = True
+        running.next_look = time.perf_counter() + _SECONDS_BETWEEN_LOOKS
+        if diverged_step and not running.is_diverged:
+            running.is_diverged = True
             self.session.emit("diverged", step=diverged_step, text=f"Step {diverged_step:6d}: the loss is not finite.")
 
-    def _leave(self, started: float) -> NoReturn:
+    def _leave(self, running: "_Running", started: float) -> NoReturn:
         """Saves and exits, as SIGTERM asks; what was summed up since the last checkpoint is saved too."""
-        self._fused.wait()
+        self._fused_steps.wait()
         checkpoint = Checkpoint.of(
-            self._state,
-            step=self.step,
-            n_completed_steps=self._n_completed_steps,
-            elapsed_time=self._elapsed_time + time.perf_counter() - started,
-            totals=self._packing.unpack(self._totals) if self._n_completed_steps else None,
+            running.state,
+            step=running.step,
+            n_completed_steps=running.n_completed_steps,
+            elapsed_time=running.elapsed_time + time.perf_counter() - started,
+            totals=self._packing.unpack(running.totals) if running.n_completed_steps else None,
             position=self._feed.position(),
             session=self.session,
         )
         n_savers = self.session.preempt(checkpoint)
-        saved = f"saved step {self.step}" if n_savers else "no checkpoint writer is attached, nothing was saved"
+        saved = f"saved step {running.step}" if n_savers else "no checkpoint writer is attached, nothing was saved"
         text = f"Stopped by SIGTERM: {saved}. The same command continues the run. Exit code 143."
-        self.session.emit("preempted", step=self.step, text=text)
+        self.session.emit("preempted", step=running.step, text=text)
         raise Preempted
 
-    def _start_anew(self, step: int) -> None:
-        self._step, self._n_completed_steps, self._elapsed_time = step, 0, 0.0
-        self._is_diverged, self._totals = False, self._no_totals
+    def _n_steps_in_call(self, step: int, end: int) -> int:
+        return self._plan.n_steps_in_call(step, self._fused_steps.lengths, end)
 
-    def _resume(self, found: Checkpoint, shapes: TrainState) -> None:
-        started = time.perf_counter()
-        if found.totals is not None:
-            self._n_completed_steps, self._elapsed_time = found.n_completed_steps, found.elapsed_time
-            self._totals = self._placement.put_state(pack(found.totals)[0])
-        state = TrainState(jnp.int32(found.step), found.model_params, found.model_state, found.optimizer_state)
-        self._state = self._placement.put_state(state, like=shapes)
-        n_skipped = self._feed.seek(found.step, found.position)
-        if n_skipped:
-            seconds = time.perf_counter() - started
-            text = f"{n_skipped} batches of the iterator were read and skipped in {seconds:.2f} seconds."
-            self.session.emit("skipped", step=self.step, text=text, n_batches=n_skipped, seconds=seconds)
+    def _init_rngs(self, *, step: int) -> dict[str, Key]:
+        return StepKeys(self._root, step).rngs(self._rng_names["init"], prefix="init/")
 
-    def _seen_in_step(self, state: TrainState, batch: Batch, root: Key) -> tuple[TrainState, dict[str, Metric], PyTree]:
-        state, output = self._train_step(state, batch, StepKeys(root, state.step))
-        loss = as_metric(output.loss, batch_size(batch), "The loss")
-        diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0.0, state.step + 1.0))
-        seen: dict[str, Metric] = {"loss": loss, **output.metrics, _DIVERGED: diverged}
-        state = dataclasses.replace(state, step=state.step + 1)
-        return state, seen, output.grads if self._keep_grads else None
+    def _first_batch(self) -> Batch:
+        batch = self._feed.peek()
+        batch_size(batch)  # an error, if its arrays do not go together
+        return batch
 
-    def _fusable_step(self, state: TrainState, totals: PyTree, batch: Batch, root: Key) -> tuple[Any, Any, Any]:
-        state, seen, grads = self._seen_in_step(state, batch, root)
-        return state, pack(merge(self._packing.unpack(totals), seen))[0], grads
+    def _sample_inputs(self, batch: Batch) -> tuple[Any, ...]:
+        return split_batch(batch if self._input_sample is None else (self._input_sample, ()))[0]
 
     def _check_target(self, n_steps: int) -> int:
         if n_steps < 1:
@@ -281,3 +367,31 @@ class TrainLoop:
                 f"n_steps={self._feed.n_batches}, or let the stream repeat."
             )
         return n_steps
+
+
+@dataclass
+class _Running:
+    """A training under way: its state, and what has happened since the last checkpoint."""
+
+    state: TrainState
+    step: int
+    """How many steps were started, which the loop waits for before it tells of them."""
+    totals: PyTree
+    """The sums of the loss and the metrics since the last checkpoint, packed."""
+    n_completed_steps: int = 0
+    elapsed_time: float = 0.0
+    is_diverged: bool = False
+    """Whether it was told that the loss is not a number."""
+    grads: PyTree = None
+    has_ended: bool = False
+    """Whether the data has no batch left."""
+    next_look: float = 0.0
+    """When to look for a loss that is not a number."""
+    lease: Lease = dataclasses.field(default_factory=Lease)
+
+    def start_anew(self, no_totals: PyTree) -> None:
+        """Forgets what was counted for the checkpoint that was just made."""
+        self.totals = no_totals
+        self.n_completed_steps = 0
+        self.elapsed_time = 0.0
+        self.is_diverged = False

@@ -60,5 +60,6 @@ if TYPE_CHECKING:
         keep_unless as keep_unless,
         LossScaleState as LossScaleState,
     )
-
-__getattr__, __dir__, __all__ = door(__name__)
+else:
+    # Hidden from type checkers, which would take any name for one that this package may have.
+    __getattr__, __dir__, __all__ = door(__name__)

@@ -35,5 +35,6 @@ if TYPE_CHECKING:
         run_by_parts as run_by_parts,
     )
     from trellis.runtime import random as random
-
-__getattr__, __dir__, __all__ = door(__name__)
+else:
+    # Hidden from type checkers, which would take any name for one that this package may have.
+    __getattr__, __dir__, __all__ = door(__name__)

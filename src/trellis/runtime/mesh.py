@@ -78,7 +78,7 @@ class Placement:
         """The shapes of the state that a function makes, each with the sharding that it is to have.
 
         Args:
-            make: May return Flax's boxes with the names of axes, as `state_maker` does if it is told to.
+            make: May return Flax's boxes, which hold the names of an array's axes.
         """
         made = jax.eval_shape(make, *given)
         plain = nn.meta.unbox(made)
@@ -107,20 +107,16 @@ class Placement:
 
         return jax.tree_util.tree_map_with_path(choose, shapes)
 
-    def build_state(self, make: jax.stages.Wrapped, *given: Any, like: PyTree) -> PyTree:
-        """The state that a function makes, each array made where it is to be.
+    def build(self, make: jax.stages.Wrapped, *arguments: Any, like: PyTree) -> PyTree:
+        """The arrays that a function makes, which is called only once.
 
         Args:
-            make: As `state_maker` returns it.
-            like: Its `shapes`.
+            like: Their `shapes`.
         """
         if self.shares_states:
             # Compiled as one, so that no device ever holds more than its share.
-            state = jax.jit(lambda *given: nn.meta.unbox(make(*given)), out_shardings=shardings_of(like))(*given)
-        else:
-            state = nn.meta.unbox(run_by_parts(make, *given))
-        # A function may return arrays that it was not the one to make.
-        return self.put_state(state, like=like)
+            return jax.jit(make, out_shardings=shardings_of(like))(*arguments)
+        return run_by_parts(make, *arguments)
 
     def put_state(self, tree: PyTree, *, like: PyTree | None = None) -> PyTree:
         """Copies a tree to the devices; the result shares no memory with what was given.

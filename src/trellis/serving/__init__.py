@@ -18,5 +18,6 @@ if TYPE_CHECKING:
         LoadedSignature as LoadedSignature,
     )
     from trellis.serving.manifest import find_served_model as find_served_model
-
-__getattr__, __dir__, __all__ = door(__name__)
+else:
+    # Hidden from type checkers, which would take any name for one that this package may have.
+    __getattr__, __dir__, __all__ = door(__name__)

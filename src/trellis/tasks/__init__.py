@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     )
     from trellis.tasks.export import export_task as export_task
     from trellis.tasks.bound_model import BoundModel as BoundModel, lasting_init as lasting_init
-    from trellis.tasks.warm_start import (
-        is_traceable as is_traceable,
-        read_warm_start as read_warm_start,
-        traceable as traceable,
-    )
-
-__getattr__, __dir__, __all__ = door(__name__)
+    from trellis.tasks.warm_start import read_warm_start as read_warm_start
+    from trellis.loops import traceable as traceable
+else:
+    # Hidden from type checkers, which would take any name for one that this package may have.
+    __getattr__, __dir__, __all__ = door(__name__)

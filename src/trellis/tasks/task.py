@@ -18,6 +18,7 @@ from trellis.loops import (
     as_metric,
     batch_sides,
     batch_size,
+    traceable,
     update_state,
 )
 from trellis.optimizers import OptimizationConfig, build_optimizer, scale_loss
@@ -26,7 +27,7 @@ from trellis.tasks.bound_model import BoundModel
 from trellis.tasks.configs import DifferentialPrivacyConfig, InputContext
 from trellis.tasks.gradient_noise import add_gradient_noise
 from trellis.tasks.models import InferenceStep, Model
-from trellis.tasks.warm_start import read_warm_start, traceable
+from trellis.tasks.warm_start import read_warm_start
 
 
 class Task(ABC):

@@ -1,8 +1,8 @@
 """Step 0 with parameters from elsewhere."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,19 +13,6 @@ from trellis.errors import CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage as storage, newest_file
 from trellis.tasks.bound_model import BoundModel
 from trellis.tasks.models import ModelWithItems
-
-_Initialize = TypeVar("_Initialize", bound=Callable[..., Variables])
-
-
-def traceable(initialize: _Initialize) -> _Initialize:
-    """Marks a `Task.initialize` that neither looks at values nor keeps them: what it replaces need not be made then."""
-    vars(initialize)["is_traceable"] = True
-    return initialize
-
-
-def is_traceable(initialize: Callable[..., Variables]) -> bool:
-    """Whether it is marked; one that calls a marked one is not."""
-    return getattr(initialize, "is_traceable", False)
 
 
 def read_warm_start(init_checkpoint: str, *, model: BoundModel) -> Variables:

@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
-    from trellis.trainer.trainer import Trainer as Trainer
+    from trellis.trainer.trainer import (
+        Trainer as Trainer,
+        StagedTrainer as StagedTrainer,
+        build_placement as build_placement,
+    )
+    from trellis.trainer.stage import Stage as Stage, StageOutline as StageOutline, computing_model as computing_model
     from trellis.trainer.progressive_trainer import ProgressiveTrainer as ProgressiveTrainer
     from trellis.trainer.progressive_policy import (
         ProgressivePolicy as ProgressivePolicy,
@@ -17,9 +22,7 @@ if TYPE_CHECKING:
         ProgressiveConfig as ProgressiveConfig,
         ProgressiveTrainerConfig as ProgressiveTrainerConfig,
     )
-    from trellis.trainer.placement import build_placement as build_placement
-    from trellis.trainer.computation import computing_model as computing_model
-    from trellis.trainer.outline import Outline as Outline, Side as Side, describe_arrays as describe_arrays
     from trellis.trainer.default_extensions import metric_name as metric_name, published_name as published_name
-
-__getattr__, __dir__, __all__ = door(__name__)
+else:
+    # Hidden from type checkers, which would take any name for one that this package may have.
+    __getattr__, __dir__, __all__ = door(__name__)

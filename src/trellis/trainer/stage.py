@@ -1,117 +1,218 @@
-"""The stretch of a training that a Trainer runs: its model, its data, where it starts."""
+"""A stretch of a training: a task's two sides as the two loops that run it."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
-from trellis.aliases import Batch, Variables
-from trellis.data import is_stream
-from trellis.errors import ModelError
-from trellis.extensions import CheckpointFileReader
-from trellis.loops import Checkpoint, CheckpointSource, Replay, TrainState
-from trellis.runtime import Placement, RuntimeConfig, run_by_parts, shardings_of
-from trellis.tasks import BoundModel, InputContext, Model, Task, is_traceable
+from trellis.aliases import Batch, PyTree, Variables
+from trellis.extensions import CheckpointFileReader, SkippedData, restore_file
+from trellis.loops import (
+    Checkpoint,
+    EvalLoop,
+    EvalTask,
+    InitialState,
+    Metric,
+    Outline,
+    StepOutput,
+    TrainLoop,
+    TrainState,
+    TrainTask,
+    is_traceable,
+    overlaid,
+    split_batch,
+    traceable,
+)
+from trellis.runtime import Placement, Precision, RuntimeConfig, StepKeys
+from trellis.tasks import BoundModel, InputContext, Model, Task, WrappedModel, lasting_init
+from trellis.trainer.configs import TrainerConfig
+from trellis.trainer.default_extensions import on_averages
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class Stage:
-    """What a stretch of a training runs on. A training that is not progressive is one stage."""
+    """What a stretch of a training runs on, and its loops. A training that is not progressive is one stage."""
 
+    task: Task
     model: Model
-    build_train_data: Callable[[], Any]
-    build_validation_data: Callable[[], Any]
     initialize: Callable[[BoundModel], Variables]
     """From the model with its own variables to the variables before the first step."""
+    build_train_data: Callable[[], Any]
+    build_validation_data: Callable[[], Any]
+    config: TrainerConfig
+    """Its `train_steps` is where the stage ends."""
+    runtime: RuntimeConfig
+    placement: Placement
+    model_dir: Path
     start_step: int = 0
     """How many steps were completed before. Checkpoint files of this step and earlier ones are not of this stage."""
     periods: tuple[int, ...] = ()
-    """Yields a checkpoint at multiples of these too."""
+    """The training loop yields a checkpoint at multiples of these."""
 
+    def __post_init__(self) -> None:
+        self.optimizer = self.task.create_optimizer(
+            self.config.optimizer_config,
+            runtime_config=self.runtime,
+            dp_config=getattr(self.task.task_config, "differential_privacy_config", None),
+            n_steps=self.config.train_steps - self.start_step or None,
+        )
+        self.skipped_data = SkippedData(self.model_dir)
+        self._root = self.placement.put_state(jax.random.key(self.runtime.seed))
+        self._reader = CheckpointFileReader(
+            dir=self.model_dir, target=lasting_init(self.model), after=self.start_step or -1
+        )
+        self._train_loop: TrainLoop | None = None
+        # Compiled as a part of what calls it, so that it is traced once for all loops of the stage.
+        self._train_step = jax.jit(self._train, inline=True)
 
-class Start(CheckpointSource):
-    """The newest checkpoint file of the run; if there is none, what the stage starts from."""
+    @property
+    def train_loop(self) -> TrainLoop:
+        """The training side, from the newest checkpoint file of the stage if there is one."""
+        if self._train_loop is None:
+            self._train_loop = TrainLoop(
+                init=self._reader,
+                task=TrainTask(
+                    data=self.skipped_data.applied_to(self.train_data),
+                    optimizer=self.optimizer,
+                    train_step=self._train_step,
+                    initialize=self._initialize(),
+                ),
+                rnkey=self._root,
+                n_steps=self.config.train_steps,
+                n_steps_per_checkpoint=self.periods,
+                devices=self.placement,
+                grads=self.config.keep_gradients,
+            )
+        return self._train_loop
 
-    def __init__(self, reader: CheckpointFileReader, *, initialize: Callable[[], Checkpoint]) -> None:
-        self.target = reader.target
-        self._reader = reader
-        self._initialize = initialize
-
-    def __call__(self, initializer: Checkpoint) -> Checkpoint:
-        """The checkpoint to start from."""
-        found = self._reader(initializer)
-        return self._initialize() if found is initializer else found
-
-
-def first_state(
-    stage: Stage, make: jax.stages.Wrapped, *given: Any, optimizer: Any, like: TrainState, placement: Placement
-) -> TrainState:
-    """The state before the first step: the model's own variables after `stage.initialize`, and a new optimizer's.
-
-    Args:
-        make: Makes the model's own, of what is given, as `state_maker` returns it.
-        like: Its shapes.
-    """
-
-    def own(*given: Any) -> Variables:
-        state: TrainState = nn.meta.unbox(run_by_parts(make, *given))
-        return {"params": state.params, **state.model_state}
-
-    def initialized(variables: Variables) -> Variables:
-        bound = BoundModel(stage.model, params={}).with_variables(variables)
-        return overlaid(variables, stage.initialize(bound), place="Task.initialize")
-
-    shapes = {"params": like.params, **like.model_state}
-    if is_traceable(stage.initialize) and not placement.shares_states:
-        # What is replaced is then never made.
-        variables = placement.build_state(jax.jit(lambda *given: initialized(own(*given))), *given, like=shapes)
-    else:
-        made = placement.build_state(jax.jit(own), *given, like=shapes)
-        variables = placement.put_state(initialized(made), like=shapes)
-    params = variables.pop("params")
-    # As one program, which makes each array where it is to be.
-    init = jax.jit(optimizer.init, out_shardings=shardings_of(like.optimizer_state))
-    return TrainState(jnp.int32(0), params, variables, init(params))
-
-
-def overlaid(own: Variables, given: Variables, *, place: str) -> Variables:
-    """A model's own variables, with those that are given in their place."""
-    leaves = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(dict(given))}
-    wanted = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(dict(own))}
-    wrong = [
-        f"  {name}: {_described(leaf)} given, {_described(wanted[name]) if name in wanted else '—'} in the model"
-        for name, leaf in leaves.items()
-        if name not in wanted or jnp.shape(leaf) != jnp.shape(wanted[name])
-    ]
-    if wrong:
-        listed = "\n".join(wrong)
-        raise ModelError(
-            f"{place} returned variables that its model does not have:\n{listed}\n"
-            f"Return arrays as the model has them; what is left out keeps the values that the model starts with."
+    @cached_property
+    def eval_loop(self) -> EvalLoop:
+        """The validation side."""
+        n_steps = self.config.validation_steps
+        return EvalLoop(
+            task=EvalTask(data=self.build_validation_data(), validation_step=self._validate, host_metrics=self.task),
+            rnkey=self._root,
+            n_steps=None if n_steps == -1 else n_steps,
+            devices=self.placement,
         )
 
-    def pick(path: Any, leaf: Any) -> Any:
-        given = leaves.get(_name(path), leaf)
-        return given if jnp.result_type(given) == leaf.dtype else jnp.asarray(given, leaf.dtype)
+    @cached_property
+    def train_data(self) -> Any:
+        """The training data."""
+        return self.build_train_data()
 
-    variables: Variables = jax.tree_util.tree_map_with_path(pick, dict(own))
-    return variables
+    def go_back(self, *, to: int, n_batches: int) -> None:
+        """Trains again from the newest checkpoint file, without the batches of the steps that came after it."""
+        self.skipped_data.add(step=to, n_batches=n_batches)
+        self._train_loop = None
+
+    def find_step(self) -> int:
+        """The step that the stage goes on from."""
+        step = self._reader.find_step()
+        return self.start_step if step is None else step
+
+    def outline(self, *, trains: bool, evaluates: bool) -> "StageOutline":
+        """What the stage holds and computes, by abstract evaluation; a side that a run does without is left out."""
+        train = self.train_loop.outline() if trains else None
+        checkpoint = self._checkpoint_shapes()
+        return StageOutline(
+            model=self.model,
+            checkpoint=checkpoint,
+            train=train,
+            validation=self.eval_loop.outline(checkpoint) if evaluates else None,
+            n_steps=self.config.train_steps,
+            placement=self.placement,
+        )
+
+    def read_checkpoint(self, path: Path | None = None) -> Checkpoint:
+        """The checkpoint of a file, by default of the newest in `model_dir` that is whole."""
+        shapes = self._checkpoint_shapes()
+        return self._reader(shapes) if path is None else restore_file(path, template=shapes)
+
+    def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
+        """The model with the parameters of a checkpoint, or with their averages if there are some."""
+        checkpoint = on_averages(checkpoint)
+        return BoundModel(self._computing_model(), params=checkpoint.model_params, model_state=checkpoint.model_state)
+
+    def sample_inputs(self) -> tuple[Any, ...]:
+        """The inputs of a first batch, of the validation data if the stage is not trained."""
+        # A run that only evaluates has no need of training data, nor perhaps any.
+        batch = self.eval_loop.peek() if self._train_loop is None else self._train_loop.outline().batch
+        return split_batch(batch)[0]
+
+    def _checkpoint_shapes(self) -> Checkpoint:
+        if self._train_loop is not None:
+            return self._train_loop.outline().checkpoint
+        rngs = StepKeys(self._root, self.start_step).rngs(["params"], prefix="init/")
+        initial_state = InitialState(self._reader.target, optimizer=self.optimizer, placement=self.placement)
+        return Checkpoint.of(initial_state.shapes(rngs, *self.sample_inputs()), step=0)
+
+    def _initialize(self) -> Callable[[Variables], Variables]:
+        def initialize(variables: Variables) -> Variables:
+            bound = BoundModel(self.model, params={}).with_variables(variables)
+            return overlaid(variables, self.initialize(bound), place="Task.initialize")
+
+        return traceable(initialize) if is_traceable(self.initialize) else initialize
+
+    def _train(self, state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
+        # A task's own step need not know of parts if there are none.
+        parts = {"n_microbatches": self.config.n_microbatches} if self.config.n_microbatches != 1 else {}
+        return self.task.train_step(
+            batch,
+            state=state,
+            model=self._computing_model(gathers=True),
+            optimizer=self.optimizer,
+            metrics=self.task.build_metrics(training=True),
+            keys=keys,
+            **parts,
+        )
+
+    def _validate(
+        self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys
+    ) -> tuple[dict[str, Metric], dict[str, Any]]:
+        model = BoundModel(self._computing_model(), params=params, model_state=model_state)
+        logs = self.task.validation_step(batch, model, self.task.build_metrics(training=False))
+        metrics = {name: value for name, value in logs.items() if isinstance(value, Metric)}
+        return metrics, {name: value for name, value in logs.items() if name not in metrics}
+
+    def _computing_model(self, *, gathers: bool = False) -> Model:
+        """The model in the run's precision.
+
+        Args:
+            gathers: Whether its parameters are gathered where they are shared out over devices.
+        """
+        model = computing_model(self.model, runtime=self.runtime)
+        if not gathers or not self.placement.shares_params:
+            return model
+        shapes = self.train_loop.state_shapes()
+        gather = self.placement.gathering({"params": shapes.params, **shapes.model_state})
+        # In this order what is gathered is already small.
+        lower = model.around if isinstance(model, WrappedModel) else None
+        return WrappedModel(self.model, gather if lower is None else lambda apply: lower(gather(apply)))
 
 
-def whole_stage(task: Task, *, runtime: RuntimeConfig) -> Stage:
-    """The one stage of a training from the first step to the last."""
-    config = task.task_config
-    return Stage(
-        model=task.build_model(),
-        build_train_data=lambda: build_task_inputs(task, params=config.train_data, runtime=runtime),
-        build_validation_data=lambda: build_task_inputs(task, params=config.validation_data, runtime=runtime),
-        initialize=task.initialize,
-    )
+@dataclass(frozen=True, kw_only=True)
+class StageOutline:
+    """A stage before its first step; a side that a run does without is None."""
+
+    model: Model
+    checkpoint: Checkpoint
+    """What a checkpoint file will hold."""
+    train: Outline | None
+    validation: Outline | None
+    n_steps: int
+    """The step at which the stage ends."""
+    placement: Placement
+
+
+def computing_model(model: Model, *, runtime: RuntimeConfig) -> Model:
+    """The model in the precision that a run computes in."""
+    dtype = runtime.mixed_precision_dtype
+    return WrappedModel(model, Precision(dtype).applied_to) if dtype else model
 
 
 def build_task_inputs(task: Task, *, params: Any, runtime: RuntimeConfig) -> Any:
@@ -119,21 +220,3 @@ def build_task_inputs(task: Task, *, params: Any, runtime: RuntimeConfig) -> Any
     takes_context = "input_context" in inspect.signature(task.build_inputs).parameters
     context = {"input_context": InputContext(seed=runtime.seed)} if takes_context else {}
     return task.build_inputs(params, **context)
-
-
-def peeked(data: Any) -> tuple[Batch, Any]:
-    """The first batch, and data that still has it."""
-    if is_stream(data):
-        return data.batch(0), data
-    if isinstance(data, Iterator):
-        first = next(data)
-        return first, chain([first], data)
-    return next(iter(Replay(data, n_batches=1, place="Task.build_inputs"))), data
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def _described(leaf: Any) -> str:
-    return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"

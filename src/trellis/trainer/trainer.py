@@ -1,72 +1,42 @@
 """A task, run: its two sides become a training and an evaluation loop, its config a list of extensions."""
 
+import inspect
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from trellis.aliases import Batch, PyTree
+from trellis.aliases import Variables
+from trellis.config import raise_if_any
 from trellis.data import is_stream
-from trellis.errors import ArgumentError, DivergedError
-from trellis.extensions import (
-    BestCheckpointFileWriter,
-    CheckpointFileReader,
-    EarlyStopping,
-    SkippedData,
-    newest_file,
-    restore_file,
-    serial,
-)
-from trellis.loops import (
-    Checkpoint,
-    EvalLoop,
-    EvalTask,
-    Metric,
-    StepOutput,
-    Summary,
-    TrainLoop,
-    TrainState,
-    TrainTask,
-    finish_saves,
-    split_batch,
-    state_maker,
-)
+from trellis.errors import ArgumentError, DivergedError, Preempted
+from trellis.extensions import BestCheckpointFileWriter, CheckpointFileReader, EarlyStopping, newest_file, serial
+from trellis.loops import Checkpoint, Session, Summary, finish_saves
 from trellis.optimizers import build_schedule
-from trellis.runtime import RuntimeConfig, StepKeys, print_line
-from trellis.tasks import BoundModel, Task, lasting_init
-from trellis.trainer.computation import computing_model
+from trellis.runtime import ONE_DEVICE, Placement, RuntimeConfig, print_line, runtime_problems
+from trellis.tasks import BoundModel, Model, Task
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
     Evaluation,
     best_writer,
     default_extensions,
     early_stopping,
-    on_averages,
     validation_writers,
 )
-from trellis.trainer.outline import Outline, Tracer
-from trellis.trainer.placement import build_placement
-from trellis.trainer.requirements import check_task
-from trellis.trainer.stage import Stage, Start, first_state, peeked, whole_stage
+from trellis.trainer.stage import Stage, StageOutline, build_task_inputs
 
 
-class Trainer:
-    """Runs a task as a config says: `train()`, `evaluate()`.
+class StagedTrainer(ABC):
+    """Runs a task as a config says, in one stage or several: `train()`, `evaluate()`.
 
-    Example:
-        task = trellis.get_task(params.task, logging_dir=model_dir)
-        trainer = trellis.Trainer(task, config=params.trainer, runtime=params.runtime, model_dir=model_dir)
-        trainer.train()
-
-    Args:
-        evaluate: Whether `train` evaluates every `validation_interval` steps and at the last.
-        extensions: What else to do with every checkpoint of the training, metrics included.
-        save_summary: Whether to write metrics to files.
-        stage: What to run on if not on the task's own model and data from step 0.
+    A stage is trained up to an absolute step. Its last checkpoint is always saved, and the next stage starts from it:
+    in memory, or from its file if the run was interrupted there, to the same effect. A checkpoint file belongs to the
+    stage that ran its step.
     """
 
     def __init__(
@@ -79,32 +49,36 @@ class Trainer:
         evaluate: bool = True,
         extensions: Sequence[Callable[[Any], Any]] = (),
         save_summary: bool = True,
-        stage: Stage | None = None,
     ) -> None:
+        _check_task(task, config)
         self.task = task
         self.config = config
         self.runtime = runtime or RuntimeConfig()
         self.model_dir = Path(model_dir)
-        self._stage = stage or whole_stage(task, runtime=self.runtime)
-        self.model = self._stage.model
-        self._model = computing_model(self.model, runtime=self.runtime)
-        self.optimizer = task.create_optimizer(
-            config.optimizer_config,
-            runtime_config=self.runtime,
-            dp_config=getattr(task.task_config, "differential_privacy_config", None),
-            n_steps=self._n_steps or None,
-        )
-        self._evaluates, self._extensions, self._placement = evaluate, tuple(extensions), build_placement(self.runtime)
-        self._save_summary = save_summary and self._placement.is_writer
-        self._root = self._placement.put_state(jax.random.key(self.runtime.seed))
-        self._skipped = SkippedData(self.model_dir)
-        self._reader = CheckpointFileReader(
-            dir=self.model_dir, target=lasting_init(self.model), after=self._stage.start_step or -1
-        )
-        # So that the outline and what the loops make of a step trace it once.
-        self._validation_step = jax.jit(self._validate, inline=True)
-        self._make_state = state_maker(self._reader.target, optimizer=self.optimizer, keep_names=True)
-        check_task(task, config=config)
+        self.placement = build_placement(self.runtime)
+        self._evaluates = evaluate
+        self._extensions = tuple(extensions)
+        self._save_summary = save_summary and self.placement.is_writer
+        self._stage: tuple[int, Stage] | None = None
+        self._watch = Session()
+
+    @property
+    @abstractmethod
+    def last_steps(self) -> Sequence[int]:
+        """The step at which each stage ends."""
+
+    @abstractmethod
+    def build_stage(self, stage_id: int, old_model: BoundModel | None) -> Stage:
+        """A stage.
+
+        Args:
+            old_model: That of the stage before, as it was trained. None in the first stage, and for a stage whose
+                variables come from a checkpoint file.
+        """
+
+    def stage_extensions(self, stage_id: int) -> Sequence[Callable[[Any], Any]]:
+        """What is done with every checkpoint of a stage, beside what the config and the user ask for."""
+        return ()
 
     def train(self) -> Summary | None:
         """Trains up to `train_steps`, from the newest checkpoint file if there is one; returns the last summary.
@@ -112,196 +86,234 @@ class Trainer:
         None if there was nothing left to do. When the loss blows up, goes back to the last checkpoint file and past
         the data since, up to `recovery_max_trials` times; after that the error is raised.
         """
-        self.build_train_data()
-        while True:
-            try:
-                return self._train()
-            except DivergedError as error:
-                self._recover(error)
-
-    def build_train_data(self) -> Any:
-        """The training data; once it is built, its first batch is what the model is initialised with."""
-        return self._train_data
+        if len(self.last_steps) == 1:
+            return self._train_stage(0, self._get_stage(0))
+        # A wish to stop that comes between two stages, or while one is prepared, finds no loop that would hear it.
+        with self._watch.watching_for_sigterm():
+            return self._train_stages()
 
     def evaluate(self, checkpoint: Checkpoint | None = None) -> Summary:
-        """The metrics of a checkpoint, by default of the newest file, on the validation data."""
+        """The metrics of a checkpoint, by default of the newest file, on the validation data of its stage."""
         if checkpoint is None:
             checkpoint = self.read_checkpoint()
-        summary = self.evaluation(checkpoint)
+        summary = self._evaluation(self._stage_of(checkpoint.step))(checkpoint)
         # No loop moves on after it, which would commit what was written.
         finish_saves()
         return Summary.from_checkpoint(summary)
 
+    def initialize(self) -> Checkpoint:
+        """The checkpoint that the training goes on from: the newest file, or the model's after `Task.initialize`."""
+        return self._next_stage().train_loop.start()
+
+    def outline(self, *, trains: bool, evaluates: bool) -> StageOutline:
+        """What the stage that comes next holds and computes, by abstract evaluation."""
+        return self._next_stage().outline(trains=trains, evaluates=evaluates)
+
     def read_checkpoint(self, path: Path | None = None) -> Checkpoint:
         """The checkpoint of a file, by default of the newest in `model_dir` that is whole."""
         if path is not None:
-            return restore_file(path, template=self._template)
+            return self._stage_of(int(path.name.rpartition("_")[2])).read_checkpoint(path)
         if newest_file(self.model_dir) is None:
             raise ArgumentError(
                 f"There is no checkpoint file in model_dir `{self.model_dir}`, so there is nothing to evaluate. "
                 f"Train first (--mode=train), or give the model_dir of a run."
             )
-        return self._reader(self._template)
+        return self._next_stage().read_checkpoint()
 
     def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
-        held = on_averages(checkpoint)
-        return BoundModel(self._model, params=held.model_params, model_state=held.model_state)
+        return self._stage_of(checkpoint.step).bound_model(checkpoint)
 
     def inference_inputs(self, step: int = 0) -> Any:
-        """The inputs of a first batch, as `Task.inference_step` takes them; they do not depend on the step here."""
-        inputs = self._sample_inputs
+        """The inputs of a first batch, as `Task.inference_step` takes them in the stage of a step."""
+        inputs = self._stage_of(step).sample_inputs()
         return inputs[0] if len(inputs) == 1 else inputs
-
-    def initialize(self) -> Checkpoint:
-        """The first step: the model's own variables after `Task.initialize`."""
-        how = {"optimizer": self.optimizer, "like": self._shapes, "placement": self._placement}
-        state = first_state(self._stage, self._make_state, self._init_rngs, *self._sample_inputs, **how)
-        # An iterator of this stage is not read yet, however many steps there were before.
-        return Checkpoint.of(state, step=self._stage.start_step, position={"n_batches": 0})
-
-    def outline(self, *, trains: bool, evaluates: bool) -> Outline:
-        """What a run holds and computes, by abstract evaluation; a side that it does without is left out."""
-        train = self._peek("_train_data") if trains else None
-        validation = self._peek("_validation_data") if evaluates else None
-        tracer = Tracer(self._shapes, StepKeys(self._root, self._stage.start_step))
-        return Outline(
-            model=self.model,
-            checkpoint=self._template,
-            trace_outputs=partial(tracer.trace_model, self._model, train or validation, task=self.task),
-            train=tracer.trace_train_step(self._train_step, train),
-            validation=tracer.trace_validation_step(self._validation_step, validation),
-            n_steps=self.config.train_steps,
-            placement=self._placement,
-        )
 
     @cached_property
     def best(self) -> BestCheckpointFileWriter | None:
         """The writer of the best checkpoint file, if the config asks for one."""
         return best_writer(self.config, model_dir=self.model_dir)
 
-    @cached_property
-    def evaluation(self) -> Evaluation:
-        """The extension that evaluates a checkpoint."""
-        config, best, steps = self.config, self.best, self.config.validation_steps
-        task = EvalTask(data=self._validation_data, validation_step=self._validation_step, host_metrics=self.task)
-        loop = EvalLoop(task=task, rnkey=self._root, n_steps=None if steps == -1 else steps, devices=self._placement)
-        then = validation_writers(config, model_dir=self.model_dir, best=best, save_summary=self._save_summary)
-        return Evaluation(loop, best=best, then=then)
+    def _train_stages(self) -> Summary | None:
+        step = self._find_step()
+        summary: Summary | None = None
+        old_model: BoundModel | None = None
+        for stage_id in range(self._stage_id_of(step), len(self.last_steps)):
+            stage = self._get_stage(stage_id, old_model)
+            end = stage.config.train_steps
+            summary = None
+            if step < end:
+                print_line(f"Stage {stage_id + 1} of {len(self.last_steps)}: up to step {end}.")
+                summary = self._train_stage(stage_id, stage)
+                if summary is None or summary.step < end:
+                    return summary
+                step = end
+            if step >= self.config.train_steps:
+                return summary
+            if self._watch.is_stopping:
+                print_line(
+                    f"Stopped by SIGTERM between two stages: step {step} is saved. The same command continues the "
+                    f"run. Exit code 143."
+                )
+                raise Preempted
+            old_model = _on_the_host(stage.model, summary or stage.read_checkpoint())
+        return summary
 
-    def _train(self) -> Summary | None:
-        loop = self._build_train_loop()
+    def _train_stage(self, stage_id: int, stage: Stage) -> Summary | None:
+        while True:
+            try:
+                return self._run(stage_id, stage)
+            except DivergedError as error:
+                self._recover(stage, error)
+
+    def _run(self, stage_id: int, stage: Stage) -> Summary | None:
+        loop = stage.train_loop
         stopping = early_stopping(self.config, self.best) if self._evaluates else None
         is_evaluated = loop.step > 0 and loop.step % self.config.validation_interval == 0
         if stopping is not None and is_evaluated and stopping.is_over(loop.step):
             return None
-        process = serial(*self._build_extensions(stopping))
+        process = serial(*self._build_extensions(stage_id, stage, stopping))
         loop.attach(process)
-        last = None
+        summary = None
         with closing(loop.run()) as checkpoints:
             for checkpoint in checkpoints:
-                last = Summary.from_checkpoint(process(checkpoint))
-                if last.is_last and not checkpoint.is_last:
+                summary = Summary.from_checkpoint(process(checkpoint))
+                if summary.is_last and not checkpoint.is_last:
                     break
-        return last
+        return summary
 
-    def _build_train_loop(self) -> TrainLoop:
-        config = self.config
-        periods = [config.steps_per_loop, config.summary_interval, config.checkpoint_interval]
-        periods += [*self._stage.periods, *([config.validation_interval] if self._evaluates else [])]
-        return TrainLoop(
-            init=Start(self._reader, initialize=self.initialize),
-            input_sample=self._sample_inputs,
-            task=TrainTask(
-                data=self._skipped.applied_to(self._train_data),
-                optimizer=self.optimizer,
-                train_step=self._train_step,
-            ),
-            rnkey=self._root,
-            n_steps=config.train_steps,
-            n_steps_per_checkpoint=periods,
-            devices=self._placement,
-            grads=config.keep_gradients,
-        )
-
-    def _build_extensions(self, stopping: EarlyStopping | None) -> list[Callable[[Any], Any]]:
-        rate, start = self.config.optimizer_config, self._stage.start_step
-        schedule = build_schedule(rate, n_steps=self._n_steps) if rate.learning_rate.type is not None else None
+    def _build_extensions(
+        self, stage_id: int, stage: Stage, stopping: EarlyStopping | None
+    ) -> list[Callable[[Any], Any]]:
+        optimization = stage.config.optimizer_config
+        n_steps = stage.config.train_steps - stage.start_step
+        has_schedule = optimization.learning_rate.type is not None
+        schedule = build_schedule(optimization, n_steps=n_steps) if has_schedule else None
         return default_extensions(
             self.config,
             model_dir=self.model_dir,
-            evaluation=self.evaluation if self._evaluates else None,
+            evaluation=self._evaluation(stage) if self._evaluates else None,
             stopping=stopping,
             # An optimizer counts the steps of its own stage.
-            schedule=schedule and (lambda step: schedule(step - start)),
-            extensions=self._extensions,
+            schedule=schedule and (lambda step: schedule(step - stage.start_step)),
+            extensions=[*self.stage_extensions(stage_id), *self._extensions],
             save_summary=self._save_summary,
         )
 
-    def _recover(self, error: DivergedError) -> None:
-        n_trials, most = self._skipped.n_windows, self.config.recovery_max_trials
-        if n_trials >= most or not is_stream(self._train_data):
-            way = f"trainer.recovery_max_trials={most} allows {'no' if not most else 'no more'} recovery"
+    def _evaluation(self, stage: Stage) -> Evaluation:
+        then = validation_writers(
+            self.config, model_dir=self.model_dir, best=self.best, save_summary=self._save_summary
+        )
+        return Evaluation(stage.eval_loop, best=self.best, then=then)
+
+    def _recover(self, stage: Stage, error: DivergedError) -> None:
+        n_trials, most = stage.skipped_data.n_windows, self.config.recovery_max_trials
+        if n_trials >= most or not is_stream(stage.train_data):
+            reason = f"trainer.recovery_max_trials={most} allows {'no' if not most else 'no more'} recovery"
             if most > n_trials:
-                way = "recovery needs training data that is a stream (`batch(step)`)"
-            error.add_note(f"{way}. Lower the learning rate, clip gradients, or look at the data of those steps.")
+                reason = "recovery needs training data that is a stream (`batch(step)`)"
+            error.add_note(f"{reason}. Lower the learning rate, clip gradients, or look at the data of those steps.")
             raise error
-        found = self._reader.find_step()
-        step = self._stage.start_step if found is None else found
-        self._skipped.add(step=step, n_batches=error.step - step)
+        step = stage.find_step()
+        stage.go_back(to=step, n_batches=error.step - step)
         left_out = f"past the {error.step - step} batches since"
         print_line(f"{error} Recovery {n_trials + 1} of {most}: back to step {step}, {left_out}.")
 
-    @cached_property
-    def _train_step(self) -> Any:
-        model = computing_model(self.model, runtime=self.runtime, placement=self._placement, shapes=self._shapes)
-        # A task's own step need not know of parts if there are none.
-        parts = {"n_microbatches": self.config.n_microbatches} if self.config.n_microbatches != 1 else {}
+    def _next_stage(self) -> Stage:
+        return self._get_stage(0) if len(self.last_steps) == 1 else self._stage_of(self._find_step())
 
-        def step(state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
-            metrics = self.task.build_metrics(training=True)
-            options = {"model": model, "optimizer": self.optimizer, "metrics": metrics, "keys": keys, **parts}
-            return self.task.train_step(batch, state=state, **options)
+    def _stage_of(self, step: int) -> Stage:
+        return self._get_stage(self._stage_id_of(step))
 
-        return jax.jit(step, inline=True)
+    def _stage_id_of(self, step: int) -> int:
+        """The stage that a checkpoint of a step comes from: at a border that which ends there."""
+        return next((number for number, last in enumerate(self.last_steps) if step <= last), len(self.last_steps) - 1)
 
-    def _validate(
-        self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys
-    ) -> tuple[dict[str, Metric], dict[str, Any]]:
-        model = BoundModel(self._model, params=params, model_state=model_state)
-        logs = self.task.validation_step(batch, model, self.task.build_metrics(training=False))
-        metrics = {name: value for name, value in logs.items() if isinstance(value, Metric)}
-        return metrics, {name: value for name, value in logs.items() if name not in metrics}
+    def _get_stage(self, stage_id: int, old_model: BoundModel | None = None) -> Stage:
+        if self._stage is None or self._stage[0] != stage_id or old_model is not None:
+            self._stage = (stage_id, self.build_stage(stage_id, old_model))
+        return self._stage[1]
 
-    @cached_property
-    def _train_data(self) -> Any:
-        return self._stage.build_train_data()
+    def _find_step(self) -> int:
+        """The step of the newest whole checkpoint file, of whatever stage; 0 if there is none."""
+        return CheckpointFileReader(dir=self.model_dir, target=_no_init).find_step() or 0
 
-    @cached_property
-    def _validation_data(self) -> Any:
-        return self._stage.build_validation_data()
+    def _periods(self, config: TrainerConfig) -> tuple[int, ...]:
+        """How often something is done with a checkpoint."""
+        periods = (config.steps_per_loop, config.summary_interval, config.checkpoint_interval)
+        return (*periods, config.validation_interval) if self._evaluates else periods
 
-    @cached_property
-    def _sample_inputs(self) -> tuple[Any, ...]:
-        # A run that only evaluates has no need of training data, nor perhaps any.
-        return split_batch(self._peek("_train_data" if "_train_data" in vars(self) else "_validation_data")[0])[0]
 
-    def _peek(self, side: str) -> tuple[Batch, Any]:
-        batch, vars(self)[side] = peeked(getattr(self, side))
-        return batch, vars(self)[side]
+class Trainer(StagedTrainer):
+    """Runs a task as a config says: `train()`, `evaluate()`.
 
-    @cached_property
-    def _init_rngs(self) -> dict[str, Any]:
-        return StepKeys(self._root, self._stage.start_step).rngs(["params"], prefix="init/")
+    Example:
+        task = trellis.get_task(params.task, logging_dir=model_dir)
+        trainer = trellis.Trainer(task, config=params.trainer, runtime=params.runtime, model_dir=model_dir)
+        trainer.train()
 
-    @cached_property
-    def _shapes(self) -> Any:
-        return self._placement.shapes(self._make_state, self._init_rngs, *self._sample_inputs)
-
-    @cached_property
-    def _template(self) -> Checkpoint:
-        return Checkpoint.of(self._shapes, step=0)
+    Args:
+        evaluate: Whether `train` evaluates every `validation_interval` steps and at the last.
+        extensions: What else to do with every checkpoint of the training, metrics included.
+        save_summary: Whether to write metrics to files.
+    """
 
     @property
-    def _n_steps(self) -> int:
-        return self.config.train_steps - self._stage.start_step
+    def last_steps(self) -> Sequence[int]:
+        """One stage, up to the last step."""
+        return (self.config.train_steps,)
+
+    def build_stage(self, stage_id: int, old_model: BoundModel | None) -> Stage:
+        """The whole training."""
+        task, data = self.task, self.task.task_config
+        return Stage(
+            task=task,
+            model=task.build_model(),
+            initialize=task.initialize,
+            build_train_data=lambda: build_task_inputs(task, params=data.train_data, runtime=self.runtime),
+            build_validation_data=lambda: build_task_inputs(task, params=data.validation_data, runtime=self.runtime),
+            config=self.config,
+            runtime=self.runtime,
+            placement=self.placement,
+            model_dir=self.model_dir,
+            periods=self._periods(self.config),
+        )
+
+
+def build_placement(config: RuntimeConfig) -> Placement:
+    """The devices that a config asks for, arranged as its mesh says.
+
+    `off` and `one_device` are one device; every other strategy is all devices, of all processes that have joined, or
+    `num_gpus` local ones.
+    """
+    raise_if_any(runtime_problems(config))
+    takes_one = config.distribution_strategy in ONE_DEVICE
+    devices: list[Any] = jax.local_devices() if takes_one or config.num_gpus else jax.devices()
+    n_devices = 1 if takes_one else config.num_gpus or len(devices)
+    if n_devices > len(devices):
+        raise ArgumentError(
+            f"runtime.num_gpus is {n_devices}, but this process has {len(devices)} devices ({devices[0].platform}). "
+            f"Set runtime.num_gpus=0 to use all that there are."
+        )
+    mesh = config.mesh
+    return Placement(devices[:n_devices], data=mesh.data, fsdp=mesh.fsdp, model=mesh.model)
+
+
+def _check_task(task: Task, config: TrainerConfig) -> None:
+    """Raises an error if the task's own step cannot do what the config asks for."""
+    takes_parts = "n_microbatches" in inspect.signature(task.train_step).parameters
+    if config.n_microbatches != 1 and not takes_parts:
+        raise ArgumentError(
+            f"trainer.n_microbatches is {config.n_microbatches}, but {type(task).__name__}.train_step takes no "
+            f"n_microbatches. Let it cut the batch into so many parts, or leave trainer.n_microbatches at 1."
+        )
+
+
+def _on_the_host(model: Model, checkpoint: Checkpoint) -> BoundModel:
+    """The model as it was trained, out of the way of the next stage, whose start it is for as long as that runs."""
+    params, model_state = jax.device_get((checkpoint.model_params, checkpoint.model_state))
+    return BoundModel(model, params=params, model_state=model_state)
+
+
+def _no_init(rngs: Any, *inputs: Any) -> Variables:
+    return {}

@@ -47,5 +47,6 @@ if TYPE_CHECKING:
     from trellis.nlp.data.sentence_data import write_sentence_data as write_sentence_data
     from trellis.nlp.data.local_corpus import byte_sequences as byte_sequences, load_local_corpus as load_local_corpus
     from trellis.nlp.data.local_text import LocalText as LocalText, prepare_local_text as prepare_local_text
-
-__getattr__, __dir__, __all__ = door(__name__)
+else:
+    # Hidden from type checkers, which would take any name for one that this package may have.
+    __getattr__, __dir__, __all__ = door(__name__)

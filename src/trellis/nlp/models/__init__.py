@@ -36,5 +36,6 @@ if TYPE_CHECKING:
         SpanHead as SpanHead,
     )
     from trellis.nlp.models.rnnlm import RNNLM as RNNLM
-
-__getattr__, __dir__, __all__ = door(__name__)
+else:
+    # Hidden from type checkers, which would take any name for one that this package may have.
+    __getattr__, __dir__, __all__ = door(__name__)
