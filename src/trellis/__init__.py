@@ -70,5 +70,4 @@ if TYPE_CHECKING:
     from trellis.data import DataConfig as DataConfig
     from trellis.optimizers import OptimizationConfig as OptimizationConfig
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

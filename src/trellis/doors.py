@@ -12,7 +12,8 @@ def door(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], l
     """Returns a package's `__getattr__`, `__dir__` and `__all__`.
 
     The list of exports is written once, for type checkers and for this function: the imports below `if TYPE_CHECKING`
-    in the package's `__init__.py`, such as `from trellis.loops.train_loop import TrainLoop as TrainLoop`.
+    in the package's `__init__.py`, such as `from trellis.loops.train_loop import TrainLoop as TrainLoop`. It is called
+    in the `else` of that: a type checker that saw a `__getattr__` would believe that the package has every name.
     """
     modules = _exports(package)
 

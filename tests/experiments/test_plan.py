@@ -1,5 +1,6 @@
 """A run before its first step: what is told of it, and what is found to be wrong."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,27 @@ def test_a_plan_tells_what_the_run_is_made_of_and_writes_nothing(tmp_path: Path)
     assert lines_of(report, "Start") == ["step 0, with new parameters"]
     assert "learning_rate.cosine.decay_steps is null: 500, the whole run" in lines_of(report, "Chosen")
     assert lines_of(report, "No effect") == ["runtime.enable_xla (--set): JAX compiles every step"]
+
+
+def test_a_plan_leaves_a_directory_that_is_there_as_it_is(tmp_path: Path) -> None:
+    class Writing(small.SmallTask):
+        """Keeps a file with its run, as tasks do that need one to answer later."""
+
+        def initialize(self, model: Any) -> Any:
+            if self.logging_dir:
+                Path(self.logging_dir, "vocab.txt").write_text("words")
+            return super().initialize(model)
+
+    @dataclass
+    class WritingConfig(small.SmallConfig):
+        init_checkpoint: str = str(tmp_path)
+
+    trellis.register_task_cls(WritingConfig)(Writing)
+    run = tmp_path / "run"
+    run.mkdir()
+    params = small.params(5)
+    planned(params.replace(task=WritingConfig()), run)
+    assert list(run.iterdir()) == []
 
 
 def test_a_plan_tells_what_a_task_has_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

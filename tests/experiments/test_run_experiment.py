@@ -2,6 +2,7 @@
 
 import json
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import trellis
 from tests import tiny
 from tests.trainer import small
 from trellis.errors import ArgumentError, ConfigError, DivergedError
-from trellis.experiments import resolve
+from trellis.experiments import modes, resolve
 
 
 def summaries(model_dir: Path) -> list[dict[str, Any]]:
@@ -247,3 +248,33 @@ def test_the_digits_are_learned_from_the_config_alone(tmp_path: Path) -> None:
     params = resolve("digits/classifier", params_override="trainer.train_steps=200,task.hidden_size=32")
     _, logs = trellis.run_experiment(params, mode="train_and_post_eval", model_dir=tmp_path)
     assert logs["accuracy"] > 0.8
+
+
+def test_a_breakpoint_in_a_loss_shows_the_loop_the_step_and_the_task(tmp_path: Path) -> None:
+    frames: list[str] = []
+
+    class Stopped(small.SmallTask):
+        def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Any:
+            ours = [frame for frame in traceback.extract_stack() if "/src/trellis/" in frame.filename]
+            frames.extend(Path(frame.filename).stem for frame in ours)
+            return super().build_losses(labels, model_outputs, aux_losses)
+
+    params = small.params(5)
+    trellis.run_experiment(params, mode="train", model_dir=tmp_path, task=Stopped(params.task))
+    assert list(dict.fromkeys(frames)) == ["modes", "trainer", "stage", "train_loop", "task", "step"]
+
+
+def test_a_config_that_its_task_has_filled_in_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill_in(self: Any, params: Any, **rest: Any) -> None:
+        trellis.Task.__init__(self, params.replace(name="filled in"), **rest)
+
+    configs: list[Any] = []
+    monkeypatch.setattr(small.SmallTask, "__init__", fill_in)
+    monkeypatch.setattr(modes, "write_params", lambda params, directory: configs.append(params))
+    params = small.params(5)
+    params.lock()
+    trellis.run_experiment(params, mode="train", model_dir=tmp_path)
+    assert configs[0].task.name == "filled in"
+    for part in (configs[0], configs[0].task, configs[0].trainer):
+        with pytest.raises(ConfigError, match="locked"):
+            part.override({"name": "other"})

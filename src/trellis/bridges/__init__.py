@@ -13,5 +13,4 @@ if TYPE_CHECKING:
         write_hugging_face as write_hugging_face,
     )
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

@@ -25,5 +25,4 @@ if TYPE_CHECKING:
     from trellis.config.scalars import plain_value as plain_value
     from trellis.config.yaml_text import dump as dump, read_file as read_file, read_text as read_text
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

@@ -30,5 +30,4 @@ if TYPE_CHECKING:
     from trellis.data.column_files import read_columns as read_columns
     from trellis.data.rows import read_rows as read_rows
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

@@ -38,5 +38,4 @@ if TYPE_CHECKING:
         start_process as start_process,
     )
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

@@ -37,5 +37,4 @@ if TYPE_CHECKING:
     from trellis.experiments.export import export_experiment as export_experiment, best_of_run as best_of_run
     from trellis.experiments import run_fn as run_fn
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

@@ -38,8 +38,8 @@ def derive_lengths(params: ExperimentConfig, *, task: Task, trains: bool = True)
         _derive_steps(derived, task, trains=trains)
     if leaves_warmup:
         n_steps = derived.trainer.train_steps
-        given = {"warmup_steps": int(_WARMUP_SHARE * n_steps)}
-        _merge(derived, f"trainer.optimizer_config.warmup.{warmup.type}", given, Origin(f"a tenth of {n_steps} steps"))
+        values = {"warmup_steps": int(_WARMUP_SHARE * n_steps)}
+        _merge(derived, f"trainer.optimizer_config.warmup.{warmup.type}", values, Origin(f"a tenth of {n_steps} steps"))
     derived.lock()
     return derived
 
@@ -61,10 +61,10 @@ def _derive_steps(params: ExperimentConfig, task: Task, *, trains: bool) -> None
     n_steps = max(1, int(n_per_epoch * trainer.train_epochs))
     # Of little data an epoch is over before there is anything to tell.
     interval = max(1, n_per_epoch // 2, n_steps // _MOST_REPORTS)
-    given = {"train_steps": n_steps}
-    given |= dict.fromkeys((name for name in _INTERVALS if origin_of(trainer, name) == DEFAULT), interval)
+    values = {"train_steps": n_steps}
+    values |= dict.fromkeys((name for name in _INTERVALS if origin_of(trainer, name) == DEFAULT), interval)
     epochs = f"{trainer.train_epochs:g} epochs of {stream.n_examples} examples, {batch_size} a batch"
-    _merge(params, "trainer", given, Origin(epochs))
+    _merge(params, "trainer", values, Origin(epochs))
 
 
 def _merge(params: ExperimentConfig, path: str, values: Mapping[str, int], origin: Origin) -> None:

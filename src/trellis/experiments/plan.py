@@ -81,10 +81,10 @@ def _model(run: Preflight) -> Iterator[str]:
     if run.outline.n_steps != run.params.trainer.train_steps and trains(run.mode):
         yield f"of the stage that ends at step {run.outline.n_steps:,}; later stages have models of their own"
     total = max(1, _count(params))
-    named = params.items() if isinstance(params, dict) else [("all", params)]
+    trees = params.items() if isinstance(params, dict) else [("all", params)]
     yield from _table(
         [f"  {name}", f"{_count(tree):,}", f"{_count(tree) / total:.1%}", _dtypes(tree), size_text(n_bytes(tree))]
-        for name, tree in named
+        for name, tree in trees
     )
     yield from (f"  beside them {name}: {_count(tree):,} values" for name, tree in state.items())
     side = run.outline.train or run.outline.validation
@@ -152,12 +152,12 @@ def _metrics(run: Preflight) -> Iterator[str]:
         return
     more = ", and what the task adds on the host" if run.has_host_metrics else ""
     yield f"eval: {', '.join(sorted(outline.validation.metrics)) or 'none on the devices'}{more}"
-    wanted = config.best_checkpoint_eval_metric
-    if wanted and config.best_checkpoint_export_subdir:
+    metric = config.best_checkpoint_eval_metric
+    if metric and config.best_checkpoint_export_subdir:
         word = "highest" if config.best_checkpoint_metric_comp == "higher" else "lowest"
-        is_unknown = run.has_host_metrics and metric_name(wanted) not in outline.validation.metrics
+        is_unknown = run.has_host_metrics and metric_name(metric) not in outline.validation.metrics
         hope = " (the task has to add it on the host: this cannot be checked before)" if is_unknown else ""
-        yield f"best: the {word} eval/{metric_name(wanted)}{hope}"
+        yield f"best: the {word} eval/{metric_name(metric)}{hope}"
 
 
 def _devices(run: Preflight) -> Iterator[str]:
@@ -170,8 +170,8 @@ def _devices(run: Preflight) -> Iterator[str]:
 
 
 def _memory(run: Preflight) -> Iterator[str]:
-    named = ((field.name.replace("_", " "), getattr(run.memory, field.name)) for field in fields(run.memory))
-    parts = ", ".join(f"{name} {size_text(size)}" for name, size in named if size)
+    sizes = ((field.name.replace("_", " "), getattr(run.memory, field.name)) for field in fields(run.memory))
+    parts = ", ".join(f"{name} {size_text(size)}" for name, size in sizes if size)
     yield f"{size_text(run.memory.total)} on each device: {parts}"
     yield "and what the layers keep for their gradients, which is known when the step is compiled"
 

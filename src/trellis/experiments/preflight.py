@@ -84,34 +84,34 @@ def _split_problems(run: Preflight) -> Iterator[Problem]:
 def _length_problems(run: Preflight) -> Iterator[Problem]:
     """The data lasts for the steps that are to be taken."""
     config = run.params.trainer
-    held = n_batches(run.outline.train)
-    if held is not None and held < run.outline.n_steps:
-        said = f"is {config.train_steps}, but the training data ends after {held} batches."
+    n_known = n_batches(run.outline.train)
+    if n_known is not None and n_known < run.outline.n_steps:
+        message = f"is {config.train_steps}, but the training data ends after {n_known} batches."
         advice = "Train for less, or set task.train_data.is_training=true if that lets the task repeat its data. Write:"
-        yield problem_at("trainer.train_steps", config=run.params, said=said, advice=advice, value=held)
+        yield problem_at("trainer.train_steps", config=run.params, said=message, advice=advice, value=n_known)
     validation = run.outline.validation
-    held = n_batches(validation)
+    n_known = n_batches(validation)
     path = "trainer.validation_steps"
-    if held is not None and held < config.validation_steps:
-        said = f"is {config.validation_steps}, but the validation data has {held} batches."
-        yield problem_at(path, config=run.params, said=said, advice="Take all of them. Write:", value=-1)
-    if validation is not None and is_stream(validation.data) and held is None and config.validation_steps == -1:
+    if n_known is not None and n_known < config.validation_steps:
+        message = f"is {config.validation_steps}, but the validation data has {n_known} batches."
+        yield problem_at(path, config=run.params, said=message, advice="Take all of them. Write:", value=-1)
+    if validation is not None and is_stream(validation.data) and n_known is None and config.validation_steps == -1:
         advice = "Say how many batches to take, or set task.validation_data.is_training=false if that ends them. Write:"
-        said = "is -1, for all batches, but the validation data has no end."
-        yield problem_at(path, config=run.params, said=said, advice=advice, value=100)
+        message = "is -1, for all batches, but the validation data has no end."
+        yield problem_at(path, config=run.params, said=message, advice=advice, value=100)
 
 
 def _metric_problems(run: Preflight) -> Iterator[Problem]:
     """The metric that decides what is best is one that is measured."""
     config, validation = run.params.trainer, run.outline.validation
-    wanted = config.best_checkpoint_eval_metric
-    if validation is None or run.has_host_metrics or not (wanted and config.best_checkpoint_export_subdir):
+    metric = config.best_checkpoint_eval_metric
+    if validation is None or run.has_host_metrics or not (metric and config.best_checkpoint_export_subdir):
         return
-    if metric_name(wanted) not in validation.metrics:
-        close = nearest(wanted, validation.metrics) or validation.metrics[0]
-        said = f"is {wanted}, which is not measured."
+    if metric_name(metric) not in validation.metrics:
+        close = nearest(metric, validation.metrics) or validation.metrics[0]
+        message = f"is {metric}, which is not measured."
         advice = f"{type(run.trainer.task).__name__} measures: {', '.join(sorted(validation.metrics))}. Write:"
-        yield problem_at(BEST, config=run.params, said=said, advice=advice, value=close)
+        yield problem_at(BEST, config=run.params, said=message, advice=advice, value=close)
 
 
 def _start_problems(run: Preflight) -> Iterator[Problem]:
@@ -120,40 +120,44 @@ def _start_problems(run: Preflight) -> Iterator[Problem]:
     if path is not None:
         yield from _resume_problems(run, path)
     elif run.mode == "eval":
-        said = f"There is no checkpoint file in model_dir `{run.trainer.model_dir}`, so there is nothing to evaluate."
-        yield Problem(said, DEFAULT, advice="Train first (--mode=train), or give the model_dir of a run.")
+        message = (
+            f"There is no checkpoint file in model_dir `{run.trainer.model_dir}`, so there is nothing to evaluate."
+        )
+        yield Problem(message, DEFAULT, advice="Train first (--mode=train), or give the model_dir of a run.")
 
 
 def _resume_problems(run: Preflight, path: Path) -> Iterator[Problem]:
     try:
-        held = storage.read_tree(path)
+        tree = storage.read_tree(path)
     except CheckpointFileError:
         # A damaged file is skipped when the run starts, which tells of it.
         return
-    wanted = {name: storage.describe(leaf) for name, leaf in storage.flatten(run.outline.checkpoint)}
+    needed = {name: storage.describe(leaf) for name, leaf in storage.flatten(run.outline.checkpoint)}
     # Sums since the last checkpoint are there if the run was stopped; they do not have to fit.
-    names = sorted(name for name in {*held, *wanted} if not name.startswith("totals/"))
-    differing = [name for name in names if held.get(name) != wanted.get(name)]
+    names = sorted(name for name in {*tree, *needed} if not name.startswith("totals/"))
+    differing = [name for name in names if tree.get(name) != needed.get(name)]
     if differing:
-        said = f"The run would resume from `{path}`, which holds another structure than it needs:"
+        message = f"The run would resume from `{path}`, which holds another structure than it needs:"
         advice = "Use the model and optimizer that wrote it, or another model_dir."
-        yield Problem(f"{said}\n{storage.compare(held, wanted, differing)}", DEFAULT, advice=advice)
+        yield Problem(f"{message}\n{storage.compare(tree, needed, differing)}", DEFAULT, advice=advice)
 
 
 def warm_start_problems(run: Preflight) -> Iterator[Problem]:
     """Yields why the parameters at step 0 would not be what the task asks for; a run finds out when it reads them."""
-    given = run.params.task.init_checkpoint
+    init_checkpoint = run.params.task.init_checkpoint
     # One that is not there is told by its config, and a pretraining that is to be followed may not have begun.
-    is_there = Path(given).exists() and (run.mode != "continuous_train_and_eval" or newest_file(Path(given)))
+    is_there = Path(init_checkpoint).exists() and (
+        run.mode != "continuous_train_and_eval" or newest_file(Path(init_checkpoint))
+    )
     if not trains(run.mode) or run.resumes_from is not None or not is_there:
         return
-    task, model, held = run.trainer.task, run.outline.model, run.outline.checkpoint
+    task, model, checkpoint = run.trainer.task, run.outline.model, run.outline.checkpoint
 
     def initialized(params: PyTree, model_state: PyTree) -> dict[str, Any]:
         return dict(task.initialize(BoundModel(model, params=params, model_state=model_state)))
 
     try:
-        jax.eval_shape(initialized, held.model_params, held.model_state)
+        jax.eval_shape(initialized, checkpoint.model_params, checkpoint.model_state)
     except TrellisError as error:
         yield Problem(str(error), DEFAULT, "task.init_checkpoint")
     except jax.errors.JAXTypeError:
@@ -165,21 +169,21 @@ def _memory_problems(run: Preflight) -> Iterator[Problem]:
     """What is held between two steps has room on a device."""
     limit, needed = device_memory(), run.memory.total
     if limit is not None and needed > limit:
-        said = f"The run holds {size_text(needed)} on each device, which has {size_text(limit)}."
+        message = f"The run holds {size_text(needed)} on each device, which has {size_text(limit)}."
         advice = "Share the parameters out over devices (runtime.mesh), or take a smaller model or batch."
-        yield Problem(said, DEFAULT, advice=advice)
+        yield Problem(message, DEFAULT, advice=advice)
 
 
 def _disk_problems(run: Preflight) -> Iterator[Problem]:
     """The checkpoint files have room on the disk."""
     disk = run.disk
     if trains(run.mode) and disk.total > disk.free:
-        said = (
+        message = (
             f"The checkpoint files take up to {size_text(disk.total)} ({disk.n_files} of {size_text(disk.file)}), "
             f"but where `{run.trainer.model_dir}` lies there are {size_text(disk.free)} left."
         )
         advice = "Make room, give another model_dir, or keep fewer: --set=trainer.max_to_keep=1"
-        yield Problem(said, DEFAULT, advice=advice)
+        yield Problem(message, DEFAULT, advice=advice)
 
 
 def n_batches(side: Outline | None) -> int | None:

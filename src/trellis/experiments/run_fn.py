@@ -69,9 +69,9 @@ def _check_workers(params: ExperimentConfig, mode: str) -> None:
     if n_workers == 1:
         return
     if strategy in ONE_DEVICE or n_gpus:
-        said = f"runtime.num_gpus={n_gpus}" if n_gpus else f"runtime.distribution_strategy={strategy}"
+        setting = f"runtime.num_gpus={n_gpus}" if n_gpus else f"runtime.distribution_strategy={strategy}"
         raise ArgumentError(
-            f"{said} uses devices of one worker, but there are {n_workers}. Set runtime.distribution_strategy to "
+            f"{setting} uses devices of one worker, but there are {n_workers}. Set runtime.distribution_strategy to "
             f"multi_worker_mirrored and runtime.num_gpus to 0, or leave out workers."
         )
     if isinstance(params.trainer, ProgressiveTrainerConfig) or mode.startswith("continuous"):
@@ -83,8 +83,8 @@ def _settings(custom_config: Mapping[str, Any]) -> dict[str, Any]:
     unknown = [name for name in custom_config if name not in _SETTINGS]
     if unknown:
         close = nearest(unknown[0], _SETTINGS)
-        meant = f" Did you mean {close!r}?" if close else ""
-        raise ArgumentError(f"custom_config has no {unknown[0]!r}.{meant} It takes {', '.join(_SETTINGS)}.")
+        suggestion = f" Did you mean {close!r}?" if close else ""
+        raise ArgumentError(f"custom_config has no {unknown[0]!r}.{suggestion} It takes {', '.join(_SETTINGS)}.")
     if not custom_config.get("experiment"):
         raise ArgumentError("custom_config names no experiment. Give one, such as {'experiment': 'digits/classifier'}.")
     mode = custom_config.get("mode", "train_and_eval")
@@ -117,13 +117,13 @@ def _pipeline_values(fn_args: FnArgs) -> Iterator[Given]:
 
 def _tuned_values(hyperparameters: Mapping[str, Any]) -> Iterator[Given]:
     # A tuner writes the space that it has searched, and the values that it has found in there.
-    found = hyperparameters["values"] if isinstance(hyperparameters.get("values"), Mapping) else hyperparameters
-    for path, value in found.items():
+    values = hyperparameters["values"] if isinstance(hyperparameters.get("values"), Mapping) else hyperparameters
+    for path, value in values.items():
         yield given_at(path, value, Origin(f"fn_args.hyperparameters[{path!r}]", form="flag"))
 
 
-def _listed(given: str | Sequence[str] | None) -> list[str]:
-    return [given] if isinstance(given, str) else list(given or ())
+def _listed(value: str | Sequence[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())
 
 
 def _publish(params: ExperimentConfig, model_dir: Path, serving_dir: Path) -> None:

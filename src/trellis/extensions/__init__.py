@@ -28,5 +28,4 @@ if TYPE_CHECKING:
     from trellis.extensions.checkpoint_names import newest_file as newest_file, regular_files as regular_files
     from trellis.extensions.disk import replace_file as replace_file
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

@@ -51,5 +51,4 @@ if TYPE_CHECKING:
         finish_saves as finish_saves,
     )
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

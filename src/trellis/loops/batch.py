@@ -74,20 +74,21 @@ class ShapeCheck:
     def __call__(self, batch: Batch, step: int) -> None:
         leaves, structure = jax.tree.flatten(batch)
         try:
-            found = [(leaf.shape, leaf.dtype) for leaf in leaves]
+            signature = [(leaf.shape, leaf.dtype) for leaf in leaves]
         except AttributeError:
-            found = [(np.shape(leaf), np.asarray(leaf).dtype) for leaf in leaves]
+            signature = [(np.shape(leaf), np.asarray(leaf).dtype) for leaf in leaves]
         if self._expected is None:
-            self._expected, self._structure = found, structure
-        elif found != self._expected or structure != self._structure:
+            self._expected = signature
+            self._structure = structure
+        elif signature != self._expected or structure != self._structure:
             raise DataError(
-                f"{self.place}: the batch of step {step + 1} is {_describe(found, structure)}, but those before were "
-                f"{_describe(self._expected, self._structure)}. Pad or drop it: a step is compiled for one shape."
+                f"{self.place}: the batch of step {step + 1} is {_describe(signature, structure)}, but those before "
+                f"were {_describe(self._expected, self._structure)}. Pad or drop it: a step is compiled for one shape."
             )
 
 
-def _describe(found: list[tuple[Any, Any]], structure: Any) -> str:
-    parts = [f"{dtype}{list(shape)}" for shape, dtype in found]
+def _describe(signature: list[tuple[Any, Any]], structure: Any) -> str:
+    parts = [f"{dtype}{list(shape)}" for shape, dtype in signature]
     return str(jax.tree.unflatten(structure, parts)).replace("'", "")
 
 

@@ -52,7 +52,7 @@ class Confusion:
         is_said, is_right = jnp.argmax(scores, axis=-1) == 1, labels == 1
         weight = jnp.ones(labels.shape) if weights is None else jnp.asarray(weights, jnp.float32)
         pairs = ((is_said, is_right), (is_said, ~is_right), (~is_said, ~is_right), (~is_said, is_right))
-        return cls(*(jnp.sum((said & right) * weight) for said, right in pairs))
+        return cls(*(jnp.sum((chosen & right) * weight) for chosen, right in pairs))
 
     def merge(self, other: Self) -> Self:
         """The counts of what both have seen."""

@@ -157,10 +157,10 @@ class FusedSteps:
         else:
             if self._last is None:
                 self._last = self._nothing(n, state, totals, batch, constant)
-            kept = (shardings, shardings_of(self._last), everywhere)
+            out_shardings = (shardings, shardings_of(self._last), everywhere)
             steps = self._one if n == 1 else self._scan
             # What the last step left is not read, but its memory is used again: nothing is allocated from call to call.
-            program = jit_on(devices, steps, donate_argnums=(0, 1), keep_unused=True, out_shardings=kept)
+            program = jit_on(devices, steps, donate_argnums=(0, 1), keep_unused=True, out_shardings=out_shardings)
 
         def first(*arguments: Any) -> Any:
             results = program(*arguments)

@@ -68,10 +68,9 @@ class InitialState:
         if initialize is None:
             return dict(build(jax.jit(self._own_variables), *arguments, like=like))
         if is_traceable(initialize) and not self._placement.shares_states:
-            # What is replaced is then never made.
-            return dict(
-                build(jax.jit(lambda *given: self._initialized(self._own_variables(*given))), *arguments, like=like)
-            )
+            # As one function: what is replaced is then never made.
+            make = jax.jit(lambda *arguments: self._initialized(self._own_variables(*arguments)))
+            return dict(build(make, *arguments, like=like))
         own = build(jax.jit(self._own_variables), *arguments, like=like)
         return dict(self._placement.put_state(self._initialized(own), like=like))
 

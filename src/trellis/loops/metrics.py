@@ -107,9 +107,9 @@ def as_metric(value: Any, n_examples: int, name: str) -> Metric:
     return Mean(jnp.asarray(value, jnp.float32) * weight, weight)
 
 
-def merge(totals: Mapping[str, Metric], seen: Mapping[str, Metric]) -> dict[str, Metric]:
+def merge(totals: Mapping[str, Metric], metrics: Mapping[str, Metric]) -> dict[str, Metric]:
     """Adds what was seen to the totals, name by name."""
-    return {name: totals[name].merge(metric) for name, metric in seen.items()}
+    return {name: totals[name].merge(metric) for name, metric in metrics.items()}
 
 
 def zeros(shapes: PyTree) -> PyTree:

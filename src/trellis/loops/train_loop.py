@@ -264,10 +264,11 @@ class TrainLoop:
         self._fused_steps.wait()
         self.session.progress(running.step, n_steps)
         if running.n_completed_steps == 0:
-            wanted = n_steps or target
+            last_step = n_steps or target
             raise StreamEndedError(
-                f"TrainTask.data ended after {running.step} steps: {wanted - running.step} of {wanted} are missing. "
-                f"The work so far is in the last checkpoint. Repeat the data, or train with n_steps={running.step}."
+                f"TrainTask.data ended after {running.step} steps: {last_step - running.step} of {last_step} are "
+                f"missing. The work so far is in the last checkpoint. Repeat the data, or train with "
+                f"n_steps={running.step}."
             )
         self._look(running, int(values.pop(_DIVERGED)))
         checkpoint = Checkpoint.of(

@@ -7,5 +7,4 @@ from trellis.doors import door
 if TYPE_CHECKING:
     from trellis.nlp import data as data, models as models, tasks as tasks, experiments as experiments
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

@@ -61,5 +61,4 @@ if TYPE_CHECKING:
         LossScaleState as LossScaleState,
     )
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from trellis.runtime.configs import (
         RuntimeConfig as RuntimeConfig,
         MeshConfig as MeshConfig,
+        ONE_DEVICE as ONE_DEVICE,
+        runtime_problems as runtime_problems,
     )
     from trellis.runtime.mesh import (
         Placement as Placement,
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
         join_processes as join_processes,
         wait_for_processes as wait_for_processes,
     )
-    from trellis.runtime.requirements import ONE_DEVICE as ONE_DEVICE, runtime_problems as runtime_problems
     from trellis.runtime.random import StepKeys as StepKeys
     from trellis.runtime.console import (
         describe_size as describe_size,
@@ -36,5 +37,4 @@ if TYPE_CHECKING:
     )
     from trellis.runtime import random as random
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

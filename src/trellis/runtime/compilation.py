@@ -20,8 +20,8 @@ def jit_on(devices: Sequence[Any], function: Callable[..., Any], **options: Any)
     """`jax.jit` with the options of XLA that suit the devices. What XLA_FLAGS says itself is left as it says."""
     chosen = _ON_GPUS if devices[0].platform == "gpu" else {}
     flags = os.environ.get("XLA_FLAGS", "")
-    given = {name: value for name, value in chosen.items() if name not in flags and _is_known(name)}
-    return jax.jit(function, compiler_options=given or None, **options)
+    options_of_xla = {name: value for name, value in chosen.items() if name not in flags and _is_known(name)}
+    return jax.jit(function, compiler_options=options_of_xla or None, **options)
 
 
 @functools.cache
@@ -34,7 +34,7 @@ def _is_known(name: str) -> bool:
     return True
 
 
-def run_by_parts(function: jax.stages.Wrapped, *given: Any) -> PyTree:
+def run_by_parts(function: jax.stages.Wrapped, *arguments: Any) -> PyTree:
     """What a function returns, by running only those of its operations that this depends on, each compiled by itself.
 
     A program that runs only once, such as a model's initialization, takes longer to compile than to run, the more so
@@ -43,19 +43,19 @@ def run_by_parts(function: jax.stages.Wrapped, *given: Any) -> PyTree:
     Args:
         function: As `jax.jit` returns it; functions within it that are so too are parts, unless they are run by parts.
     """
-    traced = function.trace(*given)
+    traced = function.trace(*arguments)
     closed, shapes = traced.jaxpr, traced.out_info
-    leaves = jaxpr_as_fun(closed.replace(jaxpr=_without_unused(closed.jaxpr)))(*jax.tree.leaves(given))
+    leaves = jaxpr_as_fun(closed.replace(jaxpr=_without_unused(closed.jaxpr)))(*jax.tree.leaves(arguments))
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 
 def _without_unused(jaxpr: Jaxpr) -> Jaxpr:
-    used, kept = set(_variables(jaxpr.outvars)), []
+    used, equations = set(_variables(jaxpr.outvars)), []
     for equation in reversed(jaxpr.eqns):
         if equation.effects or used.intersection(equation.outvars):
-            kept.append(equation)
+            equations.append(equation)
             used.update(_variables(equation.invars))
-    reduced: Jaxpr = jaxpr.replace(eqns=kept[::-1])
+    reduced: Jaxpr = jaxpr.replace(eqns=equations[::-1])
     return reduced
 
 

@@ -74,20 +74,20 @@ class Placement:
         """Whether no device may hold all of a state."""
         return self.spans_processes or self._sizes["fsdp"] * self._sizes["model"] > 1
 
-    def shapes(self, make: Callable[..., PyTree], *given: Any) -> PyTree:
+    def shapes(self, make: Callable[..., PyTree], *arguments: Any) -> PyTree:
         """The shapes of the state that a function makes, each with the sharding that it is to have.
 
         Args:
             make: May return Flax's boxes, which hold the names of an array's axes.
         """
-        made = jax.eval_shape(make, *given)
-        plain = nn.meta.unbox(made)
-        named = jax.tree.map(
+        boxed = jax.eval_shape(make, *arguments)
+        plain = nn.meta.unbox(boxed)
+        with_names = jax.tree.map(
             lambda leaf, names: self._with_sharding(leaf, self._sharding(leaf.shape, names)) if len(names) else None,
             plain,
-            nn.get_partition_spec(made),
+            nn.get_partition_spec(boxed),
         )
-        return jax.tree.map(self._with_sharding, plain, self.shardings(plain, like=named))
+        return jax.tree.map(self._with_sharding, plain, self.shardings(plain, like=with_names))
 
     def shardings(self, shapes: PyTree, *, like: PyTree) -> PyTree:
         """The shardings for arrays of some shapes.
@@ -102,8 +102,8 @@ class Placement:
 
         def choose(path: Any, leaf: Any) -> NamedSharding:
             names = _names(path)
-            found = (leaders.get((names[start:], leaf.shape)) for start in range(len(names) + 1))
-            return next((sharding for sharding in found if sharding is not None), self._sharding(leaf.shape))
+            candidates = (leaders.get((names[start:], leaf.shape)) for start in range(len(names) + 1))
+            return next((sharding for sharding in candidates if sharding is not None), self._sharding(leaf.shape))
 
         return jax.tree_util.tree_map_with_path(choose, shapes)
 
@@ -154,8 +154,8 @@ class Placement:
 
         def around(apply: Apply) -> Apply:
             def gathered(variables: Variables, *inputs: Any, **options: Any) -> Any:
-                given = {name: self.gather(variables[name], shardings=shardings.get(name, ())) for name in variables}
-                return apply(given, *inputs, **options)
+                whole = {name: self.gather(variables[name], shardings=shardings.get(name, ())) for name in variables}
+                return apply(whole, *inputs, **options)
 
             return gathered if self.shares_params else apply
 
@@ -211,19 +211,19 @@ class Placement:
 
 def _resolved(sizes: Mapping[str, int], n_devices: int) -> dict[str, int]:
     """The sizes of the axes, with a number in the place of -1."""
-    asked = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+    sizes_text = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
     n_open, known = list(sizes.values()).count(-1), math.prod(size for size in sizes.values() if size != -1)
     if n_open > 1 or any(size < 1 and size != -1 for size in sizes.values()):
         raise ArgumentError(
-            f"A mesh cannot be {asked}: an axis has at least one device, and one of them may be -1, for all the "
+            f"A mesh cannot be {sizes_text}: an axis has at least one device, and one of them may be -1, for all the "
             f"devices that are left."
         )
     if n_devices % known or (not n_open and n_devices != known):
         takes = f"a multiple of {known}" if n_open else f"{known}"
-        there = "is 1" if n_devices == 1 else f"are {n_devices}"
+        verb = "is 1" if n_devices == 1 else f"are {n_devices}"
         raise ArgumentError(
-            f"A mesh of {asked} takes {takes} devices, but there {there}. Choose sizes whose product is {n_devices}; "
-            f"one of them may be -1, for all the devices that are left."
+            f"A mesh of {sizes_text} takes {takes} devices, but there {verb}. Choose sizes whose product is "
+            f"{n_devices}; one of them may be -1, for all the devices that are left."
         )
     return {axis: n_devices // known if size == -1 else size for axis, size in sizes.items()}
 

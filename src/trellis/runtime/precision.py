@@ -36,8 +36,8 @@ class Precision:
             return apply
 
         def low(variables: Variables, *inputs: Any, mutable: Any = False, **options: Any) -> Any:
-            given = {**variables, "params": self._lowered(variables.get("params", {}))}
-            returned = apply(given, *self._lowered(inputs), mutable=mutable, **options)
+            lowered = {**variables, "params": self._lowered(variables.get("params", {}))}
+            returned = apply(lowered, *self._lowered(inputs), mutable=mutable, **options)
             if mutable is False:
                 return _raised(returned)
             outputs, changes = returned

@@ -79,8 +79,8 @@ def _spread(leaf: Any, sharding: Any) -> Array:
     if spans_processes(leaf):
         copied: Array = jax.jit(jnp.copy, out_shardings=sharding)(leaf)
         return copied
-    held = np.array(leaf)
-    return jax.make_array_from_callback(held.shape, sharding, lambda index: held[index])
+    array = np.array(leaf)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def _whole(leaf: Any) -> Any:

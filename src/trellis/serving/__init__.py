@@ -19,5 +19,4 @@ if TYPE_CHECKING:
     )
     from trellis.serving.manifest import find_served_model as find_served_model
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

@@ -5,24 +5,23 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
-    from trellis.tasks.task import Task as Task
+    from trellis.tasks.task import Task as Task, register_task_cls as register_task_cls, get_task as get_task
     from trellis.tasks.configs import (
         TaskConfig as TaskConfig,
         InputContext as InputContext,
         DifferentialPrivacyConfig as DifferentialPrivacyConfig,
         DigitsConfig as DigitsConfig,
     )
-    from trellis.tasks.task_registry import register_task_cls as register_task_cls, get_task as get_task
-    from trellis.tasks.models import (
+    from trellis.tasks.bound_model import (
+        BoundModel as BoundModel,
+        lasting_init as lasting_init,
         InferenceStep as InferenceStep,
         Model as Model,
         ModelWithItems as ModelWithItems,
         WrappedModel as WrappedModel,
     )
     from trellis.tasks.export import export_task as export_task
-    from trellis.tasks.bound_model import BoundModel as BoundModel, lasting_init as lasting_init
     from trellis.tasks.warm_start import read_warm_start as read_warm_start
     from trellis.loops import traceable as traceable
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

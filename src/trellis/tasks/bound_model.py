@@ -1,19 +1,79 @@
-"""A model together with its variables, as a task's steps call it."""
+"""What a task may take for a model, and the same together with its variables, as a task's steps call it."""
 
 import copy
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import flax.linen as nn
 import jax
 
-from trellis.aliases import Init, Key, PyTree, Variables
+from trellis.aliases import Apply, Init, Key, PyTree, Variables
 from trellis.loops import run_model
-from trellis.tasks.models import Model, ModelOfTwoModes, WrappedModel
 
 _LOSSES = "losses"
 _SOWN = (_LOSSES, "intermediates")
+
+
+@runtime_checkable
+class Model(Protocol):
+    """What `Task.build_model` returns: a linen module, or anything else with its `init` and `apply`."""
+
+    @property
+    def init(self) -> Any:
+        """Makes the variables: an `Init`."""
+
+    @property
+    def apply(self) -> Any:
+        """Runs the model: an `Apply`."""
+
+
+@runtime_checkable
+class ModelOfTwoModes(Model, Protocol):
+    """A model that has a function of its own for evaluation, such as an `NNXModel`."""
+
+    @property
+    def eval_apply(self) -> Any:
+        """Runs the model in evaluation mode: an `Apply`."""
+
+
+@runtime_checkable
+class ModelWithItems(Protocol):
+    """A model that names the parts of its parameters that a warm start takes."""
+
+    @property
+    def checkpoint_items(self) -> Mapping[str, str]:
+        """Where a checkpoint file has each part, to where this model has it: `{"encoder": "encoder"}`."""
+
+
+Around: TypeAlias = Callable[[Apply], Apply]
+"""What turns a model's `apply` into another with the same contract."""
+
+
+@dataclass(frozen=True)
+class WrappedModel:
+    """A model that is run in another way than by itself, such as in another precision."""
+
+    model: Model
+    around: Around
+
+    @property
+    def init(self) -> Any:
+        """Makes the variables, as the model itself does."""
+        return self.model.init
+
+    @property
+    def apply(self) -> Any:
+        """Runs the model."""
+        return self.around(self.model.apply)
+
+
+class InferenceStep(Protocol):
+    """What a model answers to inputs, to be traced and compiled."""
+
+    def __call__(self, inputs: Any, model: Any, /) -> Any:
+        """The outputs; the model is a `BoundModel`."""
 
 
 class BoundModel:
@@ -39,7 +99,8 @@ class BoundModel:
         rngs: Mapping[str, Key] | None = None,
     ) -> None:
         wrapped = model if isinstance(model, WrappedModel) else WrappedModel(model, lambda apply: apply)
-        self.model, self._around = wrapped.model, wrapped.around
+        self.model = wrapped.model
+        self._around = wrapped.around
         self.params = params
         self.model_state: Mapping[str, PyTree] = model_state or {}
         self.losses: list[Any] = []
@@ -60,13 +121,13 @@ class BoundModel:
     def __call__(self, inputs: Any, *, training: bool = False) -> Any:
         """The outputs; a tuple of inputs is several arguments."""
         arguments = inputs if isinstance(inputs, tuple) else (inputs,)
-        told = {"training": training} if _is_told(self.model) else {}
+        mode = {"training": training} if _is_told(self.model) else {}
         apply = self.model.apply
         if isinstance(self.model, ModelOfTwoModes) and not training:
             apply = self.model.eval_apply
         mutable = [*self.model_state, _LOSSES] if training else [_LOSSES]
         outputs, changes = run_model(
-            self._around(apply), self.variables, arguments, rngs=self._rngs, mutable=mutable, **told
+            self._around(apply), self.variables, arguments, rngs=self._rngs, mutable=mutable, **mode
         )
         changed = {name: value for name, value in changes.items() if name in self.model_state}
         self.losses = jax.tree.leaves(changes.get(_LOSSES, {}))

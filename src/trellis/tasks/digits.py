@@ -10,8 +10,7 @@ from trellis.data import DataConfig, ExampleStream
 from trellis.errors import MissingPackageError
 from trellis.loops import Accuracy, Mean, MetricFunction, weighted_mean
 from trellis.tasks.configs import DigitsConfig, InputContext
-from trellis.tasks.task import Task
-from trellis.tasks.task_registry import register_task_cls
+from trellis.tasks.task import Task, register_task_cls
 
 _N_TRAINING_EXAMPLES = 1500
 

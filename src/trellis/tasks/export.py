@@ -7,8 +7,7 @@ from typing import Any
 
 from trellis.aliases import JSON, PyTree
 from trellis.serving import Format, ServingFunction, Signature, export_model
-from trellis.tasks.bound_model import BoundModel
-from trellis.tasks.models import InferenceStep
+from trellis.tasks.bound_model import BoundModel, InferenceStep
 from trellis.tasks.task import Task
 
 

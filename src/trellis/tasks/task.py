@@ -1,15 +1,16 @@
 """What is learned: a model, data, a loss and metrics, and the steps made of them."""
 
+import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from trellis.aliases import JSON, Array, Batch, PyTree, Variables
-from trellis.errors import ModelError
+from trellis.errors import ArgumentError, ModelError
 from trellis.loops import (
     Metric,
     MetricFunction,
@@ -22,11 +23,11 @@ from trellis.loops import (
     update_state,
 )
 from trellis.optimizers import OptimizationConfig, build_optimizer, scale_loss
+from trellis.registry import Registry
 from trellis.runtime import RuntimeConfig, StepKeys
-from trellis.tasks.bound_model import BoundModel
-from trellis.tasks.configs import DifferentialPrivacyConfig, InputContext
+from trellis.tasks.bound_model import BoundModel, InferenceStep, Model
+from trellis.tasks.configs import DifferentialPrivacyConfig, InputContext, TaskConfig
 from trellis.tasks.gradient_noise import add_gradient_noise
-from trellis.tasks.models import InferenceStep, Model
 from trellis.tasks.warm_start import read_warm_start
 
 
@@ -211,5 +212,31 @@ class Task(ABC):
         n_examples: int,
     ) -> dict[str, Metric]:
         loss = self.build_losses(labels, outputs, model.losses or None)
-        seen = {self.loss: loss, **self.process_metrics(metrics or {}, labels, outputs)}
-        return {name: as_metric(value, n_examples, f"{self.name}'s {name!r}") for name, value in seen.items()}
+        values = {self.loss: loss, **self.process_metrics(metrics or {}, labels, outputs)}
+        return {name: as_metric(value, n_examples, f"{self.name}'s {name!r}") for name, value in values.items()}
+
+
+TaskClass = TypeVar("TaskClass", bound=type[Task])
+
+_tasks: Registry[Callable[..., Task]] = Registry(
+    "task", advice="Import the module that has its task, which register_task_cls makes known."
+)
+
+
+def register_task_cls(task_config_cls: type[TaskConfig]) -> Callable[[TaskClass], TaskClass]:
+    """Returns a decorator that makes a class the task of configs of a class and its subclasses.
+
+    Example:
+        @register_task_cls(DigitsConfig)
+        class DigitsTask(Task): ...
+    """
+    return _tasks.register(task_config_cls)
+
+
+def get_task(task_config: TaskConfig, *, logging_dir: str | None = None, name: str | None = None) -> Task:
+    """Returns the task that is registered for a config's class, or for its nearest parent."""
+    if not isinstance(task_config, TaskConfig):
+        raise ArgumentError(f"get_task was given {task_config!r}, but it takes a TaskConfig, such as params.task.")
+    if task_config.task_module:
+        importlib.import_module(task_config.task_module)
+    return _tasks.get(type(task_config))(task_config, logging_dir=logging_dir, name=name)

@@ -11,8 +11,7 @@ import numpy as np
 from trellis.aliases import Variables
 from trellis.errors import CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage as storage, newest_file
-from trellis.tasks.bound_model import BoundModel
-from trellis.tasks.models import ModelWithItems
+from trellis.tasks.bound_model import BoundModel, ModelWithItems
 
 
 def read_warm_start(init_checkpoint: str, *, model: BoundModel) -> Variables:
@@ -32,10 +31,10 @@ def read_warm_start(init_checkpoint: str, *, model: BoundModel) -> Variables:
     sources = _sources(whole, _items(model))
     _check(path, tree, {source: storage.describe(leaf) for source, leaf in sources.values()})
     arrays = storage.read_arrays(path, {source: tree[source] for source, _ in sources.values()})
-    taken = {target: arrays[source] for target, (source, _) in sources.items()}
+    parameters = {target: arrays[source] for target, (source, _) in sources.items()}
 
     def pick(at: Any, leaf: Any) -> Any:
-        array = taken.get(_name(at))
+        array = parameters.get(_name(at))
         return leaf if array is None else jnp.asarray(array, leaf.dtype)
 
     variables: Variables = jax.tree_util.tree_map_with_path(pick, dict(model.variables))
@@ -62,7 +61,7 @@ def _items(model: BoundModel) -> Mapping[str, str]:
 
 def _sources(variables: Variables, items: Mapping[str, str]) -> dict[str, tuple[str, np.ndarray]]:
     """By the name of a variable: where the file has it, and the variable."""
-    found = {}
+    sources = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(dict(variables)):
         name = _name(path)
         collection, _, inner = name.partition("/")
@@ -70,17 +69,17 @@ def _sources(variables: Variables, items: Mapping[str, str]) -> dict[str, tuple[
         for source, target in items.items():
             if not target or inner == target or inner.startswith(f"{target}/"):
                 rest = inner[len(target) :].lstrip("/")
-                found[name] = ("/".join(part for part in (tree, source, rest) if part), leaf)
-    return found
+                sources[name] = ("/".join(part for part in (tree, source, rest) if part), leaf)
+    return sources
 
 
-def _check(path: Path, tree: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    differing = [name for name in sorted(wanted) if tree.get(name) != wanted[name]]
-    if not wanted:
+def _check(path: Path, tree: Mapping[str, str], needed: Mapping[str, str]) -> None:
+    differing = [name for name in sorted(needed) if tree.get(name) != needed[name]]
+    if not needed:
         raise CheckpointMismatchError(f"The model's checkpoint_items name nothing that it has, to take from `{path}`.")
     if differing:
         raise CheckpointMismatchError(
-            f"task.init_checkpoint: `{path}` lacks what the model takes:\n{storage.compare(tree, wanted, differing)}\n"
+            f"task.init_checkpoint: `{path}` lacks what the model takes:\n{storage.compare(tree, needed, differing)}\n"
             f"Give a file of the same model, or let the model's checkpoint_items name the parts that the file has."
         )
 

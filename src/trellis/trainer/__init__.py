@@ -24,5 +24,4 @@ if TYPE_CHECKING:
     )
     from trellis.trainer.default_extensions import metric_name as metric_name, published_name as published_name
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

@@ -151,7 +151,8 @@ class _BestInfo(Extension):
     """Writes the metrics of the best checkpoint as JSON under their published names, for programs that compare runs."""
 
     def __init__(self, best: BestCheckpointFileWriter, file: Path) -> None:
-        self._best, self._file = best, file
+        self._best = best
+        self._file = file
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         if self._best.best_step == checkpoint.step:

@@ -91,10 +91,10 @@ class ProgressivePolicy(ABC):
             raise ArgumentError(
                 f"{place} has {n_stages} stages, of {lengths} steps. It needs at least one, of at least one step each."
             )
-        wanted, planned = self.config.train_steps, sum(lengths)
-        if wanted > planned:
+        train_steps, planned = self.config.train_steps, sum(lengths)
+        if train_steps > planned:
             path, listed = "trainer.train_steps", " + ".join(map(str, lengths))
-            message = f"{path} is {wanted}, but the stages of {place} have {listed} = {planned} steps."
+            message = f"{path} is {train_steps}, but the stages of {place} have {listed} = {planned} steps."
             advice = f"Set it to {planned}, or give the stages more steps."
             raise_if_any([Problem(message, origin_of(self.config, "train_steps"), path, advice)])
         return tuple(accumulate(lengths))

@@ -48,5 +48,4 @@ if TYPE_CHECKING:
     from trellis.nlp.data.local_corpus import byte_sequences as byte_sequences, load_local_corpus as load_local_corpus
     from trellis.nlp.data.local_text import LocalText as LocalText, prepare_local_text as prepare_local_text
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

@@ -37,5 +37,4 @@ if TYPE_CHECKING:
     )
     from trellis.nlp.models.rnnlm import RNNLM as RNNLM
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)

@@ -16,5 +16,4 @@ if TYPE_CHECKING:
     from trellis.nlp.tasks.predictor import load_predictor as load_predictor, Predictor as Predictor
     from trellis.nlp.tasks.predictions import Prediction as Prediction
 else:
-    # Hidden from type checkers, which would take any name for one that this package may have.
     __getattr__, __dir__, __all__ = door(__name__)
