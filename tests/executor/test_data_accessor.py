@@ -226,11 +226,23 @@ def test_a_schema_message_of_tensorflows_is_read_by_its_text(accessor: DataAcces
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("feature {\n  name: @\n}", r"schema:2: '@' has no place in the text of a schema"),
-        ('feature { name: "a"', "schema is cut short: a bracket is not closed"),
+        ("feature {\n  name: @\n}", r"schema:2: '  name: @': Expected string but found: '@'. Write the schema again."),
+        ('feature { name: "a"', 'schema:1: Expected "}". Write the schema again.'),
+        ('feature { name: "a" type: INTEGER }', "has no value named INTEGER. Write the schema again."),
         ("feature { type: INT }", "schema: a feature has no name"),
     ],
 )
 def test_a_schema_that_cannot_be_read_is_told_with_its_line(text: str, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError) as caught:
         parse_schema(text)
+    assert said in str(caught.value)
+
+
+def test_a_schema_is_read_from_its_bytes() -> None:
+    # One feature (field 1): a name (1), the type INT (6), a shape (23) of one dimension (2) of size 7 (1).
+    Path("schema.pb").write_bytes(b"\x0a\x0c\x0a\x01a\x30\x02\xba\x01\x04\x12\x02\x08\x07")
+    (feature,) = read_schema("schema.pb").feature
+    assert (feature.name, feature.type, feature.shape) == ("a", "INT", (7,))
+    Path("schema.pb").write_bytes(b"\x0a\x7f")
+    with pytest.raises(DataError, match="schema.pb holds no schema: "):
+        read_schema("schema.pb")

@@ -105,7 +105,7 @@ def run_fn(fn_args):
     text = str(caught.value)
     assert text.startswith("Worker 1 of 2: run_fn has raised ValueError: the rate is negative\n\nTraceback")
     assert 'raise ValueError("the rate is negative")' in text
-    assert "executor/running.py" not in text
+    assert "trellis/executor" not in text
     assert text.endswith("The end of its output, out/run/logs/worker_1.log:\nabout to fail")
     assert files_below("out/model") == []
 

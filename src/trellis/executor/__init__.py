@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from trellis.executor.example_schema import ExampleSchema as ExampleSchema
     from trellis.executor.example_schema import parse_schema as parse_schema
     from trellis.executor.example_schema import read_schema as read_schema
-    from trellis.executor.exec_properties import RUN_ARGS as RUN_ARGS
-    from trellis.executor.exec_properties import read_custom_config as read_custom_config
     from trellis.executor.executor import Executor as Executor
+    from trellis.executor.fn_args import RUN_ARGS as RUN_ARGS
     from trellis.executor.fn_args import FnArgs as FnArgs
+    from trellis.executor.fn_args import read_custom_config as read_custom_config
+    from trellis.executor.process import StartWorker as StartWorker
+    from trellis.executor.process import Worker as Worker
+    from trellis.executor.process import WorkerOrder as WorkerOrder
+    from trellis.executor.process import start_process as start_process
     from trellis.executor.served_model import ServedModel as ServedModel
     from trellis.executor.served_model import check_served_model as check_served_model
-    from trellis.executor.workers import StartWorker as StartWorker
-    from trellis.executor.workers import Worker as Worker
-    from trellis.executor.workers import WorkerOrder as WorkerOrder
-    from trellis.executor.workers import start_process as start_process
 
 __getattr__, __dir__, __all__ = door(
     __name__,
@@ -53,13 +53,13 @@ __getattr__, __dir__, __all__ = door(
         "ExampleFeature": "example_schema",
         "read_schema": "example_schema",
         "parse_schema": "example_schema",
-        "RUN_ARGS": "exec_properties",
-        "read_custom_config": "exec_properties",
+        "RUN_ARGS": "fn_args",
+        "read_custom_config": "fn_args",
         "ServedModel": "served_model",
         "check_served_model": "served_model",
-        "StartWorker": "workers",
-        "Worker": "workers",
-        "WorkerOrder": "workers",
-        "start_process": "workers",
+        "StartWorker": "process",
+        "Worker": "process",
+        "WorkerOrder": "process",
+        "start_process": "process",
     },
 )

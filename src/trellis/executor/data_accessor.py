@@ -1,15 +1,16 @@
-"""Batches of examples from the files of a run: as NumPy arrays, which JAX takes as they are, Arrow or `tf.data`."""
+"""The examples of a run, as a `run_fn` asks for them: in batches, and how many there are.
 
-from collections.abc import Iterator, Sequence
+What reads them is imported where it is called: it needs NumPy and protobuf, and a run begins without either.
+"""
+
+import glob
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from trellis.errors import MissingPackageError
-from trellis.executor.example_schema import ExampleSchema, parse_schema, read_schema
-
-if TYPE_CHECKING:
-    import numpy as np
+from trellis.errors import DataError
+from trellis.executor.artifacts import split_dir
 
 AUTOTUNE = -1
 
@@ -95,48 +96,79 @@ class DataAccessor:
         """Batches as mappings of NumPy arrays; as pairs of one and the labels if options have a `label_key`."""
         from trellis.executor.example_batches import read_batches
 
-        label_key = getattr(options, "label_key", None)
-        batches = read_batches(file_patterns, options=options, schema=_as_schema(schema))
-        return batches if label_key is None else (_paired(batch, label_key) for batch in batches)
+        return read_batches(file_patterns, options=options, schema=schema)
 
     def record_batch_factory(
         self, file_patterns: str | Sequence[str], options: BatchOptions, schema: Any = None
     ) -> Iterator[Any]:
         """Batches as `pyarrow.RecordBatch`es: each column has a list of values for each example."""
-        from trellis.executor.example_batches import as_lists, read_batches
+        from trellis.executor.example_batches import read_arrow_batches
 
-        try:
-            import pyarrow
-        except ImportError:
-            raise MissingPackageError("pyarrow", "parquet") from None
-        for batch in read_batches(file_patterns, options=options, schema=_as_schema(schema)):
-            lists = {name: as_lists(values) for name, values in batch.items()}
-            columns = {
-                name: pyarrow.array(
-                    rows, pyarrow.list_(pyarrow.binary() if dtype.kind == "O" else pyarrow.from_numpy_dtype(dtype))
-                )
-                for name, (rows, dtype) in lists.items()
-            }
-            yield pyarrow.RecordBatch.from_pydict(columns)
+        return read_arrow_batches(file_patterns, options=options, schema=schema)
 
     def tf_dataset_factory(self, file_patterns: str | Sequence[str], options: BatchOptions, schema: Any = None) -> Any:
         """Batches as a `tf.data.Dataset` of dense tensors, ragged where examples differ in length."""
-        from trellis.executor.tf_dataset import build_tf_dataset
+        from trellis.executor.example_batches import build_tf_dataset
 
         return build_tf_dataset(lambda: self.numpy_factory(file_patterns, options, schema), options=options)
 
 
-def _paired(batch: dict[str, "np.ndarray"], label_key: str) -> tuple[dict[str, Any], Any]:
-    from trellis.executor.example_batches import named_feature
+class ExampleCounts(Mapping[str, int]):
+    """The number of examples by split, found when it is asked for: in statistics if there are some, else by counting.
 
-    labels = named_feature(batch, label_key)
-    return {name: values for name, values in batch.items() if name != label_key}, labels
+    Example:
+        n_epochs = fn_args.train_steps * batch_size / fn_args.num_examples["train"]
+    """
+
+    def __init__(self, patterns: Mapping[str, Sequence[str]], *, statistics: str | None = None) -> None:
+        self._patterns = patterns
+        self._statistics = statistics
+        self._counts: dict[str, int] = {}
+
+    def __getitem__(self, split: str) -> int:
+        if split not in self._counts:
+            patterns = self._patterns[split]
+            stated = None if self._statistics is None else _stated_count(split_dir(self._statistics, split))
+            self._counts[split] = _counted(patterns) if stated is None else stated
+        return self._counts[split]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._patterns)
+
+    def __len__(self) -> int:
+        return len(self._patterns)
+
+    def __repr__(self) -> str:
+        # What was not asked for is not counted to be shown.
+        return repr({split: self._counts.get(split, ...) for split in self})
 
 
-def _as_schema(given: Any) -> ExampleSchema | None:
-    if given is None or isinstance(given, ExampleSchema):
-        return given
-    if isinstance(given, str | Path):
-        return read_schema(given)
-    # The messages of TensorFlow's metadata print themselves in the very form of a schema file.
-    return parse_schema(str(given))
+def _counted(patterns: Sequence[str]) -> int:
+    from trellis.data import read_records
+
+    files = [path for pattern in patterns for path in sorted(glob.glob(pattern)) if Path(path).stat().st_size]
+    return sum(1 for path in files for _ in read_records(path))
+
+
+def _stated_count(folder: str) -> int | None:
+    """Returns the number that the statistics of a split tell; None if there are none."""
+    from google.protobuf.message import DecodeError
+
+    from trellis.data import read_records
+    from trellis.executor.messages import StatisticsList
+
+    if Path(folder, "FeatureStats.pb").is_file():
+        file = Path(folder, "FeatureStats.pb")
+        content = file.read_bytes()
+    elif Path(folder, "stats_tfrecord").is_file():
+        file = Path(folder, "stats_tfrecord")
+        content = next(iter(read_records(file)), b"")
+    else:
+        return None
+    try:
+        data_sets = StatisticsList.FromString(content).datasets
+    except DecodeError as error:
+        raise DataError(
+            f"{file} holds no statistics of examples ({error}). Leave `statistics` out, or write them again."
+        ) from None
+    return sum(int(data_set.num_examples) for data_set in data_sets[:1])

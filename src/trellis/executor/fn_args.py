@@ -1,10 +1,37 @@
-"""What a `run_fn` is given."""
+"""What a `run_fn` is given: read from artifacts and properties, with all that is wrong found on the way."""
 
-from collections.abc import Mapping
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 
-from trellis.executor.data_accessor import DataAccessor
+from trellis.errors import ArgumentError
+from trellis.executor.artifacts import (
+    Artifact,
+    Examples,
+    as_artifact,
+    eval_model_dir,
+    only_file,
+    served_model_path,
+    serving_model_dir,
+    split_dir,
+)
+from trellis.executor.data_accessor import DataAccessor, ExampleCounts
+from trellis.spelling import nearest
+
+RUN_ARGS = "trellis_run_args"
+"""The entry of custom_config that says how a run is run."""
+TF_CONFIG = "TF_CONFIG"
+"""The variable by which a cluster tells its workers who they are."""
+_RUN_ARGS = ("workers", "timeout", "model_files")
+_INPUTS = ("examples", "schema", "transform_graph", "base_model", "hyperparameters", "statistics")
+_OUTPUTS = ("model", "model_run")
+
+Value = TypeVar("Value")
 
 
 @dataclass
@@ -47,3 +74,349 @@ class FnArgs:
     custom_config: dict[str, Any] | None = None
     num_examples: Mapping[str, int] | None = None
     """How many examples each split has; counted when it is first asked for."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is to be run, between which artifacts."""
+
+    inputs: Mapping[str, tuple[Artifact, ...]]
+    outputs: Mapping[str, tuple[Artifact, ...]]
+    exec_properties: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RunArgs:
+    """How a run is run."""
+
+    n_workers: int = 1
+    timeout: float | None = None
+    """Seconds after which the run is stopped."""
+    model_files: tuple[str, ...] = ()
+    """Patterns of the files of a model whose format the executor does not know."""
+    is_chief: bool = True
+    """Whether this process publishes the model: it is alone, or a cluster has started it as its chief."""
+
+    @property
+    def needs_processes(self) -> bool:
+        """Whether the run has to take place outside of this process."""
+        return self.n_workers > 1 or self.timeout is not None
+
+
+class Problems:
+    """Everything that is wrong before a run, to be raised as one error."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._cause: BaseException | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+    def add(self, text: str, *, cause: BaseException | None = None) -> None:
+        """Adds a problem, once."""
+        if text not in self._texts:
+            self._texts.append(text)
+        self._cause = self._cause or cause
+
+    def caught(self, read: Callable[[], Value], *, place: str, default: Value) -> Value:
+        """Returns what a function reads; what it raises as a wrong argument is added, and the default returned."""
+        try:
+            return read()
+        except ArgumentError as error:
+            self.add(f"{place}: {error}")
+            return default
+
+    def raise_if_any(self) -> None:
+        """Raises all problems, if there are any."""
+        if not self._texts:
+            return
+        head = [f"{len(self._texts)} problems before the run"] if len(self._texts) > 1 else []
+        raise ArgumentError("\n\n".join([*head, *self._texts])) from self._cause
+
+
+def read_run(input_dict: Mapping[str, Any], output_dict: Mapping[str, Any], exec_properties: Mapping[str, Any]) -> Run:
+    """Returns a run between whatever objects with a `uri` a caller has."""
+    return Run(_read_artifacts(input_dict), _read_artifacts(output_dict), dict(exec_properties))
+
+
+def build_fn_args(run: Run, problems: Problems) -> FnArgs:
+    """Returns the arguments of a `run_fn` after the published rules; what is wrong is added to `problems`."""
+    _check_keys(run, problems)
+    examples = [artifact for artifact in run.inputs.get("examples", ()) if isinstance(artifact, Examples)]
+    if not examples:
+        problems.add("input_dict['examples'] is missing or empty: give at least one, such as [Examples('data')].")
+    train_splits, train_steps = _read_steps(run, "train_args", "train", problems)
+    eval_splits, eval_steps = _read_steps(run, "eval_args", "eval", problems)
+    _check_examples(examples, dict.fromkeys([*train_splits, *eval_splits]), problems)
+    model = _only_uri(run.outputs, "model", problems)
+    model_run = _only_uri(run.outputs, "model_run", problems)
+    for key, artifact in (("model", "Model"), ("model_run", "ModelRun")):
+        if not run.outputs.get(key):
+            problems.add(f"output_dict[{key!r}] is missing or empty: give one, such as [{artifact}('out/{key}')].")
+    _check_outputs(run, problems)
+    schema_path = _only_path(run, "schema", problems)
+    transform_graph = _only_uri(run.inputs, "transform_graph", problems)
+    base_model = _only_uri(run.inputs, "base_model", problems)
+    custom_config = problems.caught(
+        lambda: read_custom_config(run.exec_properties), place="custom_config", default=None
+    )
+    return FnArgs(
+        train_files=_patterns(examples, train_splits),
+        eval_files=_patterns(examples, eval_splits),
+        train_steps=train_steps,
+        eval_steps=eval_steps,
+        schema_path=schema_path,
+        schema_file=schema_path,
+        transform_graph_path=transform_graph,
+        transform_output=transform_graph,
+        data_accessor=DataAccessor(),
+        serving_model_dir=serving_model_dir(model) if model else None,
+        eval_model_dir=eval_model_dir(model) if model else None,
+        model_run_dir=model_run,
+        base_model=problems.caught(lambda: _finished_model(base_model), place="base_model", default=None),
+        hyperparameters=_read_hyperparameters(_only_path(run, "hyperparameters", problems), problems),
+        custom_config=without_run_args(custom_config),
+        num_examples=ExampleCounts(
+            {split: _patterns(examples, [split]) for artifact in examples for split in artifact.splits},
+            statistics=_only_uri(run.inputs, "statistics", problems),
+        ),
+    )
+
+
+def read_run_args(
+    exec_properties: Mapping[str, Any], problems: Problems, *, environment: Mapping[str, str] = os.environ
+) -> RunArgs:
+    """Returns how a run is run: by the entry `trellis_run_args` of custom_config, and by the cluster that it is in."""
+    no_cluster: dict[str, Any] = {}
+    cluster = problems.caught(lambda: _read_cluster(environment), place="environment", default=no_cluster)
+    is_chief = problems.caught(lambda: _is_chief(cluster), place="environment", default=True)
+    return problems.caught(
+        lambda: _read_run_args(exec_properties, is_in_cluster=bool(cluster), is_chief=is_chief),
+        place="custom_config",
+        default=RunArgs(),
+    )
+
+
+def read_custom_config(exec_properties: Mapping[str, Any]) -> Any:
+    """Returns `custom_config`, given as a mapping or as JSON text; what is empty is returned as it is."""
+    config = exec_properties.get("custom_config")
+    if isinstance(config, str):
+        config = _read_json(config or "null")
+    if config and not isinstance(config, Mapping):
+        shown = f"{type(config).__name__} {config!r}"
+        raise ArgumentError(f"it is the {shown}. Give a mapping, or its JSON text: '{{\"rate\": 0.1}}'.")
+    return dict(config) if isinstance(config, Mapping) else config
+
+
+def without_run_args(custom_config: Any) -> Any:
+    """Returns what is left for the user: how to run is none of the module's business."""
+    if not isinstance(custom_config, dict) or RUN_ARGS not in custom_config:
+        return custom_config
+    return {name: value for name, value in custom_config.items() if name != RUN_ARGS} or None
+
+
+def _read_artifacts(artifacts: Mapping[str, Any]) -> dict[str, tuple[Artifact, ...]]:
+    for key, listed in artifacts.items():
+        if listed is not None and (isinstance(listed, str) or not isinstance(listed, Sequence)):
+            raise ArgumentError(f"{key}: {listed!r} is no list. Artifacts come in lists, one or several to a key.")
+    return {
+        key: tuple(as_artifact(each, key=key) for each in listed)
+        for key, listed in artifacts.items()
+        if listed is not None
+    }
+
+
+def _check_keys(run: Run, problems: Problems) -> None:
+    for name, artifacts, known in (("input_dict", run.inputs, _INPUTS), ("output_dict", run.outputs, _OUTPUTS)):
+        for key in artifacts.keys() - set(known):
+            close = nearest(key, known)
+            if close and close not in artifacts:
+                problems.add(f"{name}[{key!r}] means nothing. Did you mean {close!r}?")
+
+
+def _read_steps(run: Run, key: str, split: str, problems: Problems) -> tuple[Sequence[str], int | None]:
+    """Returns the splits and the number of steps that train_args or eval_args tell."""
+    nothing: tuple[Sequence[str], int | None] = ((), None)
+    read = partial(_read_step_args, run.exec_properties, key=key, split=split)
+    return problems.caught(read, place=key, default=nothing)
+
+
+def _read_step_args(exec_properties: Mapping[str, Any], *, key: str, split: str) -> tuple[Sequence[str], int | None]:
+    if exec_properties.get(key) is None:
+        raise ArgumentError(
+            f"it is missing. Give exec_properties[{key!r}], such as '{{\"num_steps\": 100}}' or '{{}}'."
+        )
+    value = exec_properties[key]
+    fields = _read_json(value or "{}") if isinstance(value, str) else value
+    if not isinstance(fields, Mapping):
+        raise ArgumentError(f"it is {fields!r}. Give a mapping, or its JSON text: '{{\"num_steps\": 100}}'.")
+    fields = {"num_steps" if name == "numSteps" else name: value for name, value in fields.items()}
+    for name in fields.keys() - {"splits", "num_steps"}:
+        close = nearest(name, ["splits", "num_steps"])
+        suggestion = f" Did you mean {close!r}?" if close else ""
+        warnings.warn(f"{key}: the field {name!r} has no effect.{suggestion}", stacklevel=2)
+    splits = fields.get("splits") or [split]
+    if isinstance(splits, str) or not all(isinstance(name, str) for name in splits):
+        raise ArgumentError(f"splits is {splits!r}. Give a list of names, such as [{split!r}].")
+    return tuple(splits), _read_n_steps(fields.get("num_steps"))
+
+
+def _read_n_steps(value: Any) -> int | None:
+    # JSON of the published messages may write numbers as text.
+    text = str(value if value is not None else 0).removesuffix(".0")
+    if (isinstance(value, bool | Sequence) and not isinstance(value, str)) or not text.lstrip("-").isdecimal():
+        raise ArgumentError(f"num_steps is {value!r}. Give a whole number; 0 leaves it to the run_fn.")
+    if int(text) < 0:
+        raise ArgumentError(f"num_steps is {text}. Give 0, which leaves it to the run_fn, or more.")
+    return int(text) or None
+
+
+def _read_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ArgumentError(f"{text!r} is no JSON: {error}. Quote names and texts with double quotes.") from None
+
+
+def _check_examples(examples: Sequence[Examples], splits: Mapping[str, None], problems: Problems) -> None:
+    payloads = {artifact.payload_format: artifact.uri for artifact in examples}
+    if len(payloads) > 1:
+        listed = ", ".join(f"`{uri}` has {payload}" for payload, uri in payloads.items())
+        problems.add(f"examples: {listed}. Give artifacts of one payload format.")
+    for artifact in examples:
+        if not Path(artifact.uri).is_dir():
+            problems.add(f"examples: there is no directory `{artifact.uri}`.")
+            continue
+        for split in splits:
+            for text in _split_problems(artifact, split):
+                problems.add(f"examples: {text}")
+
+
+def _split_problems(examples: Examples, split: str) -> Iterator[str]:
+    folder = Path(split_dir(examples.uri, split))
+    if split not in examples.splits or not folder.is_dir():
+        close = nearest(split, examples.splits)
+        suggestion = f" Did you mean {close!r}?" if close and close != split else ""
+        listed = f"Its splits are {', '.join(examples.splits)}" if examples.splits else "It has no splits"
+        yield (
+            f"there is no split {split!r} in `{examples.uri}`.{suggestion} {listed}; a split is a directory such as "
+            f"Split-{split}, and train_args and eval_args name those that are used."
+        )
+        return
+    files = [path for path in folder.iterdir() if path.is_file()]
+    if not any(path.stat().st_size for path in files):
+        what = f"{len(files)} empty files" if files else "no files"
+        yield f"`{folder}` has {what}. Write the examples again."
+
+
+def _patterns(examples: Sequence[Examples], splits: Sequence[str]) -> list[str]:
+    return [f"{split_dir(artifact.uri, split)}/*" for split in splits for artifact in examples]
+
+
+def _check_outputs(run: Run, problems: Problems) -> None:
+    inputs = {os.path.realpath(artifact.uri): key for key, listed in run.inputs.items() for artifact in listed}
+    for key, listed in run.outputs.items():
+        for uri in (artifact.uri for artifact in listed):
+            if os.path.realpath(uri) in inputs:
+                both = f"{key} and {inputs[os.path.realpath(uri)]} are both `{uri}`"
+                problems.add(f"{both}: what is read would be overwritten. Give the {key} a directory of its own.")
+            path = Path(uri).absolute()
+            existing = next(folder for folder in (path, *path.parents) if folder.exists())
+            if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+                what = "cannot be written to" if existing.is_dir() else "is a file"
+                problems.add(f"{key}: `{uri}` cannot be written: `{existing}` {what}. Give another directory.")
+
+
+def _only_uri(artifacts: Mapping[str, tuple[Artifact, ...]], key: str, problems: Problems) -> str | None:
+    """Returns the uri of the one artifact of a key, if there is one."""
+    listed = artifacts.get(key, ())
+    if len(listed) > 1:
+        uris = ", ".join(artifact.uri for artifact in listed)
+        problems.add(f"{key}: one artifact is needed, but {len(listed)} are given: {uris}.")
+    return listed[0].uri if listed else None
+
+
+def _only_path(run: Run, key: str, problems: Problems) -> str | None:
+    """Returns the path of the one file of an input, if there is one."""
+    uri = _only_uri(run.inputs, key, problems)
+    return problems.caught(lambda: str(only_file(uri)), place=key, default=None) if uri else None
+
+
+def _finished_model(uri: str | None) -> str | None:
+    if uri is None:
+        return None
+    if not Path(uri).is_dir():
+        raise ArgumentError(f"there is no directory `{uri}`. Give that of a finished model.")
+    return served_model_path(uri)
+
+
+def _read_hyperparameters(path: str | None, problems: Problems) -> dict[str, Any] | None:
+    if path is None:
+        return None
+    try:
+        values = json.loads(Path(path).read_text())
+    except ValueError as error:
+        problems.add(f"hyperparameters: `{path}` is no JSON: {error}. A tuning writes one JSON mapping.")
+        return None
+    if not isinstance(values, dict):
+        problems.add(f"hyperparameters: `{path}` holds a {type(values).__name__}. A tuning writes one JSON mapping.")
+        return None
+    return values
+
+
+def _read_run_args(exec_properties: Mapping[str, Any], *, is_in_cluster: bool, is_chief: bool) -> RunArgs:
+    fields = (read_custom_config(exec_properties) or {}).get(RUN_ARGS) or {}
+    if not isinstance(fields, Mapping):
+        raise ArgumentError(f"{RUN_ARGS} is {fields!r}. Give a mapping such as {{'workers': 2, 'timeout': 3600}}.")
+    for name in fields.keys() - set(_RUN_ARGS):
+        close = nearest(str(name), _RUN_ARGS)
+        suggestion = f" Did you mean {close!r}?" if close else ""
+        raise ArgumentError(f"{RUN_ARGS} has no field {name!r}.{suggestion} It has {', '.join(_RUN_ARGS)}.")
+    n_workers = fields.get("workers", 1)
+    if not isinstance(n_workers, int) or isinstance(n_workers, bool) or n_workers < 1:
+        raise ArgumentError(f"workers is {n_workers!r}. Give a whole number, 1 or more.")
+    if n_workers > 1 and is_in_cluster:
+        raise ArgumentError(
+            f"{TF_CONFIG} is set, so a cluster has started this process as one of its workers, and it cannot be "
+            f"{n_workers} workers itself. Leave out workers, or unset {TF_CONFIG}."
+        )
+    timeout = fields.get("timeout")
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0):
+        raise ArgumentError(f"timeout is {timeout!r}. Give the seconds that the run may take, more than 0.")
+    files = fields.get("model_files", ())
+    if isinstance(files, str) or not (isinstance(files, Sequence) and all(map(_is_pattern_below, files))):
+        raise ArgumentError(f"model_files is {files!r}. Give a list of names or patterns, such as ['model.cbm'].")
+    return RunArgs(n_workers, None if timeout is None else float(timeout), tuple(files), is_chief)
+
+
+def _is_pattern_below(pattern: object) -> bool:
+    return isinstance(pattern, str) and bool(pattern) and not Path(pattern).is_absolute() and ".." not in pattern
+
+
+def _read_cluster(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Returns what TF_CONFIG tells, if it tells of a cluster."""
+    text = environment.get(TF_CONFIG, "")
+    try:
+        config = json.loads(text or "{}")
+    except ValueError as error:
+        raise ArgumentError(f"{TF_CONFIG} is {text!r}, which is no JSON: {error}. Unset it, or mend it.") from None
+    if not isinstance(config, dict):
+        raise ArgumentError(f"{TF_CONFIG} is {text!r}, which is no mapping. Unset it, or mend it.")
+    return config if config.get("cluster") else {}
+
+
+def _is_chief(config: Mapping[str, Any]) -> bool:
+    """Whether a process publishes: alone, as the chief, or as the first worker where there is no chief."""
+    if not config:
+        return True
+    try:
+        kind = config["task"]["type"]
+        index = int(config["task"]["index"])
+    except (KeyError, TypeError, ValueError):
+        raise ArgumentError(
+            f"{TF_CONFIG} has a cluster, but does not say which part of it this process is: "
+            f"{json.dumps(config)}. Add a task, such as {{'type': 'worker', 'index': 0}}."
+        ) from None
+    has_chief = bool({"chief", "master"} & set(config["cluster"]))
+    return kind in ("chief", "master") or (kind == "worker" and index == 0 and not has_chief)

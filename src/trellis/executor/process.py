@@ -1,0 +1,346 @@
+"""A run in a process of its own: what the process is told, what it does, and what is told if it fails."""
+
+import faulthandler
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any, NoReturn, Protocol
+
+from trellis.errors import ArgumentError, Preempted, RunFailedError, TrellisError
+from trellis.executor.artifacts import Artifact, Examples
+from trellis.executor.fn_args import (
+    Problems,
+    Run,
+    build_fn_args,
+    read_custom_config,
+    read_run_args,
+    without_run_args,
+)
+from trellis.executor.module_file import call, user_function
+
+_STARTED_BY = "TRELLIS_STARTED_BY"
+"""The variable by which a process knows with whom it is to end."""
+_SECONDS_BETWEEN_LOOKS = 0.02
+_SECONDS_BETWEEN_LOOKS_AT_PARENT = 1.0
+_SECONDS_TO_TELL = 1.0
+_SECONDS_TO_STOP = 2.0
+# When the whole run is told to stop: workers may save what they have.
+_SECONDS_TO_SAVE = 30.0
+_TAIL_BYTES = 4000
+# The path of this process is given on as it is, so that what is found here is found there.
+_PROGRAM = (
+    "import json, sys; order = json.load(open(sys.argv[1])); sys.path[:] = order['path'];"
+    "from trellis.executor.process import main; main(order)"
+)
+
+
+@dataclass(frozen=True)
+class WorkerOrder:
+    """One worker to be started."""
+
+    index: int
+    """0 is the chief."""
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    log_file: Path | None = None
+    """Where its output goes; None is to the screen."""
+
+
+class Worker(Protocol):
+    """A worker that was started."""
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+
+    def stop(self, *, seconds: float) -> None:
+        """Ends it and all that it has started, after so many seconds by force; nothing of it runs afterwards."""
+
+
+class StartWorker(Protocol):
+    """Starts a worker. A cluster's own starter is one, if its machines share the files of the run."""
+
+    def __call__(self, order: WorkerOrder) -> Worker:
+        """Starts the command of an order in its environment, and does not wait."""
+
+
+def start_process(order: WorkerOrder) -> Worker:
+    """Starts a worker as a process on this machine."""
+    return _LocalProcess(order)
+
+
+@dataclass(frozen=True)
+class Role:
+    """What one worker is told of itself, what it is called, and where its output goes."""
+
+    environment: Mapping[str, str]
+    name: str = ""
+    """What messages about it begin with, where there are several."""
+    log_file: Path | None = None
+
+
+def run_in_process(run: Run, *, timeout: float | None, start: StartWorker, roles: Sequence[Role] = (Role({}),)) -> None:
+    """Runs a run in one process, or in several at once, and waits until all have ended.
+
+    Raises the error of the first that fails, once all are stopped.
+    """
+    deadline = None if timeout is None else time.time() + timeout
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(TemporaryDirectory(prefix="trellis-run-", ignore_cleanup_errors=True)))
+        stack.enter_context(_preempted_by_sigterm())
+        workers: list[_StartedWorker] = []
+        stack.callback(_stop, workers, seconds=_SECONDS_TO_STOP)
+        try:
+            for index, role in enumerate(roles):
+                order_file = scratch / f"order-{index}.json"
+                order_file.write_text(_order_text(run, index, scratch, deadline))
+                order = WorkerOrder(
+                    index,
+                    command=[sys.executable, "-c", _PROGRAM, str(order_file)],
+                    environment=os.environ | role.environment,
+                    log_file=role.log_file,
+                )
+                workers.append(_StartedWorker(index, role, scratch, start(order)))
+            _wait(workers, timeout=timeout, deadline=deadline)
+        except Preempted:
+            _stop(workers, seconds=_SECONDS_TO_SAVE)
+            raise
+
+
+def _order_text(run: Run, index: int, scratch: Path, deadline: float | None) -> str:
+    custom_config = without_run_args(read_custom_config(run.exec_properties))
+    order = {
+        "inputs": {key: [asdict(artifact) for artifact in listed] for key, listed in run.inputs.items()},
+        "outputs": {key: [asdict(artifact) for artifact in listed] for key, listed in run.outputs.items()},
+        "exec_properties": {**run.exec_properties, "custom_config": custom_config},
+        "index": index,
+        "scratch": str(scratch),
+        "deadline": deadline,
+        "path": [path or os.getcwd() for path in sys.path],
+    }
+    try:
+        return json.dumps(order, default=os.fspath)
+    except TypeError as error:
+        raise ArgumentError(
+            f"exec_properties cannot be given to another process: {error}. Use what JSON can hold."
+        ) from None
+
+
+class _LocalProcess:
+    """A process with a group of its own, so that what it starts ends with it."""
+
+    def __init__(self, order: WorkerOrder) -> None:
+        log = None if order.log_file is None else order.log_file.open("wb")
+        try:
+            self._process = subprocess.Popen(
+                order.command,
+                env={**order.environment, _STARTED_BY: str(os.getpid())},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT if log else None,
+                start_new_session=True,
+            )
+        finally:
+            if log is not None:
+                log.close()
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def stop(self, *, seconds: float) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        # What it has started is in its group, until nothing of that is left; one that nobody waits for may stay there.
+        deadline = time.monotonic() + _SECONDS_TO_TELL
+        with suppress(ProcessLookupError, PermissionError):
+            while time.monotonic() < deadline:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def main(order: dict[str, Any]) -> NoReturn:
+    """Carries out an order in the process of a worker, writes a report, and exits: 0 if `run_fn` has returned."""
+    scratch = Path(order["scratch"])
+    index = order["index"]
+    # As on a terminal: what was said is not lost if this process is ended by force.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # always a TextIOWrapper here
+    parent = int(os.environ.get(_STARTED_BY, os.getppid()))
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    place = (scratch / f"place-{index}.txt").open("w")
+    if order["deadline"] is not None:
+        # Written down by the interpreter itself, even if nothing else of this process answers any more.
+        faulthandler.dump_traceback_later(max(order["deadline"] - time.time(), 0.01), file=place)
+    run = Run(_read_artifacts(order["inputs"]), _read_artifacts(order["outputs"]), order["exec_properties"])
+    report = _carry_out(run)
+    file = scratch / f"report-{index}.json"
+    file.with_suffix(".partial").write_text(json.dumps({"time": time.time(), **report}))
+    file.with_suffix(".partial").rename(file)
+    sys.exit(0 if report["kind"] == "done" else 1)
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process, and what it has started, when the one that waits for it is gone."""
+    while os.getppid() == parent:
+        time.sleep(_SECONDS_BETWEEN_LOOKS_AT_PARENT)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _read_artifacts(artifacts: Mapping[str, Any]) -> dict[str, tuple[Artifact, ...]]:
+    return {key: tuple(_read_artifact(key, fields) for fields in listed) for key, listed in artifacts.items()}
+
+
+def _read_artifact(key: str, fields: dict[str, Any]) -> Artifact:
+    if key != "examples":
+        return Artifact(fields["uri"])
+    examples = Examples(**fields)
+    return replace(examples, split_names=None if examples.split_names is None else tuple(examples.split_names))
+
+
+def _carry_out(run: Run) -> dict[str, str]:
+    kind = "problems"
+    try:
+        problems = Problems()
+        fn_args = build_fn_args(run, problems)
+        run_args = read_run_args(run.exec_properties, problems)
+        with user_function(run.exec_properties, fn_args=fn_args, problems=problems) as user:
+            kind = "failed"
+            call(user, fn_args, is_chief=run_args.is_chief)
+    except Preempted:
+        return {"kind": "preempted"}
+    except BaseException as error:  # noqa: BLE001  (told by the process that waits for this one)
+        if isinstance(error, TrellisError):
+            # It says all that there is to say: where in the library it was raised is of no use.
+            return {"kind": kind, "summary": str(error), "text": "\n".join(getattr(error, "__notes__", ()))}
+        summary = f"run_fn has raised {type(error).__name__}: {error}"
+        return {"kind": kind, "summary": summary, "text": _traceback(error)}
+    return {"kind": "done"}
+
+
+def _traceback(error: BaseException) -> str:
+    """Returns the trace from the user's function on."""
+    own = Path(__file__).parent
+    trace = error.__traceback__
+    while trace is not None and Path(trace.tb_frame.f_code.co_filename).parent == own and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+
+
+@dataclass(frozen=True)
+class _StartedWorker:
+    """A worker, seen from the process that waits for it."""
+
+    index: int
+    role: Role
+    scratch: Path
+    worker: Worker
+
+    def report(self) -> dict[str, Any]:
+        file = self.scratch / f"report-{self.index}.json"
+        report: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+        return report
+
+    def has_failed(self) -> bool:
+        # One that has failed may take long to end: it waits for the others.
+        code = self.worker.poll()
+        kind = self.report().get("kind")
+        return kind not in (None, "done") or (kind is None and code is not None)
+
+    def failed_at(self) -> float:
+        """When it has failed; one that could not say so goes first, unless it has given up for another's sake."""
+        sudden = math.inf if self.worker.poll() == -signal.SIGABRT else 0.0
+        return float(self.report().get("time", sudden))
+
+    def raise_failure(self) -> NoReturn:
+        report = self.report()
+        if report.get("kind") == "preempted":
+            raise Preempted
+        if report.get("kind") == "problems":
+            raise ArgumentError(report["summary"])
+        what = f"{report['summary']}\n\n{report['text']}".rstrip() if report else _sudden_end(self.worker.poll())
+        raise RunFailedError(f"{self.role.name}{what}{self._end_of_log()}")
+
+    def code_place(self) -> str:
+        """Where in the user's code it was at the deadline; empty if it has not written that down."""
+        file = self.scratch / f"place-{self.index}.txt"
+        threads = file.read_text().strip().split("\n\n") if file.is_file() else []
+        lines = [line for thread in threads if "in _end_with" not in thread for line in thread.splitlines()[1:]]
+        own = str(Path(__file__).parent)
+        return "\n".join(line for line in lines if own not in line and '"<string>"' not in line)
+
+    def _end_of_log(self) -> str:
+        log = self.role.log_file
+        if log is None or not log.is_file():
+            return ""
+        text = log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
+        return f"\n\nThe end of its output, {log}:\n{text}" if text else ""
+
+
+def _wait(workers: Sequence[_StartedWorker], *, timeout: float | None, deadline: float | None) -> None:
+    """Waits until all are done; raises as soon as one fails, or the time is over."""
+    running = list(workers)
+    while running:
+        failed = [worker for worker in running if worker.has_failed()]
+        if failed:
+            min(failed, key=_StartedWorker.failed_at).raise_failure()
+        running = [worker for worker in running if worker.worker.poll() is None]
+        if running and deadline is not None and time.time() > deadline:
+            _raise_late(running, timeout)
+        if running:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _raise_late(running: Sequence[_StartedWorker], timeout: float | None) -> NoReturn:
+    end = time.monotonic() + _SECONDS_TO_TELL
+    while time.monotonic() < end and not all(worker.code_place() for worker in running):
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    places = [f"{worker.role.name}It was here:\n{text}" for worker in running if (text := worker.code_place())]
+    message = f"The run has taken more than its {timeout:g} seconds (timeout), so it was stopped."
+    raise RunFailedError("\n\n".join([message, *places]))
+
+
+def _sudden_end(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"The process was ended by {signal.Signals(-code).name} before run_fn returned."
+    return f"The process has ended with code {code} before run_fn returned, as os._exit({code}) does."
+
+
+def _stop(workers: Sequence[_StartedWorker], *, seconds: float) -> None:
+    """Ends all that still runs."""
+    threads = [threading.Thread(target=each.worker.stop, kwargs={"seconds": seconds}) for each in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@contextmanager
+def _preempted_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM end this process by way of everything that is to be done before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        raise Preempted
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
