@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.command import environment
 from tests.executor.pipeline import SCHEMA, do, files_below, seen_fn_args, write_examples, write_module
-from trellis.errors import ArgumentError, ModelRefusedError, RunFailedError
+from trellis.errors import ArgumentError, DataError, ModelRefusedError, RunFailedError
 from trellis.executor import Artifact, Examples, Model
 
 MODEL = Path("out/model/Format-Serving")
@@ -115,6 +115,16 @@ def test_statistics_spare_the_counting(monkeypatch: pytest.MonkeyPatch) -> None:
         Path(f"statistics/Split-{split}/FeatureStats.pb").write_bytes(b"\x0a" + bytes([len(inner)]) + inner)
     seen = seen_fn_args(monkeypatch, inputs={"statistics": [Artifact("statistics")]})
     assert dict(seen.num_examples) == {"eval": 100, "train": 234}
+
+
+@pytest.mark.parametrize("content", [b"\x0a\x7f", b"\x08\x01"])
+def test_statistics_that_are_none_are_told(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    Path("statistics/Split-train").mkdir(parents=True)
+    Path("statistics/Split-train/FeatureStats.pb").write_bytes(content)
+    seen = seen_fn_args(monkeypatch, inputs={"statistics": [Artifact("statistics")]})
+    with pytest.raises(DataError, match="FeatureStats.pb holds no statistics of examples .*Leave `statistics` out"):
+        _ = seen.num_examples["train"]
+    assert seen.num_examples["eval"] == 5
 
 
 # Every situation of the published table of errors, with what is said of it here.

@@ -155,7 +155,6 @@ def _stated_count(folder: str) -> int | None:
     from google.protobuf.message import DecodeError
 
     from trellis.data import read_records
-    from trellis.executor.messages import StatisticsList
 
     if Path(folder, "FeatureStats.pb").is_file():
         file = Path(folder, "FeatureStats.pb")
@@ -166,9 +165,18 @@ def _stated_count(folder: str) -> int | None:
     else:
         return None
     try:
-        data_sets = StatisticsList.FromString(content).datasets
-    except DecodeError as error:
+        # A list of data sets is field 1, the number of examples field 2 of each.
+        n_examples: int = sum(count for data_set in _field(content, 1)[:1] for count in _field(data_set, 2))
+    except (DecodeError, TypeError) as error:
         raise DataError(
             f"{file} holds no statistics of examples ({error}). Leave `statistics` out, or write them again."
         ) from None
-    return sum(int(data_set.num_examples) for data_set in data_sets[:1])
+    return n_examples
+
+
+def _field(message: bytes, number: int) -> list[Any]:
+    """Returns the values of a field of a protobuf message."""
+    from google.protobuf.empty_pb2 import Empty
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    return [field.data for field in UnknownFieldSet(Empty.FromString(message)) if field.field_number == number]

@@ -4,11 +4,45 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import text_format
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
 from trellis.errors import DataError
-from trellis.executor import messages
+
+# What is read of a tensorflow.metadata.v0.Schema; protobuf skips all other fields.
+_SCHEMA = """
+name: "schema.proto"
+enum_type {
+  name: "FeatureType"
+  value { name: "TYPE_UNKNOWN" number: 0 }
+  value { name: "BYTES" number: 1 }
+  value { name: "INT" number: 2 }
+  value { name: "FLOAT" number: 3 }
+  value { name: "STRUCT" number: 4 }
+}
+message_type {
+  name: "Schema"
+  field { name: "feature" number: 1 type_name: "Feature" label: LABEL_REPEATED }
+}
+message_type {
+  name: "Feature"
+  field { name: "name" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "type" number: 6 type_name: "FeatureType" label: LABEL_OPTIONAL }
+  field { name: "shape" number: 23 type_name: "FixedShape" label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "FixedShape"
+  field { name: "dim" number: 2 type_name: "Dim" label: LABEL_REPEATED }
+}
+message_type {
+  name: "Dim"
+  field { name: "size" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL default_value: "1" }
+}
+"""
+# A pool of our own: TensorFlow's metadata package, where it is loaded, has the whole message in the common one.
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.Add(text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto()))
+_Schema = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("Schema"))
 
 
 @dataclass(frozen=True)
@@ -45,7 +79,7 @@ def read_schema(path: str | Path) -> ExampleSchema:
     if Path(path).suffix != ".pb":
         return parse_schema(content.decode(), place=str(path))
     try:
-        return _as_schema(messages.Schema.FromString(content), place=str(path))
+        return _as_schema(_Schema.FromString(content), place=str(path))
     except DecodeError as error:
         raise DataError(f"{path} holds no schema: {error}. Write the schema again.") from None
 
@@ -57,7 +91,7 @@ def parse_schema(text: str, *, place: str = "schema") -> ExampleSchema:
         place: Where the text is from, for messages.
     """
     try:
-        message = text_format.Parse(text, messages.Schema(), allow_unknown_field=True)
+        message = text_format.Parse(text, _Schema(), allow_unknown_field=True)
     except text_format.ParseError as error:
         problem = str(error).partition(" : ")[2].rstrip(".")
         raise DataError(f"{place}:{error.GetLine()}: {problem}. Write the schema again.") from None

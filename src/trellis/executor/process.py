@@ -80,20 +80,21 @@ def start_process(order: WorkerOrder) -> Worker:
     return _LocalProcess(order)
 
 
-@dataclass(frozen=True)
-class Role:
-    """What one worker is told of itself, what it is called, and where its output goes."""
-
-    environment: Mapping[str, str]
-    name: str = ""
-    """What messages about it begin with, where there are several."""
-    log_file: Path | None = None
-
-
-def run_in_process(run: Run, *, timeout: float | None, start: StartWorker, roles: Sequence[Role] = (Role({}),)) -> None:
-    """Runs a run in one process, or in several at once, and waits until all have ended.
+def run_in_process(
+    run: Run,
+    *,
+    timeout: float | None,
+    start: StartWorker,
+    environments: Sequence[Mapping[str, str]] = ({},),
+    log_dir: Path | None = None,
+) -> None:
+    """Runs a run in a process, or in several at once, and waits until all have ended.
 
     Raises the error of the first that fails, once all are stopped.
+
+    Args:
+        environments: What each process is told of itself by variables.
+        log_dir: Where the output of all but the first goes.
     """
     deadline = None if timeout is None else time.time() + timeout
     with ExitStack() as stack:
@@ -102,16 +103,16 @@ def run_in_process(run: Run, *, timeout: float | None, start: StartWorker, roles
         workers: list[_StartedWorker] = []
         stack.callback(_stop, workers, seconds=_SECONDS_TO_STOP)
         try:
-            for index, role in enumerate(roles):
+            for index, environment in enumerate(environments):
                 order_file = scratch / f"order-{index}.json"
                 order_file.write_text(_order_text(run, index, scratch, deadline))
                 order = WorkerOrder(
                     index,
                     command=[sys.executable, "-c", _PROGRAM, str(order_file)],
-                    environment=os.environ | role.environment,
-                    log_file=role.log_file,
+                    environment=os.environ | environment,
+                    log_file=log_dir / f"worker_{index}.log" if log_dir and index else None,
                 )
-                workers.append(_StartedWorker(index, role, scratch, start(order)))
+                workers.append(_StartedWorker(order, start(order), scratch, n_workers=len(environments)))
             _wait(workers, timeout=timeout, deadline=deadline)
         except Preempted:
             _stop(workers, seconds=_SECONDS_TO_SAVE)
@@ -245,13 +246,19 @@ def _traceback(error: BaseException) -> str:
 class _StartedWorker:
     """A worker, seen from the process that waits for it."""
 
-    index: int
-    role: Role
-    scratch: Path
+    order: WorkerOrder
     worker: Worker
+    scratch: Path
+    n_workers: int
+
+    @property
+    def name(self) -> str:
+        """What messages about it begin with, where there are several."""
+        chief = "" if self.order.index else " (the chief)"
+        return f"Worker {self.order.index} of {self.n_workers}{chief}: " if self.n_workers > 1 else ""
 
     def report(self) -> dict[str, Any]:
-        file = self.scratch / f"report-{self.index}.json"
+        file = self.scratch / f"report-{self.order.index}.json"
         report: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
         return report
 
@@ -273,18 +280,18 @@ class _StartedWorker:
         if report.get("kind") == "problems":
             raise ArgumentError(report["summary"])
         what = f"{report['summary']}\n\n{report['text']}".rstrip() if report else _sudden_end(self.worker.poll())
-        raise RunFailedError(f"{self.role.name}{what}{self._end_of_log()}")
+        raise RunFailedError(f"{self.name}{what}{self._end_of_log()}")
 
     def code_place(self) -> str:
         """Where in the user's code it was at the deadline; empty if it has not written that down."""
-        file = self.scratch / f"place-{self.index}.txt"
+        file = self.scratch / f"place-{self.order.index}.txt"
         threads = file.read_text().strip().split("\n\n") if file.is_file() else []
         lines = [line for thread in threads if "in _end_with" not in thread for line in thread.splitlines()[1:]]
         own = str(Path(__file__).parent)
         return "\n".join(line for line in lines if own not in line and '"<string>"' not in line)
 
     def _end_of_log(self) -> str:
-        log = self.role.log_file
+        log = self.order.log_file
         if log is None or not log.is_file():
             return ""
         text = log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
@@ -309,7 +316,7 @@ def _raise_late(running: Sequence[_StartedWorker], timeout: float | None) -> NoR
     end = time.monotonic() + _SECONDS_TO_TELL
     while time.monotonic() < end and not all(worker.code_place() for worker in running):
         time.sleep(_SECONDS_BETWEEN_LOOKS)
-    places = [f"{worker.role.name}It was here:\n{text}" for worker in running if (text := worker.code_place())]
+    places = [f"{worker.name}It was here:\n{text}" for worker in running if (text := worker.code_place())]
     message = f"The run has taken more than its {timeout:g} seconds (timeout), so it was stopped."
     raise RunFailedError("\n\n".join([message, *places]))
 

@@ -11,6 +11,8 @@ from trellis.errors import DataError, ModelRefusedError
 from trellis.executor.fn_args import RUN_ARGS
 
 _MOST_LISTED = 10
+_GRAPHS = 2
+"""The number of the field that holds the graphs of a SavedModel."""
 
 
 @dataclass(frozen=True)
@@ -101,17 +103,18 @@ def _check_manifest(path: Path) -> bool:
 
 
 def _check_saved_model(path: Path) -> bool:
+    from google.protobuf.empty_pb2 import Empty
     from google.protobuf.message import DecodeError
-
-    from trellis.executor.messages import SavedModel
+    from google.protobuf.unknown_fields import UnknownFieldSet
 
     _check_not_empty(path)
-    try:
-        has_graph = path.suffix == ".pbtxt" or bool(SavedModel.FromString(path.read_bytes()).meta_graphs)
-    except DecodeError as error:
-        raise DataError(f"{path} is cut short or damaged ({error}).") from None
-    if not has_graph:
-        raise DataError(f"{path} holds no graph.")
+    if path.suffix == ".pb":
+        try:
+            fields = UnknownFieldSet(Empty.FromString(path.read_bytes()))
+        except DecodeError as error:
+            raise DataError(f"{path} is cut short or damaged ({error}).") from None
+        if not any(field.field_number == _GRAPHS for field in fields):
+            raise DataError(f"{path} holds no graph.")
     variables = path.parent / "variables"
     missing = [name for name in _variable_files(variables) if not (variables / name).is_file()]
     if missing:

@@ -6,23 +6,15 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from trellis.executor.fn_args import TF_CONFIG, Run, RunArgs
-from trellis.executor.process import Role, StartWorker, run_in_process
+from trellis.executor.process import StartWorker, run_in_process
 
 
 def run_workers(run: Run, *, run_args: RunArgs, start: StartWorker) -> None:
     """Runs a run in several processes that know each other; the first is the chief, and its output is shown."""
-    n_workers = run_args.n_workers
     log_dir = Path(run.outputs["model_run"][0].uri, "logs")
     log_dir.mkdir(parents=True, exist_ok=True)
-    roles = [
-        Role(
-            environment,
-            name=f"Worker {index} of {n_workers}{'' if index else ' (the chief)'}: ",
-            log_file=log_dir / f"worker_{index}.log" if index else None,
-        )
-        for index, environment in enumerate(_environments(n_workers))
-    ]
-    run_in_process(run, timeout=run_args.timeout, start=start, roles=roles)
+    environments = _environments(run_args.n_workers)
+    run_in_process(run, timeout=run_args.timeout, start=start, environments=environments, log_dir=log_dir)
 
 
 def _environments(n_workers: int) -> list[dict[str, str]]:
