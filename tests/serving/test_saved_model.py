@@ -69,7 +69,7 @@ def test_tensorflow_answers_as_the_model_does_for_batches_of_any_size(tmp_path: 
 
 
 def test_without_tensorflow_nothing_is_begun(tmp_path: Path, variables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trellis.serving.formats.find_spec", lambda _: None)
+    monkeypatch.setattr("trellis.serving.manifest.find_spec", lambda _: None)
 
     def refuse(*_: Any) -> Any:
         raise AssertionError("Nothing is to be traced.")

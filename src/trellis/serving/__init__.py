@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from trellis.serving.export import ServingFunction as ServingFunction
     from trellis.serving.export import Signature as Signature
     from trellis.serving.export import export_model as export_model
-    from trellis.serving.formats import FORMATS as FORMATS
-    from trellis.serving.formats import Format as Format
-    from trellis.serving.formats import check_format as check_format
     from trellis.serving.load import LoadedModel as LoadedModel
     from trellis.serving.load import LoadedSignature as LoadedSignature
     from trellis.serving.load import load_model as load_model
+    from trellis.serving.manifest import FORMATS as FORMATS
+    from trellis.serving.manifest import Format as Format
+    from trellis.serving.manifest import check_format as check_format
     from trellis.serving.manifest import find_served_model as find_served_model
 
 __getattr__, __dir__, __all__ = door(
@@ -24,9 +24,9 @@ __getattr__, __dir__, __all__ = door(
         "Signature": "export",
         "ServingFunction": "export",
         "PLATFORMS": "export",
-        "Format": "formats",
-        "FORMATS": "formats",
-        "check_format": "formats",
+        "Format": "manifest",
+        "FORMATS": "manifest",
+        "check_format": "manifest",
         "load_model": "load",
         "find_served_model": "manifest",
         "LoadedModel": "load",
