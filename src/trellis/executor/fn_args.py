@@ -3,11 +3,11 @@
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from trellis.errors import ArgumentError
 from trellis.executor.artifacts import (
@@ -29,9 +29,7 @@ TF_CONFIG = "TF_CONFIG"
 """The variable by which a cluster tells its workers who they are."""
 _RUN_ARGS = ("workers", "timeout", "model_files")
 _INPUTS = ("examples", "schema", "transform_graph", "base_model", "hyperparameters", "statistics")
-_OUTPUTS = ("model", "model_run")
-
-Value = TypeVar("Value")
+_OUTPUTS = {"model": "Model", "model_run": "ModelRun"}
 
 
 @dataclass
@@ -94,8 +92,10 @@ class RunArgs:
     """Seconds after which the run is stopped."""
     model_files: tuple[str, ...] = ()
     """Patterns of the files of a model whose format the executor does not know."""
+    is_in_cluster: bool = False
+    """Whether a cluster has started this process as one of its workers."""
     is_chief: bool = True
-    """Whether this process publishes the model: it is alone, or a cluster has started it as its chief."""
+    """Whether this process publishes the model: it is alone, or the chief of its cluster."""
 
     @property
     def needs_processes(self) -> bool:
@@ -119,13 +119,13 @@ class Problems:
             self._texts.append(text)
         self._cause = self._cause or cause
 
-    def caught(self, read: Callable[[], Value], *, place: str, default: Value) -> Value:
-        """Returns what a function reads; what it raises as a wrong argument is added, and the default returned."""
+    @contextmanager
+    def at(self, place: str) -> Iterator[None]:
+        """Adds what is raised as a wrong argument, with its place, instead of raising it."""
         try:
-            return read()
+            yield
         except ArgumentError as error:
             self.add(f"{place}: {error}")
-            return default
 
     def raise_if_any(self) -> None:
         """Raises all problems, if there are any."""
@@ -143,59 +143,54 @@ def read_run(input_dict: Mapping[str, Any], output_dict: Mapping[str, Any], exec
 def build_fn_args(run: Run, problems: Problems) -> FnArgs:
     """Returns the arguments of a `run_fn` after the published rules; what is wrong is added to `problems`."""
     _check_keys(run, problems)
+    fn_args = FnArgs(data_accessor=DataAccessor())
     examples = [artifact for artifact in run.inputs.get("examples", ()) if isinstance(artifact, Examples)]
     if not examples:
         problems.add("input_dict['examples'] is missing or empty: give at least one, such as [Examples('data')].")
-    train_splits, train_steps = _read_steps(run, "train_args", "train", problems)
-    eval_splits, eval_steps = _read_steps(run, "eval_args", "eval", problems)
-    _check_examples(examples, dict.fromkeys([*train_splits, *eval_splits]), problems)
-    model = _only_uri(run.outputs, "model", problems)
-    model_run = _only_uri(run.outputs, "model_run", problems)
-    for key, artifact in (("model", "Model"), ("model_run", "ModelRun")):
-        if not run.outputs.get(key):
-            problems.add(f"output_dict[{key!r}] is missing or empty: give one, such as [{artifact}('out/{key}')].")
+    splits: list[str] = []
+    with problems.at("train_args"):
+        train_splits, fn_args.train_steps = _read_steps(run.exec_properties, key="train_args", split="train")
+        fn_args.train_files = _patterns(examples, train_splits)
+        splits += train_splits
+    with problems.at("eval_args"):
+        eval_splits, fn_args.eval_steps = _read_steps(run.exec_properties, key="eval_args", split="eval")
+        fn_args.eval_files = _patterns(examples, eval_splits)
+        splits += eval_splits
+    _check_examples(examples, dict.fromkeys(splits), problems)
+    with problems.at("schema"):
+        fn_args.schema_path = _only_path(run.inputs, "schema")
+        fn_args.schema_file = fn_args.schema_path
+    with problems.at("transform_graph"):
+        fn_args.transform_graph_path = _only_uri(run.inputs, "transform_graph")
+        fn_args.transform_output = fn_args.transform_graph_path
+    with problems.at("base_model"):
+        fn_args.base_model = _finished_model(_only_uri(run.inputs, "base_model"))
+    with problems.at("hyperparameters"):
+        fn_args.hyperparameters = _read_hyperparameters(_only_path(run.inputs, "hyperparameters"))
+    with problems.at("statistics"):
+        files = {split: _patterns(examples, [split]) for artifact in examples for split in artifact.splits}
+        fn_args.num_examples = ExampleCounts(files, statistics=_only_uri(run.inputs, "statistics"))
+    with problems.at("custom_config"):
+        fn_args.custom_config = without_run_args(read_custom_config(run.exec_properties))
     _check_outputs(run, problems)
-    schema_path = _only_path(run, "schema", problems)
-    transform_graph = _only_uri(run.inputs, "transform_graph", problems)
-    base_model = _only_uri(run.inputs, "base_model", problems)
-    custom_config = problems.caught(
-        lambda: read_custom_config(run.exec_properties), place="custom_config", default=None
-    )
-    return FnArgs(
-        train_files=_patterns(examples, train_splits),
-        eval_files=_patterns(examples, eval_splits),
-        train_steps=train_steps,
-        eval_steps=eval_steps,
-        schema_path=schema_path,
-        schema_file=schema_path,
-        transform_graph_path=transform_graph,
-        transform_output=transform_graph,
-        data_accessor=DataAccessor(),
-        serving_model_dir=serving_model_dir(model) if model else None,
-        eval_model_dir=eval_model_dir(model) if model else None,
-        model_run_dir=model_run,
-        base_model=problems.caught(lambda: _finished_model(base_model), place="base_model", default=None),
-        hyperparameters=_read_hyperparameters(_only_path(run, "hyperparameters", problems), problems),
-        custom_config=without_run_args(custom_config),
-        num_examples=ExampleCounts(
-            {split: _patterns(examples, [split]) for artifact in examples for split in artifact.splits},
-            statistics=_only_uri(run.inputs, "statistics", problems),
-        ),
-    )
+    with problems.at("model"):
+        model = _only_uri(run.outputs, "model")
+        fn_args.serving_model_dir = serving_model_dir(model) if model else None
+        fn_args.eval_model_dir = eval_model_dir(model) if model else None
+    with problems.at("model_run"):
+        fn_args.model_run_dir = _only_uri(run.outputs, "model_run")
+    return fn_args
 
 
-def read_run_args(
-    exec_properties: Mapping[str, Any], problems: Problems, *, environment: Mapping[str, str] = os.environ
-) -> RunArgs:
+def read_run_args(exec_properties: Mapping[str, Any], problems: Problems) -> RunArgs:
     """Returns how a run is run: by the entry `trellis_run_args` of custom_config, and by the cluster that it is in."""
-    no_cluster: dict[str, Any] = {}
-    cluster = problems.caught(lambda: _read_cluster(environment), place="environment", default=no_cluster)
-    is_chief = problems.caught(lambda: _is_chief(cluster), place="environment", default=True)
-    return problems.caught(
-        lambda: _read_run_args(exec_properties, is_in_cluster=bool(cluster), is_chief=is_chief),
-        place="custom_config",
-        default=RunArgs(),
-    )
+    run_args = RunArgs()
+    with problems.at("environment"):
+        cluster = _read_cluster(os.environ.get(TF_CONFIG, ""))
+        run_args = RunArgs(is_in_cluster=bool(cluster), is_chief=_is_chief(cluster))
+    with problems.at("custom_config"):
+        return _read_run_args(read_custom_config(exec_properties) or {}, run_args)
+    return run_args
 
 
 def read_custom_config(exec_properties: Mapping[str, Any]) -> Any:
@@ -235,14 +230,8 @@ def _check_keys(run: Run, problems: Problems) -> None:
                 problems.add(f"{name}[{key!r}] means nothing. Did you mean {close!r}?")
 
 
-def _read_steps(run: Run, key: str, split: str, problems: Problems) -> tuple[Sequence[str], int | None]:
+def _read_steps(exec_properties: Mapping[str, Any], *, key: str, split: str) -> tuple[list[str], int | None]:
     """Returns the splits and the number of steps that train_args or eval_args tell."""
-    nothing: tuple[Sequence[str], int | None] = ((), None)
-    read = partial(_read_step_args, run.exec_properties, key=key, split=split)
-    return problems.caught(read, place=key, default=nothing)
-
-
-def _read_step_args(exec_properties: Mapping[str, Any], *, key: str, split: str) -> tuple[Sequence[str], int | None]:
     if exec_properties.get(key) is None:
         raise ArgumentError(
             f"it is missing. Give exec_properties[{key!r}], such as '{{\"num_steps\": 100}}' or '{{}}'."
@@ -259,7 +248,7 @@ def _read_step_args(exec_properties: Mapping[str, Any], *, key: str, split: str)
     splits = fields.get("splits") or [split]
     if isinstance(splits, str) or not all(isinstance(name, str) for name in splits):
         raise ArgumentError(f"splits is {splits!r}. Give a list of names, such as [{split!r}].")
-    return tuple(splits), _read_n_steps(fields.get("num_steps"))
+    return list(splits), _read_n_steps(fields.get("num_steps"))
 
 
 def _read_n_steps(value: Any) -> int | None:
@@ -316,6 +305,9 @@ def _patterns(examples: Sequence[Examples], splits: Sequence[str]) -> list[str]:
 
 def _check_outputs(run: Run, problems: Problems) -> None:
     inputs = {os.path.realpath(artifact.uri): key for key, listed in run.inputs.items() for artifact in listed}
+    for key, kind in _OUTPUTS.items():
+        if not run.outputs.get(key):
+            problems.add(f"output_dict[{key!r}] is missing or empty: give one, such as [{kind}('out/{key}')].")
     for key, listed in run.outputs.items():
         for uri in (artifact.uri for artifact in listed):
             if os.path.realpath(uri) in inputs:
@@ -328,45 +320,41 @@ def _check_outputs(run: Run, problems: Problems) -> None:
                 problems.add(f"{key}: `{uri}` cannot be written: `{existing}` {what}. Give another directory.")
 
 
-def _only_uri(artifacts: Mapping[str, tuple[Artifact, ...]], key: str, problems: Problems) -> str | None:
+def _only_uri(artifacts: Mapping[str, tuple[Artifact, ...]], key: str) -> str | None:
     """Returns the uri of the one artifact of a key, if there is one."""
     listed = artifacts.get(key, ())
     if len(listed) > 1:
         uris = ", ".join(artifact.uri for artifact in listed)
-        problems.add(f"{key}: one artifact is needed, but {len(listed)} are given: {uris}.")
+        raise ArgumentError(f"one artifact is needed, but {len(listed)} are given: {uris}.")
     return listed[0].uri if listed else None
 
 
-def _only_path(run: Run, key: str, problems: Problems) -> str | None:
-    """Returns the path of the one file of an input, if there is one."""
-    uri = _only_uri(run.inputs, key, problems)
-    return problems.caught(lambda: str(only_file(uri)), place=key, default=None) if uri else None
+def _only_path(artifacts: Mapping[str, tuple[Artifact, ...]], key: str) -> str | None:
+    """Returns the path of the one file of the one artifact of a key, if there is one."""
+    uri = _only_uri(artifacts, key)
+    return str(only_file(uri)) if uri else None
 
 
 def _finished_model(uri: str | None) -> str | None:
-    if uri is None:
-        return None
-    if not Path(uri).is_dir():
+    if uri is not None and not Path(uri).is_dir():
         raise ArgumentError(f"there is no directory `{uri}`. Give that of a finished model.")
-    return served_model_path(uri)
+    return served_model_path(uri) if uri else None
 
 
-def _read_hyperparameters(path: str | None, problems: Problems) -> dict[str, Any] | None:
+def _read_hyperparameters(path: str | None) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
         values = json.loads(Path(path).read_text())
     except ValueError as error:
-        problems.add(f"hyperparameters: `{path}` is no JSON: {error}. A tuning writes one JSON mapping.")
-        return None
+        raise ArgumentError(f"`{path}` is no JSON: {error}. A tuning writes one JSON mapping.") from None
     if not isinstance(values, dict):
-        problems.add(f"hyperparameters: `{path}` holds a {type(values).__name__}. A tuning writes one JSON mapping.")
-        return None
+        raise ArgumentError(f"`{path}` holds a {type(values).__name__}. A tuning writes one JSON mapping.")
     return values
 
 
-def _read_run_args(exec_properties: Mapping[str, Any], *, is_in_cluster: bool, is_chief: bool) -> RunArgs:
-    fields = (read_custom_config(exec_properties) or {}).get(RUN_ARGS) or {}
+def _read_run_args(custom_config: Mapping[str, Any], run_args: RunArgs) -> RunArgs:
+    fields = custom_config.get(RUN_ARGS) or {}
     if not isinstance(fields, Mapping):
         raise ArgumentError(f"{RUN_ARGS} is {fields!r}. Give a mapping such as {{'workers': 2, 'timeout': 3600}}.")
     for name in fields.keys() - set(_RUN_ARGS):
@@ -376,7 +364,7 @@ def _read_run_args(exec_properties: Mapping[str, Any], *, is_in_cluster: bool, i
     n_workers = fields.get("workers", 1)
     if not isinstance(n_workers, int) or isinstance(n_workers, bool) or n_workers < 1:
         raise ArgumentError(f"workers is {n_workers!r}. Give a whole number, 1 or more.")
-    if n_workers > 1 and is_in_cluster:
+    if n_workers > 1 and run_args.is_in_cluster:
         raise ArgumentError(
             f"{TF_CONFIG} is set, so a cluster has started this process as one of its workers, and it cannot be "
             f"{n_workers} workers itself. Leave out workers, or unset {TF_CONFIG}."
@@ -387,16 +375,15 @@ def _read_run_args(exec_properties: Mapping[str, Any], *, is_in_cluster: bool, i
     files = fields.get("model_files", ())
     if isinstance(files, str) or not (isinstance(files, Sequence) and all(map(_is_pattern_below, files))):
         raise ArgumentError(f"model_files is {files!r}. Give a list of names or patterns, such as ['model.cbm'].")
-    return RunArgs(n_workers, None if timeout is None else float(timeout), tuple(files), is_chief)
+    return replace(run_args, n_workers=n_workers, timeout=timeout, model_files=tuple(files))
 
 
 def _is_pattern_below(pattern: object) -> bool:
     return isinstance(pattern, str) and bool(pattern) and not Path(pattern).is_absolute() and ".." not in pattern
 
 
-def _read_cluster(environment: Mapping[str, str]) -> dict[str, Any]:
+def _read_cluster(text: str) -> dict[str, Any]:
     """Returns what TF_CONFIG tells, if it tells of a cluster."""
-    text = environment.get(TF_CONFIG, "")
     try:
         config = json.loads(text or "{}")
     except ValueError as error:
