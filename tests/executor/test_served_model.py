@@ -90,7 +90,7 @@ FORMATS: dict[Callable[[Path], Path], str] = {
     write_pickle: "pickle",
     write_joblib: "pickle",
     write_arrays: "archive",
-    write_torch: "archive",
+    write_torch: "PyTorch",
 }
 # Only what executes a pickle or an exported function can tell whether the file is whole.
 WITHOUT_READER = (write_jax_export, write_pickle, write_joblib)
@@ -163,7 +163,7 @@ def test_a_pickle_is_not_followed(tmp_path: Path) -> None:
 
 def test_the_older_format_of_pytorch_is_a_pickle(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(pickle.dumps({}))
-    assert [model.format for model in check_served_model(str(tmp_path))] == ["archive"]
+    assert [model.format for model in check_served_model(str(tmp_path))] == ["PyTorch"]
 
 
 def test_a_saved_model_without_a_graph_is_found_and_one_without_variables_is_whole(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ class ServedModel:
     """A model that a run has left."""
 
     format: str
-    """`Trellis`, `SavedModel`, `Keras`, `jax.export`, `safetensors`, `pickle`, `archive`, or `own` if it was named."""
+    """`Trellis`, `SavedModel`, `Keras`, `jax.export`, `safetensors`, `pickle`, `PyTorch`, `archive`; `own` if named."""
     path: Path
 
 
@@ -202,5 +202,5 @@ _FORMATS = (
     _Format("safetensors", _check_safetensors, (".safetensors",)),
     _Format("pickle", _check_not_empty, (".pkl", ".pickle", ".joblib")),
     _Format("archive", _check_archive, (".npz", ".zip")),
-    _Format("archive", _check_torch, (".pt", ".pth")),
+    _Format("PyTorch", _check_torch, (".pt", ".pth")),
 )
