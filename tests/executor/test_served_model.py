@@ -184,8 +184,8 @@ def test_a_format_that_is_not_known_is_refused_unless_its_files_are_named(tmp_pa
     assert "Known are SavedModel (saved_model.pb, saved_model.pbtxt); Keras (.keras);" in text
     assert text.endswith("as in --model_files=trees/model.cbm, or 'model_files' in custom_config['trellis_run_args'].")
     for pattern in ("trees/model.cbm", "*.cbm"):
-        (found,) = check_served_model(str(tmp_path), model_files=[pattern])
-        assert (found.format, found.path) == ("own", tmp_path / "trees/model.cbm")
+        (model,) = check_served_model(str(tmp_path), model_files=[pattern])
+        assert (model.format, model.path) == ("own", tmp_path / "trees/model.cbm")
     (tmp_path / "trees/model.bin").touch()
     for pattern in ("model.bin", "model.onnx"):
         with pytest.raises(ModelRefusedError, match=f"model_files names '{pattern}', and there is no such file"):

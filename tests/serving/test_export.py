@@ -128,17 +128,17 @@ def test_every_kind_of_variable_comes_back(tmp_path: Path) -> None:
         lambda v, x: {**v, "key": jax.random.key_data(v["key"]), "x": x}, np.zeros((2, 1), np.float32)
     )
     model = load_model(export_model(tmp_path / "served", variables=variables, signatures={"all": signature}))
-    found = model(np.zeros((3, 1)))
+    outputs = model(np.zeros((3, 1)))
     expected = {**variables, "key": jax.random.key_data(variables["key"]), "x": np.zeros((3, 1), np.float32)}
     for name, value in expected.items():
-        jax.tree.map(np.testing.assert_array_equal, found[name], value)
-    assert found["half"].dtype == jnp.bfloat16
+        jax.tree.map(np.testing.assert_array_equal, outputs[name], value)
+    assert outputs["half"].dtype == jnp.bfloat16
 
 
 def test_other_readers_of_safetensors_find_the_parameters(served: Path, variables: Any) -> None:
-    found = load_file(served / "parameters.safetensors")
-    assert found.keys() == {f"params/Dense_{n}/{part}" for n in (0, 1) for part in ("bias", "kernel")}
-    np.testing.assert_array_equal(found["params/Dense_1/kernel"], variables["params"]["Dense_1"]["kernel"])
+    arrays = load_file(served / "parameters.safetensors")
+    assert arrays.keys() == {f"params/Dense_{n}/{part}" for n in (0, 1) for part in ("bias", "kernel")}
+    np.testing.assert_array_equal(arrays["params/Dense_1/kernel"], variables["params"]["Dense_1"]["kernel"])
 
 
 def test_a_file_that_an_older_trellis_wrote_is_read(served: Path, variables: Any) -> None:
