@@ -7,7 +7,7 @@ import glob
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from trellis.errors import DataError
 from trellis.executor.artifacts import split_dir
@@ -15,48 +15,21 @@ from trellis.executor.artifacts import split_dir
 AUTOTUNE = -1
 
 
-class BatchOptions(Protocol):
-    """How batches are made: one of the two classes below, or their published namesakes."""
-
-    @property
-    def batch_size(self) -> int:
-        """Examples in a batch."""
-
-    @property
-    def drop_final_batch(self) -> bool:
-        """Whether to leave out a last batch that is short."""
-
-    @property
-    def num_epochs(self) -> int | None:
-        """How often to go through the files; None is for ever."""
-
-    @property
-    def shuffle(self) -> bool:
-        """Whether to shuffle files and examples, anew in each epoch."""
-
-    @property
-    def shuffle_buffer_size(self) -> int:
-        """Among how many examples the next one is chosen."""
-
-    @property
-    def shuffle_seed(self) -> int | None:
-        """Of the order; None is 0."""
-
-
 @dataclass(frozen=True)
 class RecordBatchesOptions:
-    """How batches are made; the published options and defaults.
-
-    Nothing is random without a seed: a `shuffle_seed` of None is 0.
-    """
+    """How batches are made; the published options and defaults. The published class itself is taken too."""
 
     batch_size: int
     drop_final_batch: bool = False
+    """Whether to leave out a last batch that is short."""
     num_epochs: int | None = None
     """None is for ever; batches then span the border of two epochs, and none is short."""
     shuffle: bool = True
+    """Whether to shuffle files and examples, anew in each epoch."""
     shuffle_buffer_size: int = 10000
+    """Among how many examples the next one is chosen."""
     shuffle_seed: int | None = None
+    """None is 0: nothing is random without a seed."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +64,7 @@ class DataAccessor:
     """Examples of other formats than `tf.Example` have no decoder."""
 
     def numpy_factory(
-        self, file_patterns: str | Sequence[str], options: BatchOptions, schema: Any = None
+        self, file_patterns: str | Sequence[str], options: RecordBatchesOptions, schema: Any = None
     ) -> Iterator[Any]:
         """Batches as mappings of NumPy arrays; as pairs of one and the labels if options have a `label_key`."""
         from trellis.executor.example_batches import read_batches
@@ -99,14 +72,16 @@ class DataAccessor:
         return read_batches(file_patterns, options=options, schema=schema)
 
     def record_batch_factory(
-        self, file_patterns: str | Sequence[str], options: BatchOptions, schema: Any = None
+        self, file_patterns: str | Sequence[str], options: RecordBatchesOptions, schema: Any = None
     ) -> Iterator[Any]:
         """Batches as `pyarrow.RecordBatch`es: each column has a list of values for each example."""
         from trellis.executor.example_batches import read_arrow_batches
 
         return read_arrow_batches(file_patterns, options=options, schema=schema)
 
-    def tf_dataset_factory(self, file_patterns: str | Sequence[str], options: BatchOptions, schema: Any = None) -> Any:
+    def tf_dataset_factory(
+        self, file_patterns: str | Sequence[str], options: RecordBatchesOptions, schema: Any = None
+    ) -> Any:
         """Batches as a `tf.data.Dataset` of dense tensors, ragged where examples differ in length."""
         from trellis.executor.example_batches import build_tf_dataset
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trellis.data import decode_example, read_records
 from trellis.errors import ArgumentError, DataError, MissingPackageError
-from trellis.executor.data_accessor import BatchOptions
+from trellis.executor.data_accessor import RecordBatchesOptions
 from trellis.executor.example_schema import ExampleFeature, ExampleSchema, parse_schema, read_schema
 from trellis.spelling import nearest
 
@@ -26,14 +26,16 @@ Example = Mapping[str, Any]
 NumpyBatch = dict[str, NDArray[Any]]
 
 
-def read_batches(file_patterns: str | Sequence[str], *, options: BatchOptions, schema: Any) -> Iterator[Any]:
+def read_batches(file_patterns: str | Sequence[str], *, options: RecordBatchesOptions, schema: Any) -> Iterator[Any]:
     """Yields batches of the examples of files; pairs of features and labels if the options have a `label_key`."""
     batches = _batches(_find_files(file_patterns), options, _as_schema(schema))
     label_key = getattr(options, "label_key", None)
     return batches if label_key is None else (_split_label(batch, label_key) for batch in batches)
 
 
-def read_arrow_batches(file_patterns: str | Sequence[str], *, options: BatchOptions, schema: Any) -> Iterator[Any]:
+def read_arrow_batches(
+    file_patterns: str | Sequence[str], *, options: RecordBatchesOptions, schema: Any
+) -> Iterator[Any]:
     """Yields batches as `pyarrow.RecordBatch`es: each column has a list of values for each example."""
     try:
         import pyarrow
@@ -92,13 +94,15 @@ def _find_files(file_patterns: str | Sequence[str]) -> list[str]:
     return files
 
 
-def _batches(files: list[str], options: BatchOptions, schema: ExampleSchema | None) -> Iterator[NumpyBatch]:
+def _batches(files: list[str], options: RecordBatchesOptions, schema: ExampleSchema | None) -> Iterator[NumpyBatch]:
     if options.batch_size < 1:
         raise ArgumentError(f"batch_size is {options.batch_size}, but a batch has at least one example.")
     return _generate_batches(files, options, schema)
 
 
-def _generate_batches(files: list[str], options: BatchOptions, schema: ExampleSchema | None) -> Iterator[NumpyBatch]:
+def _generate_batches(
+    files: list[str], options: RecordBatchesOptions, schema: ExampleSchema | None
+) -> Iterator[NumpyBatch]:
     waiting: list[tuple[str, bytes]] = []
     n_epochs = options.num_epochs
     for epoch in count() if n_epochs is None else range(n_epochs):
@@ -115,7 +119,7 @@ def _generate_batches(files: list[str], options: BatchOptions, schema: ExampleSc
         yield _stacked(waiting, schema)
 
 
-def _records(files: list[str], options: BatchOptions, epoch: int) -> Iterator[tuple[str, bytes]]:
+def _records(files: list[str], options: RecordBatchesOptions, epoch: int) -> Iterator[tuple[str, bytes]]:
     """Yields the records of an epoch, each with its file; in an order that is a function of (seed, epoch)."""
     if not options.shuffle:
         yield from ((path, record) for path in files for record in read_records(path))

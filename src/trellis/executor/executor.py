@@ -84,9 +84,9 @@ class Executor:
 
 @contextmanager
 def _replaced_model(folder: Path, *, refused_dir: Path) -> Iterator[None]:
-    """Has a model written anew, whole or not at all: if that fails, the one that was there before is there again.
+    """Sets the old model aside while a new one is written; if that fails, puts the old one back.
 
-    A run that was killed has not put it back; the next one does so first.
+    A run that was killed has not put it back; the next run does so first.
 
     Args:
         refused_dir: Where a model goes that was written but is refused: it may be hours of work.
@@ -139,7 +139,7 @@ def _unchanged_inputs(inputs: Mapping[str, Sequence[Artifact]], *, spare_dir: Pa
     """Puts back the inputs that a run deletes, and tells of those that it changes; either fails the run.
 
     Args:
-        spare_dir: Where second names of the files are kept meanwhile; on another file system there are none.
+        spare_dir: Where each file has a second name (a hard link) during the run. It has none on another file system.
     """
     files = [path for listed in inputs.values() for artifact in listed for path in _files_of(Path(artifact.uri))]
     states = {path: _state(path) for path in files}
@@ -177,13 +177,13 @@ def _link_spares(files: Sequence[Path], spare_dir: Path) -> dict[Path, Path]:
         try:
             os.link(path, spare_dir / str(index))
         except OSError:
-            continue  # another file system, or one without links: a deletion is told all the same
+            continue  # another file system, or one without links: a deletion is still reported
         spares[path] = spare_dir / str(index)
     return spares
 
 
 def _put_inputs_right(states: Mapping[Path, tuple[int, int]], spares: Mapping[Path, Path]) -> str:
-    """Puts back what is gone; returns what to say of it, and of what has changed."""
+    """Puts back deleted files; returns a message about them and about changed files, empty if there are none."""
     deleted = [path for path in states if not path.exists()]
     restored = [path for path in deleted if path in spares]
     for path in restored:

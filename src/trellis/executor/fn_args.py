@@ -1,4 +1,4 @@
-"""What a `run_fn` is given: read from artifacts and properties, with all that is wrong found on the way."""
+"""The arguments of a `run_fn`, read from artifacts and properties; all that is wrong with those is collected."""
 
 import json
 import os
@@ -141,7 +141,7 @@ def read_run(input_dict: Mapping[str, Any], output_dict: Mapping[str, Any], exec
 
 
 def build_fn_args(run: Run, problems: Problems) -> FnArgs:
-    """Returns the arguments of a `run_fn` after the published rules; what is wrong is added to `problems`."""
+    """Returns the arguments of a `run_fn` by the published rules; what is wrong is added to `problems`."""
     _check_keys(run, problems)
     fn_args = FnArgs(data_accessor=DataAccessor())
     examples = [artifact for artifact in run.inputs.get("examples", ()) if isinstance(artifact, Examples)]
@@ -189,8 +189,8 @@ def read_run_args(exec_properties: Mapping[str, Any], problems: Problems) -> Run
         cluster = _read_cluster(os.environ.get(TF_CONFIG, ""))
         run_args = RunArgs(is_in_cluster=bool(cluster), is_chief=_is_chief(cluster))
     with problems.at("custom_config"):
-        return _read_run_args(read_custom_config(exec_properties) or {}, run_args)
-    return run_args
+        run_args = _read_run_args(read_custom_config(exec_properties) or {}, run_args)
+    return run_args  # noqa: RET504  (it is the one from above if something was wrong)
 
 
 def read_custom_config(exec_properties: Mapping[str, Any]) -> Any:
@@ -205,7 +205,7 @@ def read_custom_config(exec_properties: Mapping[str, Any]) -> Any:
 
 
 def without_run_args(custom_config: Any) -> Any:
-    """Returns what is left for the user: how to run is none of the module's business."""
+    """Returns the settings that are the user's own; a module does not see how it is run."""
     if not isinstance(custom_config, dict) or RUN_ARGS not in custom_config:
         return custom_config
     return {name: value for name, value in custom_config.items() if name != RUN_ARGS} or None

@@ -37,8 +37,8 @@ class UserFunction:
 def user_function(exec_properties: Mapping[str, Any], *, fn_args: FnArgs, problems: Problems) -> Iterator[UserFunction]:
     """Gives the function that a run calls; what lies beside its module can be imported until this is left.
 
-    A module that was loaded before is loaded again, as it may have been edited; so are its siblings. If there are
-    problems, or the function is one more, all are raised as one error.
+    A module that was loaded before is loaded again, as it may have been edited; so are its siblings. What is wrong with
+    the function is added to `problems`, and all of them are raised as one error.
     """
     with ExitStack() as stack:
         stack.callback(sys.path.__setitem__, slice(None), list(sys.path))
@@ -53,7 +53,10 @@ def user_function(exec_properties: Mapping[str, Any], *, fn_args: FnArgs, proble
 
 
 def call(user: UserFunction, fn_args: FnArgs, *, is_chief: bool) -> None:
-    """Calls a user's function; an exit without an error is a return. What any but the chief publishes goes nowhere."""
+    """Calls a user's function; an exit without an error is a return.
+
+    Only the chief gets the directories of the model. What another worker writes as a model is deleted afterwards.
+    """
     with ExitStack() as stack:
         if not is_chief:
             scratch = stack.enter_context(TemporaryDirectory(prefix="trellis-worker-"))
@@ -69,7 +72,7 @@ def call(user: UserFunction, fn_args: FnArgs, *, is_chief: bool) -> None:
             else:
                 user.function(fn_args)
         except Preempted:
-            raise  # not for us to judge: what it has saved, the next run goes on from
+            raise  # no failure: the run has saved its state, and the next run goes on from there
         except SystemExit as error:
             if error.code not in (None, 0):
                 message = f"{user.place} has called exit({error.code!r}) instead of returning."
@@ -148,7 +151,7 @@ def _forget(folder: Path, *, and_below: bool = False) -> None:
     """Forgets the modules of a folder, so that they are read again."""
     for name, module in list(sys.modules.items()):
         file = Path(getattr(module, "__file__", None) or "")
-        # A part of a package that happens to lie there is nobody's sibling.
+        # A module of a package that lies in the same folder is no sibling.
         is_sibling = file.parent == folder and "." not in name and name != "__main__"
         if is_sibling or (and_below and folder in file.parents):
             del sys.modules[name]
@@ -220,7 +223,7 @@ def _checked(function: Any, *, name: str, place: str) -> UserFunction:
 
 @contextmanager
 def _import_errors_at(place: str) -> Iterator[None]:
-    """Has an error in a user's module raised as a wrong argument that says where and what it is."""
+    """Raises an error in a user's module as a wrong argument, which says where and what it is."""
     try:
         yield
     except (Exception, SystemExit) as error:

@@ -1,4 +1,4 @@
-"""A run in a process of its own: what the process is told, what it does, and what is told if it fails."""
+"""A run in a process of its own: how it is started, what it does there, and what is raised if it fails."""
 
 import faulthandler
 import json
@@ -12,19 +12,19 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, NoReturn, Protocol
 
 from trellis.errors import ArgumentError, Preempted, RunFailedError, TrellisError
-from trellis.executor.artifacts import Artifact, Examples
 from trellis.executor.fn_args import (
     Problems,
     Run,
     build_fn_args,
     read_custom_config,
+    read_run,
     read_run_args,
     without_run_args,
 )
@@ -167,7 +167,7 @@ class _LocalProcess:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        # What it has started is in its group, until nothing of that is left; one that nobody waits for may stay there.
+        # Its group holds all that it has started. A process that has ended, and that nobody waits for, may stay in it.
         deadline = time.monotonic() + _SECONDS_TO_TELL
         with suppress(ProcessLookupError, PermissionError):
             while time.monotonic() < deadline:
@@ -179,15 +179,19 @@ def main(order: dict[str, Any]) -> NoReturn:
     """Carries out an order in the process of a worker, writes a report, and exits: 0 if `run_fn` has returned."""
     scratch = Path(order["scratch"])
     index = order["index"]
-    # As on a terminal: what was said is not lost if this process is ended by force.
+    # As on a terminal: what was printed is not lost if this process is killed.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # always a TextIOWrapper here
     parent = int(os.environ.get(_STARTED_BY, os.getppid()))
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     place = (scratch / f"place-{index}.txt").open("w")
     if order["deadline"] is not None:
-        # Written down by the interpreter itself, even if nothing else of this process answers any more.
+        # The interpreter itself writes it, even if all threads of this process hang.
         faulthandler.dump_traceback_later(max(order["deadline"] - time.time(), 0.01), file=place)
-    run = Run(_read_artifacts(order["inputs"]), _read_artifacts(order["outputs"]), order["exec_properties"])
+    inputs, outputs = (
+        {key: [SimpleNamespace(**fields) for fields in listed] for key, listed in order[side].items()}
+        for side in ("inputs", "outputs")
+    )
+    run = read_run(inputs, outputs, order["exec_properties"])
     report = _carry_out(run)
     file = scratch / f"report-{index}.json"
     file.with_suffix(".partial").write_text(json.dumps({"time": time.time(), **report}))
@@ -202,17 +206,6 @@ def _end_with(parent: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _read_artifacts(artifacts: Mapping[str, Any]) -> dict[str, tuple[Artifact, ...]]:
-    return {key: tuple(_read_artifact(key, fields) for fields in listed) for key, listed in artifacts.items()}
-
-
-def _read_artifact(key: str, fields: dict[str, Any]) -> Artifact:
-    if key != "examples":
-        return Artifact(fields["uri"])
-    examples = Examples(**fields)
-    return replace(examples, split_names=None if examples.split_names is None else tuple(examples.split_names))
-
-
 def _carry_out(run: Run) -> dict[str, str]:
     kind = "problems"
     try:
@@ -224,7 +217,7 @@ def _carry_out(run: Run) -> dict[str, str]:
             call(user, fn_args, is_chief=run_args.is_chief)
     except Preempted:
         return {"kind": "preempted"}
-    except BaseException as error:  # noqa: BLE001  (told by the process that waits for this one)
+    except BaseException as error:  # noqa: BLE001  (the process that waits for this one raises it)
         if isinstance(error, TrellisError):
             # It says all that there is to say: where in the library it was raised is of no use.
             return {"kind": kind, "summary": str(error), "text": "\n".join(getattr(error, "__notes__", ()))}
@@ -263,13 +256,13 @@ class _StartedWorker:
         return report
 
     def has_failed(self) -> bool:
-        # One that has failed may take long to end: it waits for the others.
+        # It may have failed long before it ends, as it may wait for the others.
         code = self.worker.poll()
         kind = self.report().get("kind")
         return kind not in (None, "done") or (kind is None and code is not None)
 
     def failed_at(self) -> float:
-        """When it has failed; one that could not say so goes first, unless it has given up for another's sake."""
+        """When it failed. Without a report it counts as the first, unless it aborted: JAX aborts if a peer is gone."""
         sudden = math.inf if self.worker.poll() == -signal.SIGABRT else 0.0
         return float(self.report().get("time", sudden))
 
@@ -338,7 +331,7 @@ def _stop(workers: Sequence[_StartedWorker], *, seconds: float) -> None:
 
 @contextmanager
 def _preempted_by_sigterm() -> Iterator[None]:
-    """Lets SIGTERM end this process by way of everything that is to be done before."""
+    """Turns SIGTERM into `Preempted`, so that everything is cleaned up before this process ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

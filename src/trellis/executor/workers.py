@@ -1,4 +1,4 @@
-"""Several workers: who is who among them, as the variables tell that TensorFlow and JAX read."""
+"""Several workers: the variables that tell TensorFlow and JAX which worker a process is."""
 
 import json
 import socket
