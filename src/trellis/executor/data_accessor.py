@@ -96,22 +96,22 @@ class ExampleCounts(Mapping[str, int]):
     """
 
     def __init__(self, patterns: Mapping[str, Sequence[str]], *, statistics: str | None = None) -> None:
-        self._patterns = patterns
-        self._statistics = statistics
+        self.patterns = patterns
+        self.statistics = statistics
         self._counts: dict[str, int] = {}
 
     def __getitem__(self, split: str) -> int:
         if split not in self._counts:
-            patterns = self._patterns[split]
-            stated = None if self._statistics is None else _stated_count(split_dir(self._statistics, split))
+            patterns = self.patterns[split]
+            stated = None if self.statistics is None else _stated_count(split_dir(self.statistics, split))
             self._counts[split] = _counted(patterns) if stated is None else stated
         return self._counts[split]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._patterns)
+        return iter(self.patterns)
 
     def __len__(self) -> int:
-        return len(self._patterns)
+        return len(self.patterns)
 
     def __repr__(self) -> str:
         # What was not asked for is not counted to be shown.

@@ -62,15 +62,15 @@ class Executor:
         run = read_run(input_dict, output_dict, exec_properties)
         problems = Problems()
         fn_args = build_fn_args(run, problems)
-        run_args = read_run_args(run.exec_properties, problems)
+        run_args = read_run_args(exec_properties, problems)
         with ExitStack() as stack:
             if problems or not (self._is_apart or run_args.needs_processes):
-                user = stack.enter_context(user_function(run.exec_properties, fn_args=fn_args, problems=problems))
+                user = stack.enter_context(user_function(exec_properties, fn_args=fn_args, problems=problems))
                 train = partial(call, user, fn_args, is_chief=run_args.is_chief)
             elif run_args.n_workers == 1:
-                train = partial(run_in_process, run, timeout=run_args.timeout, start=self._start)
+                train = partial(run_in_process, exec_properties, fn_args, run_args=run_args, start=self._start)
             else:
-                train = partial(run_workers, run, run_args=run_args, start=self._start)
+                train = partial(run_workers, exec_properties, fn_args, run_args=run_args, start=self._start)
             if not run_args.is_chief:
                 train()
                 return

@@ -20,7 +20,8 @@ from trellis.executor.artifacts import eval_model_dir, serving_model_dir
 from trellis.executor.fn_args import FnArgs, Problems
 from trellis.spelling import nearest
 
-_SOURCES = ("module_file", "module_path", "run_fn", "trainer_fn")
+SOURCES = ("module_file", "module_path", "run_fn", "trainer_fn")
+"""The properties that can name what is run; exactly one does."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,11 @@ def _load(exec_properties: Mapping[str, Any], stack: ExitStack) -> UserFunction:
 
 def _source(exec_properties: Mapping[str, Any]) -> tuple[str, str]:
     """Returns which property names what is run, and what it says."""
-    sources = {name: str(exec_properties[name]) for name in _SOURCES if exec_properties.get(name)}
+    sources = {name: str(exec_properties[name]) for name in SOURCES if exec_properties.get(name)}
     if len(sources) != 1:
         listed = ", ".join(f"{name}={value!r}" for name, value in sources.items()) or "none of them"
         raise ArgumentError(
-            f"The run needs exactly one of {', '.join(_SOURCES[:-1])} (or {_SOURCES[-1]}), but {listed} "
+            f"The run needs exactly one of {', '.join(SOURCES[:-1])} (or {SOURCES[-1]}), but {listed} "
             f"{'are' if sources else 'is'} given. module_file is the path of a .py file that has a run_fn, module_path "
             f"a dotted module or NAME@WHEEL, run_fn a dotted function."
         )

@@ -12,23 +12,16 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any, NoReturn, Protocol
 
 from trellis.errors import ArgumentError, Preempted, RunFailedError, TrellisError
-from trellis.executor.fn_args import (
-    Problems,
-    Run,
-    build_fn_args,
-    read_custom_config,
-    read_run,
-    read_run_args,
-    without_run_args,
-)
-from trellis.executor.module_file import call, user_function
+from trellis.executor.data_accessor import DataAccessor, ExampleCounts
+from trellis.executor.fn_args import FnArgs, Problems, RunArgs
+from trellis.executor.module_file import SOURCES, call, user_function
 
 _STARTED_BY = "TRELLIS_STARTED_BY"
 """The variable by which a process knows with whom it is to end."""
@@ -41,8 +34,8 @@ _SECONDS_TO_SAVE = 30.0
 _TAIL_BYTES = 4000
 # The path of this process is given on as it is, so that what is found here is found there.
 _PROGRAM = (
-    "import json, sys; order = json.load(open(sys.argv[1])); sys.path[:] = order['path'];"
-    "from trellis.executor.process import main; main(order)"
+    "import json, sys; instructions = json.load(open(sys.argv[1])); sys.path[:] = instructions['path'];"
+    "from trellis.executor.process import main; main(instructions)"
 )
 
 
@@ -81,22 +74,23 @@ def start_process(order: WorkerOrder) -> Worker:
 
 
 def run_in_process(
-    run: Run,
+    exec_properties: Mapping[str, Any],
+    fn_args: FnArgs,
     *,
-    timeout: float | None,
+    run_args: RunArgs,
     start: StartWorker,
     environments: Sequence[Mapping[str, str]] = ({},),
     log_dir: Path | None = None,
 ) -> None:
-    """Runs a run in a process, or in several at once, and waits until all have ended.
+    """Calls a user's function in a process, or in several at once, and waits until all have ended.
 
     Raises the error of the first that fails, once all are stopped.
 
     Args:
-        environments: What each process is told of itself by variables.
+        environments: What each process is told of itself by variables; the first is the chief.
         log_dir: Where the output of all but the first goes.
     """
-    deadline = None if timeout is None else time.time() + timeout
+    deadline = None if run_args.timeout is None else time.time() + run_args.timeout
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="trellis-run-", ignore_cleanup_errors=True)))
         stack.enter_context(_preempted_by_sigterm())
@@ -105,7 +99,16 @@ def run_in_process(
         try:
             for index, environment in enumerate(environments):
                 order_file = scratch / f"order-{index}.json"
-                order_file.write_text(_order_text(run, index, scratch, deadline))
+                instructions = {
+                    "index": index,
+                    "is_chief": run_args.is_chief and index == 0,
+                    "source": {name: exec_properties[name] for name in SOURCES if name in exec_properties},
+                    "fn_args": {**vars(fn_args), "data_accessor": None},
+                    "deadline": deadline,
+                    "scratch": scratch,
+                    "path": [path or os.getcwd() for path in sys.path],
+                }
+                order_file.write_text(_as_json(instructions))
                 order = WorkerOrder(
                     index,
                     command=[sys.executable, "-c", _PROGRAM, str(order_file)],
@@ -113,25 +116,20 @@ def run_in_process(
                     log_file=log_dir / f"worker_{index}.log" if log_dir and index else None,
                 )
                 workers.append(_StartedWorker(order, start(order), scratch, n_workers=len(environments)))
-            _wait(workers, timeout=timeout, deadline=deadline)
+            _wait(workers, timeout=run_args.timeout, deadline=deadline)
         except Preempted:
             _stop(workers, seconds=_SECONDS_TO_SAVE)
             raise
 
 
-def _order_text(run: Run, index: int, scratch: Path, deadline: float | None) -> str:
-    custom_config = without_run_args(read_custom_config(run.exec_properties))
-    order = {
-        "inputs": {key: [asdict(artifact) for artifact in listed] for key, listed in run.inputs.items()},
-        "outputs": {key: [asdict(artifact) for artifact in listed] for key, listed in run.outputs.items()},
-        "exec_properties": {**run.exec_properties, "custom_config": custom_config},
-        "index": index,
-        "scratch": str(scratch),
-        "deadline": deadline,
-        "path": [path or os.getcwd() for path in sys.path],
-    }
+def _as_json(instructions: Mapping[str, Any]) -> str:
+    def as_plain(value: Any) -> Any:
+        if isinstance(value, ExampleCounts):
+            return {"patterns": value.patterns, "statistics": value.statistics}
+        return os.fspath(value)
+
     try:
-        return json.dumps(order, default=os.fspath)
+        return json.dumps(instructions, default=as_plain)
     except TypeError as error:
         raise ArgumentError(
             f"exec_properties cannot be given to another process: {error}. Use what JSON can hold."
@@ -175,24 +173,19 @@ class _LocalProcess:
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def main(order: dict[str, Any]) -> NoReturn:
-    """Carries out an order in the process of a worker, writes a report, and exits: 0 if `run_fn` has returned."""
-    scratch = Path(order["scratch"])
-    index = order["index"]
+def main(instructions: dict[str, Any]) -> NoReturn:
+    """Follows instructions in the process of a worker, writes a report, and exits: 0 if `run_fn` has returned."""
+    scratch = Path(instructions["scratch"])
+    index = instructions["index"]
     # As on a terminal: what was printed is not lost if this process is killed.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # always a TextIOWrapper here
     parent = int(os.environ.get(_STARTED_BY, os.getppid()))
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     place = (scratch / f"place-{index}.txt").open("w")
-    if order["deadline"] is not None:
+    if instructions["deadline"] is not None:
         # The interpreter itself writes it, even if all threads of this process hang.
-        faulthandler.dump_traceback_later(max(order["deadline"] - time.time(), 0.01), file=place)
-    inputs, outputs = (
-        {key: [SimpleNamespace(**fields) for fields in listed] for key, listed in order[side].items()}
-        for side in ("inputs", "outputs")
-    )
-    run = read_run(inputs, outputs, order["exec_properties"])
-    report = _carry_out(run)
+        faulthandler.dump_traceback_later(max(instructions["deadline"] - time.time(), 0.01), file=place)
+    report = _carry_out(instructions)
     file = scratch / f"report-{index}.json"
     file.with_suffix(".partial").write_text(json.dumps({"time": time.time(), **report}))
     file.with_suffix(".partial").rename(file)
@@ -206,15 +199,16 @@ def _end_with(parent: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _carry_out(run: Run) -> dict[str, str]:
+def _carry_out(instructions: Mapping[str, Any]) -> dict[str, str]:
+    """Calls the user's function; returns a report of how that went."""
+    fn_args = FnArgs(**instructions["fn_args"])
+    fn_args.data_accessor = DataAccessor()
+    fn_args.num_examples = ExampleCounts(**instructions["fn_args"]["num_examples"])
     kind = "problems"
     try:
-        problems = Problems()
-        fn_args = build_fn_args(run, problems)
-        run_args = read_run_args(run.exec_properties, problems)
-        with user_function(run.exec_properties, fn_args=fn_args, problems=problems) as user:
+        with user_function(instructions["source"], fn_args=fn_args, problems=Problems()) as user:
             kind = "failed"
-            call(user, fn_args, is_chief=run_args.is_chief)
+            call(user, fn_args, is_chief=instructions["is_chief"])
     except Preempted:
         return {"kind": "preempted"}
     except BaseException as error:  # noqa: BLE001  (the process that waits for this one raises it)

@@ -2,19 +2,21 @@
 
 import json
 import socket
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
-from trellis.executor.fn_args import TF_CONFIG, Run, RunArgs
+from trellis.executor.fn_args import TF_CONFIG, FnArgs, RunArgs
 from trellis.executor.process import StartWorker, run_in_process
 
 
-def run_workers(run: Run, *, run_args: RunArgs, start: StartWorker) -> None:
-    """Runs a run in several processes that know each other; the first is the chief, and its output is shown."""
-    log_dir = Path(run.outputs["model_run"][0].uri, "logs")
+def run_workers(exec_properties: Mapping[str, Any], fn_args: FnArgs, *, run_args: RunArgs, start: StartWorker) -> None:
+    """Calls a user's function in several processes that know each other; the output of the first is shown."""
+    log_dir = Path(str(fn_args.model_run_dir), "logs")
     log_dir.mkdir(parents=True, exist_ok=True)
     environments = _environments(run_args.n_workers)
-    run_in_process(run, timeout=run_args.timeout, start=start, environments=environments, log_dir=log_dir)
+    run_in_process(exec_properties, fn_args, run_args=run_args, start=start, environments=environments, log_dir=log_dir)
 
 
 def _environments(n_workers: int) -> list[dict[str, str]]:
