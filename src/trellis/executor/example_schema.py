@@ -14,29 +14,19 @@ _SCHEMA = """
 name: "schema.proto"
 enum_type {
   name: "FeatureType"
-  value { name: "TYPE_UNKNOWN" number: 0 }
-  value { name: "BYTES" number: 1 }
-  value { name: "INT" number: 2 }
-  value { name: "FLOAT" number: 3 }
-  value { name: "STRUCT" number: 4 }
+  value { name: "TYPE_UNKNOWN" number: 0 } value { name: "BYTES" number: 1 } value { name: "INT" number: 2 }
+  value { name: "FLOAT" number: 3 } value { name: "STRUCT" number: 4 }
 }
-message_type {
-  name: "Schema"
-  field { name: "feature" number: 1 type_name: "Feature" label: LABEL_REPEATED }
-}
+message_type { name: "Schema" field { name: "feature" number: 1 type_name: "Feature" label: LABEL_REPEATED } }
 message_type {
   name: "Feature"
   field { name: "name" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
   field { name: "type" number: 6 type_name: "FeatureType" label: LABEL_OPTIONAL }
   field { name: "shape" number: 23 type_name: "FixedShape" label: LABEL_OPTIONAL }
 }
+message_type { name: "FixedShape" field { name: "dim" number: 2 type_name: "Dim" label: LABEL_REPEATED } }
 message_type {
-  name: "FixedShape"
-  field { name: "dim" number: 2 type_name: "Dim" label: LABEL_REPEATED }
-}
-message_type {
-  name: "Dim"
-  field { name: "size" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL default_value: "1" }
+  name: "Dim" field { name: "size" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL default_value: "1" }
 }
 """
 # A pool of our own: TensorFlow's metadata package, where it is loaded, has the whole message in the common one.

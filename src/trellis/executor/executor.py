@@ -10,7 +10,7 @@ from typing import Any
 
 from trellis.errors import ModelRefusedError
 from trellis.executor.artifacts import EVAL, SERVING, Artifact, serving_model_dir
-from trellis.executor.fn_args import Problems, build_fn_args, read_run, read_run_args
+from trellis.executor.fn_args import Problems, build_fn_args, read_artifacts, read_run_args
 from trellis.executor.module_file import call, user_function
 from trellis.executor.process import StartWorker, run_in_process, start_process
 from trellis.executor.served_model import check_served_model
@@ -59,12 +59,14 @@ class Executor:
             exec_properties: `train_args` and `eval_args`; one of `module_file`, `module_path`, `run_fn`; and
                 `custom_config`, of which the entry `trellis_run_args` may have `workers`, `timeout`, `model_files`.
         """
-        run = read_run(input_dict, output_dict, exec_properties)
+        inputs = read_artifacts(input_dict)
+        outputs = read_artifacts(output_dict)
         problems = Problems()
-        fn_args = build_fn_args(run, problems)
+        fn_args = build_fn_args(inputs, outputs, exec_properties, problems)
         run_args = read_run_args(exec_properties, problems)
         with ExitStack() as stack:
             if problems or not (self._is_apart or run_args.needs_processes):
+                # If there are problems, they are raised here, together with what is wrong with the module.
                 user = stack.enter_context(user_function(exec_properties, fn_args=fn_args, problems=problems))
                 train = partial(call, user, fn_args, is_chief=run_args.is_chief)
             elif run_args.n_workers == 1:
@@ -74,10 +76,10 @@ class Executor:
             if not run_args.is_chief:
                 train()
                 return
-            model = run.outputs["model"][0].uri
-            refused_dir = Path(run.outputs["model_run"][0].uri, "refused_model")
+            model = outputs["model"][0].uri
+            refused_dir = Path(outputs["model_run"][0].uri, "refused_model")
             with _replaced_model(Path(model), refused_dir=refused_dir):
-                with _unchanged_inputs(run.inputs, spare_dir=Path(model, _SPARES)):
+                with _unchanged_inputs(inputs, spare_dir=Path(model, _SPARES)):
                     train()
                 check_served_model(serving_model_dir(model), model_files=run_args.model_files)
 

@@ -31,6 +31,8 @@ _RUN_ARGS = ("workers", "timeout", "model_files")
 _INPUTS = ("examples", "schema", "transform_graph", "base_model", "hyperparameters", "statistics")
 _OUTPUTS = {"model": "Model", "model_run": "ModelRun"}
 
+Artifacts = Mapping[str, tuple[Artifact, ...]]
+
 
 @dataclass
 class FnArgs:
@@ -72,15 +74,6 @@ class FnArgs:
     custom_config: dict[str, Any] | None = None
     num_examples: Mapping[str, int] | None = None
     """How many examples each split has; counted when it is first asked for."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """What is to be run, between which artifacts."""
-
-    inputs: Mapping[str, tuple[Artifact, ...]]
-    outputs: Mapping[str, tuple[Artifact, ...]]
-    exec_properties: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -135,50 +128,60 @@ class Problems:
         raise ArgumentError("\n\n".join([*head, *self._texts])) from self._cause
 
 
-def read_run(input_dict: Mapping[str, Any], output_dict: Mapping[str, Any], exec_properties: Mapping[str, Any]) -> Run:
-    """Returns a run between whatever objects with a `uri` a caller has."""
-    return Run(_read_artifacts(input_dict), _read_artifacts(output_dict), dict(exec_properties))
+def read_artifacts(artifacts: Mapping[str, Any]) -> Artifacts:
+    """Returns artifacts for whatever objects with a `uri` a caller has."""
+    for key, listed in artifacts.items():
+        if listed is not None and (isinstance(listed, str) or not isinstance(listed, Sequence)):
+            raise ArgumentError(f"{key}: {listed!r} is no list. Artifacts come in lists, one or several to a key.")
+    return {
+        key: tuple(as_artifact(each, key=key) for each in listed)
+        for key, listed in artifacts.items()
+        if listed is not None
+    }
 
 
-def build_fn_args(run: Run, problems: Problems) -> FnArgs:
+def build_fn_args(
+    inputs: Artifacts, outputs: Artifacts, exec_properties: Mapping[str, Any], problems: Problems
+) -> FnArgs:
     """Returns the arguments of a `run_fn` by the published rules; what is wrong is added to `problems`."""
-    _check_keys(run, problems)
+    _check_keys(inputs, "input_dict", _INPUTS, problems)
+    _check_keys(outputs, "output_dict", tuple(_OUTPUTS), problems)
     fn_args = FnArgs(data_accessor=DataAccessor())
-    examples = [artifact for artifact in run.inputs.get("examples", ()) if isinstance(artifact, Examples)]
+    examples = [artifact for artifact in inputs.get("examples", ()) if isinstance(artifact, Examples)]
     if not examples:
         problems.add("input_dict['examples'] is missing or empty: give at least one, such as [Examples('data')].")
     splits: list[str] = []
     with problems.at("train_args"):
-        train_splits, fn_args.train_steps = _read_steps(run.exec_properties, key="train_args", split="train")
+        train_splits, fn_args.train_steps = _read_steps(exec_properties, key="train_args", split="train")
         fn_args.train_files = _patterns(examples, train_splits)
         splits += train_splits
     with problems.at("eval_args"):
-        eval_splits, fn_args.eval_steps = _read_steps(run.exec_properties, key="eval_args", split="eval")
+        eval_splits, fn_args.eval_steps = _read_steps(exec_properties, key="eval_args", split="eval")
         fn_args.eval_files = _patterns(examples, eval_splits)
         splits += eval_splits
     _check_examples(examples, dict.fromkeys(splits), problems)
     with problems.at("schema"):
-        fn_args.schema_path = _only_path(run.inputs, "schema")
+        fn_args.schema_path = _only_path(inputs, "schema")
         fn_args.schema_file = fn_args.schema_path
     with problems.at("transform_graph"):
-        fn_args.transform_graph_path = _only_uri(run.inputs, "transform_graph")
+        fn_args.transform_graph_path = _only_uri(inputs, "transform_graph")
         fn_args.transform_output = fn_args.transform_graph_path
     with problems.at("base_model"):
-        fn_args.base_model = _finished_model(_only_uri(run.inputs, "base_model"))
+        fn_args.base_model = _finished_model(_only_uri(inputs, "base_model"))
     with problems.at("hyperparameters"):
-        fn_args.hyperparameters = _read_hyperparameters(_only_path(run.inputs, "hyperparameters"))
+        fn_args.hyperparameters = _read_hyperparameters(_only_path(inputs, "hyperparameters"))
     with problems.at("statistics"):
         files = {split: _patterns(examples, [split]) for artifact in examples for split in artifact.splits}
-        fn_args.num_examples = ExampleCounts(files, statistics=_only_uri(run.inputs, "statistics"))
+        fn_args.num_examples = ExampleCounts(files, statistics=_only_uri(inputs, "statistics"))
     with problems.at("custom_config"):
-        fn_args.custom_config = without_run_args(read_custom_config(run.exec_properties))
-    _check_outputs(run, problems)
+        fn_args.custom_config = without_run_args(read_custom_config(exec_properties))
+    _check_outputs(inputs, outputs, problems)
     with problems.at("model"):
-        model = _only_uri(run.outputs, "model")
+        model = _only_uri(outputs, "model")
         fn_args.serving_model_dir = serving_model_dir(model) if model else None
         fn_args.eval_model_dir = eval_model_dir(model) if model else None
     with problems.at("model_run"):
-        fn_args.model_run_dir = _only_uri(run.outputs, "model_run")
+        fn_args.model_run_dir = _only_uri(outputs, "model_run")
     return fn_args
 
 
@@ -211,23 +214,11 @@ def without_run_args(custom_config: Any) -> Any:
     return {name: value for name, value in custom_config.items() if name != RUN_ARGS} or None
 
 
-def _read_artifacts(artifacts: Mapping[str, Any]) -> dict[str, tuple[Artifact, ...]]:
-    for key, listed in artifacts.items():
-        if listed is not None and (isinstance(listed, str) or not isinstance(listed, Sequence)):
-            raise ArgumentError(f"{key}: {listed!r} is no list. Artifacts come in lists, one or several to a key.")
-    return {
-        key: tuple(as_artifact(each, key=key) for each in listed)
-        for key, listed in artifacts.items()
-        if listed is not None
-    }
-
-
-def _check_keys(run: Run, problems: Problems) -> None:
-    for name, artifacts, known in (("input_dict", run.inputs, _INPUTS), ("output_dict", run.outputs, _OUTPUTS)):
-        for key in artifacts.keys() - set(known):
-            close = nearest(key, known)
-            if close and close not in artifacts:
-                problems.add(f"{name}[{key!r}] means nothing. Did you mean {close!r}?")
+def _check_keys(artifacts: Artifacts, name: str, known: Sequence[str], problems: Problems) -> None:
+    for key in artifacts.keys() - set(known):
+        close = nearest(key, known)
+        if close and close not in artifacts:
+            problems.add(f"{name}[{key!r}] means nothing. Did you mean {close!r}?")
 
 
 def _read_steps(exec_properties: Mapping[str, Any], *, key: str, split: str) -> tuple[list[str], int | None]:
@@ -303,15 +294,15 @@ def _patterns(examples: Sequence[Examples], splits: Sequence[str]) -> list[str]:
     return [f"{split_dir(artifact.uri, split)}/*" for split in splits for artifact in examples]
 
 
-def _check_outputs(run: Run, problems: Problems) -> None:
-    inputs = {os.path.realpath(artifact.uri): key for key, listed in run.inputs.items() for artifact in listed}
+def _check_outputs(inputs: Artifacts, outputs: Artifacts, problems: Problems) -> None:
+    input_keys = {os.path.realpath(artifact.uri): key for key, listed in inputs.items() for artifact in listed}
     for key, kind in _OUTPUTS.items():
-        if not run.outputs.get(key):
+        if not outputs.get(key):
             problems.add(f"output_dict[{key!r}] is missing or empty: give one, such as [{kind}('out/{key}')].")
-    for key, listed in run.outputs.items():
+    for key, listed in outputs.items():
         for uri in (artifact.uri for artifact in listed):
-            if os.path.realpath(uri) in inputs:
-                both = f"{key} and {inputs[os.path.realpath(uri)]} are both `{uri}`"
+            if os.path.realpath(uri) in input_keys:
+                both = f"{key} and {input_keys[os.path.realpath(uri)]} are both `{uri}`"
                 problems.add(f"{both}: what is read would be overwritten. Give the {key} a directory of its own.")
             path = Path(uri).absolute()
             existing = next(folder for folder in (path, *path.parents) if folder.exists())
@@ -320,7 +311,7 @@ def _check_outputs(run: Run, problems: Problems) -> None:
                 problems.add(f"{key}: `{uri}` cannot be written: `{existing}` {what}. Give another directory.")
 
 
-def _only_uri(artifacts: Mapping[str, tuple[Artifact, ...]], key: str) -> str | None:
+def _only_uri(artifacts: Artifacts, key: str) -> str | None:
     """Returns the uri of the one artifact of a key, if there is one."""
     listed = artifacts.get(key, ())
     if len(listed) > 1:
@@ -329,7 +320,7 @@ def _only_uri(artifacts: Mapping[str, tuple[Artifact, ...]], key: str) -> str | 
     return listed[0].uri if listed else None
 
 
-def _only_path(artifacts: Mapping[str, tuple[Artifact, ...]], key: str) -> str | None:
+def _only_path(artifacts: Artifacts, key: str) -> str | None:
     """Returns the path of the one file of the one artifact of a key, if there is one."""
     uri = _only_uri(artifacts, key)
     return str(only_file(uri)) if uri else None
