@@ -121,6 +121,7 @@ def test_a_run_past_its_time_is_stopped_and_told_where_it_was() -> None:
     assert text.startswith("The run has taken more than its 2 seconds (timeout), so it was stopped.\n\nIt was here:")
     assert text.splitlines()[-1].endswith('my_module.py", line 11 in run_fn')
     assert "in wait" in text.splitlines()[-2]
+    assert text.splitlines()[-3].endswith("(most recent call first):")
 
 
 def test_a_process_that_exits_at_once_has_not_returned() -> None:

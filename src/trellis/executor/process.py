@@ -273,9 +273,9 @@ class _StartedWorker:
         """Where in the user's code it was at the deadline; empty if it has not written that down."""
         file = self.scratch / f"place-{self.order.index}.txt"
         threads = file.read_text().strip().split("\n\n") if file.is_file() else []
-        lines = [line for thread in threads if "in _end_with" not in thread for line in thread.splitlines()[1:]]
-        own = str(Path(__file__).parent)
-        return "\n".join(line for line in lines if own not in line and '"<string>"' not in line)
+        lines = [line for thread in threads if "in _end_with" not in thread for line in thread.splitlines()]
+        foreign = (str(Path(__file__).parent), '"<string>"', "Timeout (")
+        return "\n".join(line for line in lines if not any(text in line for text in foreign))
 
     def _end_of_log(self) -> str:
         log = self.order.log_file
