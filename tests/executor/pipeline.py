@@ -39,24 +39,24 @@ def write_module(text: str = WRITES_A_MODEL, *, name: str = "my_module.py") -> P
 
 
 def do(executor: Executor | None = None, *, inputs: Any = None, outputs: Any = None, **properties: Any) -> None:
-    """Runs `my_module.py` on `data`, into `out`; what is given takes the place of that, and None leaves it out."""
+    """Runs `my_module.py` on `data`, into `out`; arguments take the place of that, and None leaves it out."""
     if not Path("data").exists():
         write_examples(Path("data"))
-    given = {"module_file": "my_module.py", "train_args": {"num_steps": 3}, "eval_args": "{}"} | properties
+    exec_properties = {"module_file": "my_module.py", "train_args": {"num_steps": 3}, "eval_args": "{}"} | properties
     (executor or Executor()).Do(
         _without_none({"examples": [Examples("data")]} | (inputs or {})),
         _without_none({"model": [Model("out/model")], "model_run": [ModelRun("out/run")]} | (outputs or {})),
-        _without_none(given),
+        _without_none(exec_properties),
     )
 
 
-def seen_fn_args(monkeypatch: Any, **given: Any) -> Any:
+def seen_fn_args(monkeypatch: Any, **arguments: Any) -> Any:
     """Runs a function that keeps its argument; returns that."""
     write_module("import pickle\nfrom pathlib import Path\n\ndef run_fn(fn_args):\n    seen.append(fn_args)\n" + _WRITE)
-    kept: list[Any] = []
-    monkeypatch.setattr("builtins.seen", kept, raising=False)
-    do(**given)
-    return kept[0]
+    calls: list[Any] = []
+    monkeypatch.setattr("builtins.seen", calls, raising=False)
+    do(**arguments)
+    return calls[0]
 
 
 _WRITE = """\
@@ -70,5 +70,5 @@ def files_below(folder: str | Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file())
 
 
-def _without_none(given: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in given.items() if value is not None}
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}

@@ -107,8 +107,8 @@ def test_features_of_any_length_have_an_array_for_each_example() -> None:
     assert [row.tolist() for row in batch["tags"]] == [[b"a", b"b"], [b"c"], []]
     assert [row.tolist() for row in batch["n"]] == [[1], [2, 3], []]
     assert batch["n"][2].dtype == np.int64
-    found = next(DataAccessor().numpy_factory("examples", options))
-    assert [row.tolist() for row in found["tags"]] == [[b"a", b"b"], [b"c"], []]
+    without_schema = next(DataAccessor().numpy_factory("examples", options))
+    assert [row.tolist() for row in without_schema["tags"]] == [[b"a", b"b"], [b"c"], []]
 
 
 def test_arrow_has_lists_of_values() -> None:
@@ -167,7 +167,7 @@ class _StandInDataset:
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "message"),
     [
         (
             'feature { name: "size" type: INT shape { dim { size: 1 } } }',
@@ -183,8 +183,8 @@ class _StandInDataset:
         ),
     ],
 )
-def test_examples_that_do_not_fit_the_schema_are_named(accessor: DataAccessor, schema: str, said: str) -> None:
-    with pytest.raises(DataError, match=f"data/Split-train/data-00000-of-00001.gz: {said}"):
+def test_examples_that_do_not_fit_the_schema_are_named(accessor: DataAccessor, schema: str, message: str) -> None:
+    with pytest.raises(DataError, match=f"data/Split-train/data-00000-of-00001.gz: {message}"):
         next(accessor.numpy_factory(PATTERN, RecordBatchesOptions(batch_size=2), parse_schema(schema)))
 
 
@@ -224,13 +224,25 @@ def test_a_schema_message_of_tensorflows_is_read_by_its_text(accessor: DataAcces
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        ("feature {\n  name: @\n}", r"schema:2: '@' has no place in the text of a schema"),
-        ('feature { name: "a"', "schema is cut short: a bracket is not closed"),
+        ("feature {\n  name: @\n}", r"schema:2: '  name: @': Expected string but found: '@'. Write the schema again."),
+        ('feature { name: "a"', 'schema:1: Expected "}". Write the schema again.'),
+        ('feature { name: "a" type: INTEGER }', "has no value named INTEGER. Write the schema again."),
         ("feature { type: INT }", "schema: a feature has no name"),
     ],
 )
-def test_a_schema_that_cannot_be_read_is_told_with_its_line(text: str, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_a_schema_that_cannot_be_read_is_told_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(DataError) as caught:
         parse_schema(text)
+    assert message in str(caught.value)
+
+
+def test_a_schema_is_read_from_its_bytes() -> None:
+    # One feature (field 1): a name (1), the type INT (6), a shape (23) of one dimension (2) of size 7 (1).
+    Path("schema.pb").write_bytes(b"\x0a\x0c\x0a\x01a\x30\x02\xba\x01\x04\x12\x02\x08\x07")
+    (feature,) = read_schema("schema.pb").feature
+    assert (feature.name, feature.type, feature.shape) == ("a", "INT", (7,))
+    Path("schema.pb").write_bytes(b"\x0a\x7f")
+    with pytest.raises(DataError, match="schema.pb holds no schema: "):
+        read_schema("schema.pb")

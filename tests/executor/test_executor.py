@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.command import environment
 from tests.executor.pipeline import SCHEMA, do, files_below, seen_fn_args, write_examples, write_module
-from trellis.errors import ArgumentError, ModelRefusedError, RunFailedError
+from trellis.errors import ArgumentError, DataError, ModelRefusedError, RunFailedError
 from trellis.executor import Artifact, Examples, Model
 
 MODEL = Path("out/model/Format-Serving")
@@ -42,8 +42,10 @@ def test_every_published_field_is_filled_by_the_published_rules(monkeypatch: pyt
     assert repr(seen.num_examples) == "{'eval': Ellipsis, 'train': Ellipsis}"
     assert seen.num_examples == {"train": 5, "eval": 5}
     assert repr(seen.num_examples) == "{'eval': 5, 'train': 5}"
-    found = {name: value for name, value in vars(seen).items() if name not in ("data_accessor", "num_examples")}
-    assert found == {
+    paths_and_settings = {
+        name: value for name, value in vars(seen).items() if name not in ("data_accessor", "num_examples")
+    }
+    assert paths_and_settings == {
         "working_dir": None,
         "train_files": ["data/Split-train/*"],
         "eval_files": ["data/Split-eval/*"],
@@ -87,9 +89,9 @@ def test_the_artifacts_of_another_pipeline_are_taken(monkeypatch: pytest.MonkeyP
     ]
 
 
-@pytest.mark.parametrize("given", [{"numSteps": 7}, '{"num_steps": "7"}', {"num_steps": 7.0}])
-def test_steps_are_read_in_every_published_spelling(monkeypatch: pytest.MonkeyPatch, given: Any) -> None:
-    assert seen_fn_args(monkeypatch, train_args=given).train_steps == 7
+@pytest.mark.parametrize("train_args", [{"numSteps": 7}, '{"num_steps": "7"}', {"num_steps": 7.0}])
+def test_steps_are_read_in_every_published_spelling(monkeypatch: pytest.MonkeyPatch, train_args: Any) -> None:
+    assert seen_fn_args(monkeypatch, train_args=train_args).train_steps == 7
 
 
 def test_a_field_that_does_not_exist_is_said_to_have_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,14 +99,16 @@ def test_a_field_that_does_not_exist_is_said_to_have_no_effect(monkeypatch: pyte
         assert seen_fn_args(monkeypatch, train_args={"num_step": 7}).train_steps is None
 
 
-@pytest.mark.parametrize("given", [{"a": 1}, '{"a": 1}'])
-def test_custom_config_is_a_mapping_or_its_text(monkeypatch: pytest.MonkeyPatch, given: Any) -> None:
-    assert seen_fn_args(monkeypatch, custom_config=given).custom_config == {"a": 1}
+@pytest.mark.parametrize("custom_config", [{"a": 1}, '{"a": 1}'])
+def test_custom_config_is_a_mapping_or_its_text(monkeypatch: pytest.MonkeyPatch, custom_config: Any) -> None:
+    assert seen_fn_args(monkeypatch, custom_config=custom_config).custom_config == {"a": 1}
 
 
-@pytest.mark.parametrize(("given", "seen"), [("", None), ("null", None), ([], []), (None, None)])
-def test_an_empty_custom_config_passes_as_it_is(monkeypatch: pytest.MonkeyPatch, given: Any, seen: Any) -> None:
-    assert seen_fn_args(monkeypatch, custom_config=given).custom_config == seen
+@pytest.mark.parametrize(("custom_config", "expected"), [("", None), ("null", None), ([], []), (None, None)])
+def test_an_empty_custom_config_passes_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, custom_config: Any, expected: Any
+) -> None:
+    assert seen_fn_args(monkeypatch, custom_config=custom_config).custom_config == expected
 
 
 def test_statistics_spare_the_counting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +121,17 @@ def test_statistics_spare_the_counting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dict(seen.num_examples) == {"eval": 100, "train": 234}
 
 
-# Every situation of the published table of errors, with what is said of it here.
+@pytest.mark.parametrize("content", [b"\x0a\x7f", b"\x08\x01"])
+def test_statistics_that_are_none_are_told(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    Path("statistics/Split-train").mkdir(parents=True)
+    Path("statistics/Split-train/FeatureStats.pb").write_bytes(content)
+    seen = seen_fn_args(monkeypatch, inputs={"statistics": [Artifact("statistics")]})
+    with pytest.raises(DataError, match="FeatureStats.pb holds no statistics of examples .*Leave `statistics` out"):
+        _ = seen.num_examples["train"]
+    assert seen.num_examples["eval"] == 5
+
+
+# Every situation of the published table of errors, with its message here.
 ERRORS: list[tuple[dict[str, Any], str]] = [
     (
         {"module_file": None},
@@ -175,21 +189,21 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"custom_config": {"trellis_run_args": {"workers": 0}}}, "workers is 0. Give a whole number, 1 or more."),
     ({"custom_config": {"trellis_run_args": {"timeout": "1h"}}}, "timeout is '1h'. Give the seconds that the run may"),
     *(
-        ({"custom_config": {"trellis_run_args": {"model_files": given}}}, f"model_files is {given!r}. Give a list of")
-        for given in ("a.cbm", 3, [""], ["/tmp/a"], ["../a"])
+        ({"custom_config": {"trellis_run_args": {"model_files": files}}}, f"model_files is {files!r}. Give a list of")
+        for files in ("a.cbm", 3, [""], ["/tmp/a"], ["../a"])
     ),
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), ERRORS, ids=[said[:40] for _, said in ERRORS])
-def test_what_is_wrong_is_told_before_the_run(given: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("arguments", "message"), ERRORS, ids=[message[:40] for _, message in ERRORS])
+def test_what_is_wrong_is_told_before_the_run(arguments: dict[str, Any], message: str) -> None:
     write_module()
     Path("two_files").mkdir()
     for name in ("a", "b"):
         Path("two_files", name).write_text("text")
     with pytest.raises(ArgumentError) as caught:
-        do(**given)
-    assert said in str(caught.value)
+        do(**arguments)
+    assert message in str(caught.value)
     assert files_below(".").count("out/model/Format-Serving/model.pkl") == 0
 
 
@@ -228,7 +242,7 @@ def test_a_split_of_empty_files_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "found"),
+    ("body", "content"),
     [
         ("pass", "it does not exist"),
         ("os.makedirs(fn_args.serving_model_dir)", "it is empty"),
@@ -242,9 +256,9 @@ def test_a_split_of_empty_files_is_found() -> None:
         ),
     ],
 )
-def test_a_run_that_leaves_no_model_is_an_error_that_names_what_was_found(body: str, found: str) -> None:
+def test_a_run_that_leaves_no_model_is_an_error_that_names_what_was_found(body: str, content: str) -> None:
     write_module(f"import os\nfrom pathlib import Path\n\ndef run_fn(fn_args):\n    {body}\n")
-    with pytest.raises(ModelRefusedError, match=f"no model in fn_args.serving_model_dir, `{MODEL}`: {found}"):
+    with pytest.raises(ModelRefusedError, match=f"no model in fn_args.serving_model_dir, `{MODEL}`: {content}"):
         do()
     assert files_below("out/model") == []
 

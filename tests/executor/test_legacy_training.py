@@ -68,11 +68,11 @@ def spec_of(fn_args: Any, schema: Any) -> dict[str, Any]:
     }
 
 
-def do_legacy(**given: Any) -> None:
+def do_legacy(**properties: Any) -> None:
     """Runs with a schema."""
     Path("schema").mkdir(exist_ok=True)
     Path("schema/schema.pbtxt").write_text(SCHEMA)
-    do(inputs={"schema": [Artifact("schema")]}, **given)
+    do(inputs={"schema": [Artifact("schema")]}, **properties)
 
 
 def test_an_estimator_is_trained_evaluated_exported_and_copied() -> None:
@@ -126,7 +126,7 @@ _SEPARATE = """
 
 
 @pytest.mark.parametrize(
-    ("body", "error", "said"),
+    ("body", "error", "message"),
     [
         (
             "return None",
@@ -141,9 +141,9 @@ _SEPARATE = """
         ),
     ],
 )
-def test_what_a_trainer_fn_must_return_is_told(body: str, error: type[Exception], said: str) -> None:
+def test_what_a_trainer_fn_must_return_is_told(body: str, error: type[Exception], message: str) -> None:
     write_module(MODULE.replace("return spec_of(fn_args, schema)", body))
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         do_legacy()
 
 

@@ -89,7 +89,7 @@ def test_a_module_that_imports_absl_alone_has_its_logging() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "def run_fn(fn_args:\n",
@@ -104,11 +104,11 @@ def test_a_module_that_imports_absl_alone_has_its_logging() -> None:
         ("def train(fn_args): ...\n", "`my_module.py` has no run_fn. Add one: def run_fn(fn_args): "),
     ],
 )
-def test_a_module_that_cannot_be_run_is_told_before_the_run(text: str, said: str) -> None:
+def test_a_module_that_cannot_be_run_is_told_before_the_run(text: str, message: str) -> None:
     write_module(text)
     with pytest.raises(ArgumentError) as caught:
         do()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_the_error_in_a_module_is_the_cause_of_what_is_raised() -> None:

@@ -31,8 +31,8 @@ def leave_a_child():
 
 def run(n_workers: int = 2, *, timeout: float | None = None, executor: Executor | None = None) -> None:
     """Runs `my_module.py` in workers."""
-    given = {"workers": n_workers, "timeout": timeout} if timeout else {"workers": n_workers}
-    do(executor or Executor(is_apart=True), custom_config={"trellis_run_args": given})
+    run_args = {"workers": n_workers, "timeout": timeout} if timeout else {"workers": n_workers}
+    do(executor or Executor(is_apart=True), custom_config={"trellis_run_args": run_args})
 
 
 @pytest.fixture
@@ -62,16 +62,16 @@ def test_each_worker_knows_who_it_is_and_only_the_chief_publishes() -> None:
 
         def run_fn(fn_args):
             names = ("TF_CONFIG", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-            told = {name: os.environ[name] for name in names}
-            Path(f"told_{told['JAX_PROCESS_ID']}.json").write_text(json.dumps(told))
+            variables = {name: os.environ[name] for name in names}
+            Path(f"variables_{variables['JAX_PROCESS_ID']}.json").write_text(json.dumps(variables))
             Path(fn_args.serving_model_dir).mkdir(parents=True)
-            Path(fn_args.serving_model_dir, "model.pkl").write_bytes(pickle.dumps(told["JAX_PROCESS_ID"]))
-            print("hello from", told["JAX_PROCESS_ID"])
+            Path(fn_args.serving_model_dir, "model.pkl").write_bytes(pickle.dumps(variables["JAX_PROCESS_ID"]))
+            print("hello from", variables["JAX_PROCESS_ID"])
         """
     )
     run(3)
-    told = [json.loads(Path(f"told_{index}.json").read_text()) for index in range(3)]
-    configs = [json.loads(each["TF_CONFIG"]) for each in told]
+    variables = [json.loads(Path(f"variables_{index}.json").read_text()) for index in range(3)]
+    configs = [json.loads(each["TF_CONFIG"]) for each in variables]
     assert [(each["task"]["type"], each["task"]["index"]) for each in configs] == [
         ("chief", 0),
         ("worker", 0),
@@ -79,8 +79,8 @@ def test_each_worker_knows_who_it_is_and_only_the_chief_publishes() -> None:
     ]
     assert all(each["cluster"] == configs[0]["cluster"] for each in configs)
     addresses = configs[0]["cluster"]["chief"] + configs[0]["cluster"]["worker"]
-    assert len({*addresses, told[0]["JAX_COORDINATOR_ADDRESS"]}) == 4
-    assert [each["JAX_NUM_PROCESSES"] for each in told] == ["3", "3", "3"]
+    assert len({*addresses, variables[0]["JAX_COORDINATOR_ADDRESS"]}) == 4
+    assert [each["JAX_NUM_PROCESSES"] for each in variables] == ["3", "3", "3"]
     assert files_below("out") == ["model/Format-Serving/model.pkl", "run/logs/worker_1.log", "run/logs/worker_2.log"]
     assert pickle.loads((MODEL / "model.pkl").read_bytes()) == "0"
     assert Path("out/run/logs/worker_2.log").read_text() == "hello from 2\n"
@@ -105,7 +105,7 @@ def run_fn(fn_args):
     text = str(caught.value)
     assert text.startswith("Worker 1 of 2: run_fn has raised ValueError: the rate is negative\n\nTraceback")
     assert 'raise ValueError("the rate is negative")' in text
-    assert "executor/running.py" not in text
+    assert "trellis/executor" not in text
     assert text.endswith("The end of its output, out/run/logs/worker_1.log:\nabout to fail")
     assert files_below("out/model") == []
 
@@ -121,6 +121,7 @@ def test_a_run_past_its_time_is_stopped_and_told_where_it_was() -> None:
     assert text.startswith("The run has taken more than its 2 seconds (timeout), so it was stopped.\n\nIt was here:")
     assert text.splitlines()[-1].endswith('my_module.py", line 11 in run_fn')
     assert "in wait" in text.splitlines()[-2]
+    assert text.splitlines()[-3].endswith("(most recent call first):")
 
 
 def test_a_process_that_exits_at_once_has_not_returned() -> None:
@@ -272,7 +273,7 @@ def test_a_worker_of_a_cluster_cannot_be_several(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "environment: TF_CONFIG is '{', which is no JSON: "),
         ("[]", "environment: TF_CONFIG is '[]', which is no mapping."),
@@ -282,9 +283,9 @@ def test_a_worker_of_a_cluster_cannot_be_several(monkeypatch: pytest.MonkeyPatch
         ),
     ],
 )
-def test_a_broken_description_of_the_cluster_is_told(text: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_description_of_the_cluster_is_told(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", text)
     write_module()
     with pytest.raises(ArgumentError) as caught:
         do()
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)

@@ -19,8 +19,9 @@ from safetensors.numpy import load_file
 import trellis
 from tests import tiny
 from tests.cli.command import environment
-from trellis.errors import ArgumentError, DataError, ModelError, ServedModelError
+from trellis.errors import ArgumentError, DataError, MissingPackageError, ModelError, ServedModelError
 from trellis.serving import Signature, export_model, load_model
+from trellis.serving.tensor_file import read_tensors
 
 MODEL = tiny.Classifier()
 X = tiny.examples(48)[0]
@@ -81,8 +82,8 @@ def test_the_manifest_describes_the_model(served: Path) -> None:
         "inputs": [{"name": "inputs", "dtype": "float32", "shape": ["batch", 8]}],
         "outputs": [{"name": "best", "dtype": "int32", "shape": ["batch"]}],
     }
-    held = {path.relative_to(served).as_posix() for path in served.rglob("*") if path.is_file()}
-    assert held == manifest["checksums"].keys() | {"manifest.json"}
+    names = {path.relative_to(served).as_posix() for path in served.rglob("*") if path.is_file()}
+    assert names == manifest["checksums"].keys() | {"manifest.json"}
     model = load_model(served)
     assert model.files["vocabulary/words.txt"].read_text() == "a\nb\n"
     assert repr(model).splitlines()[0] == "inference_step(inputs float32[batch, 8]) -> outputs float32[batch, 4]"
@@ -113,8 +114,10 @@ def test_inputs_that_no_function_looks_at_are_left_out(tmp_path: Path, variables
 
 
 def test_every_kind_of_variable_comes_back(tmp_path: Path) -> None:
-    held = {
+    variables = {
         "half": jnp.arange(4, dtype=jnp.bfloat16) / 3,
+        "quarter": jnp.arange(4, dtype=jnp.float8_e4m3fn),
+        "transposed": np.arange(6, dtype=np.int16).reshape(2, 3).T,
         "flag": jnp.array([True, False]),
         "scalar": jnp.float32(2.5),
         "empty": jnp.zeros((0, 3)),
@@ -124,18 +127,48 @@ def test_every_kind_of_variable_comes_back(tmp_path: Path) -> None:
     signature = Signature(
         lambda v, x: {**v, "key": jax.random.key_data(v["key"]), "x": x}, np.zeros((2, 1), np.float32)
     )
-    model = load_model(export_model(tmp_path / "served", variables=held, signatures={"all": signature}))
-    found = model(np.zeros((3, 1)))
-    expected = {**held, "key": jax.random.key_data(held["key"]), "x": np.zeros((3, 1), np.float32)}
+    model = load_model(export_model(tmp_path / "served", variables=variables, signatures={"all": signature}))
+    outputs = model(np.zeros((3, 1)))
+    expected = {**variables, "key": jax.random.key_data(variables["key"]), "x": np.zeros((3, 1), np.float32)}
     for name, value in expected.items():
-        jax.tree.map(np.testing.assert_array_equal, found[name], value)
-    assert found["half"].dtype == jnp.bfloat16
+        jax.tree.map(np.testing.assert_array_equal, outputs[name], value)
+    assert outputs["half"].dtype == jnp.bfloat16
 
 
 def test_other_readers_of_safetensors_find_the_parameters(served: Path, variables: Any) -> None:
-    found = load_file(served / "parameters.safetensors")
-    assert found.keys() == {f"params/Dense_{n}/{part}" for n in (0, 1) for part in ("bias", "kernel")}
-    np.testing.assert_array_equal(found["params/Dense_1/kernel"], variables["params"]["Dense_1"]["kernel"])
+    arrays = load_file(served / "parameters.safetensors")
+    assert arrays.keys() == {f"params/Dense_{n}/{part}" for n in (0, 1) for part in ("bias", "kernel")}
+    np.testing.assert_array_equal(arrays["params/Dense_1/kernel"], variables["params"]["Dense_1"]["kernel"])
+
+
+def test_a_file_that_an_older_trellis_wrote_is_read(served: Path, variables: Any) -> None:
+    """Older ones wrote the arrays in the order of their names, with a header of their own making."""
+    arrays = load_file(served / "parameters.safetensors")
+    header, offset = {}, 0
+    for name, array in sorted(arrays.items()):
+        offsets = [offset, offset := offset + array.nbytes]
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": offsets}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    content = b"".join(array.tobytes() for _, array in sorted(arrays.items()))
+    path = served / "older.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content)
+    jax.tree.map(np.testing.assert_array_equal, read_tensors(path), arrays)
+
+
+def test_arrays_are_views_of_their_file(served: Path) -> None:
+    for array in read_tensors(served / "parameters.safetensors").values():
+        assert isinstance(array, np.memmap)
+        assert not array.flags.owndata
+
+
+@pytest.mark.parametrize("package", ["flatbuffers", "safetensors"])
+def test_without_a_package_that_writes_it_nothing_is_begun(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trellis.serving.manifest.find_spec", lambda name: None if name == package else True)
+    with pytest.raises(MissingPackageError, match=rf"{package} is not installed.*pip install 'trellis\[serving\]'"):
+        export_model(tmp_path / "served", variables={}, signatures={"f": Signature(MODEL.apply, X)})
 
 
 @pytest.mark.parametrize(

@@ -56,10 +56,10 @@ def test_tensorflow_answers_as_the_model_does_for_batches_of_any_size(tmp_path: 
     np.save(tmp_path / "x.npy", X)
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = np.load(tmp_path / "out.npz")
+    outputs = np.load(tmp_path / "out.npz")
     expected = jax.jit(MODEL.apply)(variables, X)
-    np.testing.assert_allclose(found["logits"], expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(found["best"], expected.argmax(-1))
+    np.testing.assert_allclose(outputs["logits"], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(outputs["best"], expected.argmax(-1))
     extra = tmp_path / "served/assets.extra"
     assert (extra / "words.txt").read_text() == "a\nb\n"
     assert json.loads((extra / "metadata.json").read_text()) == {"step": 7}
@@ -69,7 +69,7 @@ def test_tensorflow_answers_as_the_model_does_for_batches_of_any_size(tmp_path: 
 
 
 def test_without_tensorflow_nothing_is_begun(tmp_path: Path, variables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trellis.serving.formats.find_spec", lambda _: None)
+    monkeypatch.setattr("trellis.serving.manifest.find_spec", lambda _: None)
 
     def refuse(*_: Any) -> Any:
         raise AssertionError("Nothing is to be traced.")

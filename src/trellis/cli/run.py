@@ -88,13 +88,13 @@ def _names(text: str) -> list[str]:
 
 def _custom_config(flags: argparse.Namespace) -> Any:
     """The user's settings, with how to run them among them."""
-    given = {
+    run_args = {
         name: value for name in ("workers", "timeout", "model_files") if (value := getattr(flags, name)) is not None
     }
     try:
         config = executor.read_custom_config(vars(flags)) or {}
     except ArgumentError:
-        return flags.custom_config  # told together with all else that is wrong
-    return (
-        {**config, executor.RUN_ARGS: {**config.get(executor.RUN_ARGS, {}), **given}} if given else flags.custom_config
-    )
+        return flags.custom_config  # the executor tells what is wrong with it, together with all else
+    if not run_args:
+        return flags.custom_config
+    return {**config, executor.RUN_ARGS: {**config.get(executor.RUN_ARGS, {}), **run_args}}

@@ -6,7 +6,11 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.executor.executor import Executor as Executor
-    from trellis.executor.fn_args import FnArgs as FnArgs
+    from trellis.executor.fn_args import (
+        FnArgs as FnArgs,
+        RUN_ARGS as RUN_ARGS,
+        read_custom_config as read_custom_config,
+    )
     from trellis.executor.artifacts import (
         Artifact as Artifact,
         Examples as Examples,
@@ -29,9 +33,8 @@ if TYPE_CHECKING:
         read_schema as read_schema,
         parse_schema as parse_schema,
     )
-    from trellis.executor.exec_properties import RUN_ARGS as RUN_ARGS, read_custom_config as read_custom_config
     from trellis.executor.served_model import ServedModel as ServedModel, check_served_model as check_served_model
-    from trellis.executor.workers import (
+    from trellis.executor.process import (
         StartWorker as StartWorker,
         Worker as Worker,
         WorkerOrder as WorkerOrder,

@@ -80,22 +80,22 @@ class ExampleStatistics(Artifact):
     """Statistics of examples, split by split."""
 
 
-def as_artifact(given: object, *, key: str) -> Artifact:
+def as_artifact(value: object, *, key: str) -> Artifact:
     """Returns an artifact for whatever a caller has, if it has a `uri`; that of `examples` with its splits."""
-    if not isinstance(given, HasUri) or not str(given.uri):
+    if not isinstance(value, HasUri) or not str(value.uri):
         raise ArgumentError(
-            f"{key}: {given!r} is no artifact. Give a list of objects with a uri, such as "
+            f"{key}: {value!r} is no artifact. Give a list of objects with a uri, such as "
             f"{'Examples' if key == 'examples' else 'Model'}('path/of/directory')."
         )
-    if isinstance(given, Artifact):
-        return given
+    if isinstance(value, Artifact):
+        return value
     if key != "examples":
-        return Artifact(str(given.uri))
+        return Artifact(str(value.uri))
     return Examples(
-        str(given.uri),
-        split_names=_split_names(getattr(given, "split_names", None)),
-        payload_format=_property(given, "payload_format") or _TF_EXAMPLE,
-        file_format=_property(given, "file_format") or _TFRECORDS_GZIP,
+        str(value.uri),
+        split_names=_split_names(getattr(value, "split_names", None)),
+        payload_format=_property(value, "payload_format") or _TF_EXAMPLE,
+        file_format=_property(value, "file_format") or _TFRECORDS_GZIP,
     )
 
 
@@ -125,11 +125,11 @@ def served_model_path(uri: str) -> str:
 
 def only_entry(directory: Path) -> Path:
     """Returns the one thing that a directory holds; hidden files do not count."""
-    found = _entries(directory)
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "nothing"
+    entries = _entries(directory)
+    if len(entries) != 1:
+        names = ", ".join(path.name for path in entries) or "nothing"
         raise ArgumentError(f"`{directory}` has to hold one entry, but it holds {names}.")
-    return found[0]
+    return entries[0]
 
 
 def only_file(uri: str) -> Path:
@@ -140,24 +140,23 @@ def only_file(uri: str) -> Path:
         raise ArgumentError(f"there is no directory `{uri}`. Give one that holds one file.")
     files = [path for path in _entries(uri) if path.is_file()]
     if len(files) != 1:
-        found = f"{len(files)} files: {', '.join(path.name for path in files)}" if files else "no file"
-        raise ArgumentError(f"`{uri}` holds {found}. Leave the one that is meant, or give its path.")
+        content = f"{len(files)} files: {', '.join(path.name for path in files)}" if files else "no file"
+        raise ArgumentError(f"`{uri}` holds {content}. Leave the one that is meant, or give its path.")
     return files[0]
 
 
 def _entries(directory: str | Path) -> list[Path]:
-    folder = Path(directory)
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path for path in found if not path.name.startswith("."))
+    paths = Path(directory).iterdir() if Path(directory).is_dir() else ()
+    return sorted(path for path in paths if not path.name.startswith("."))
 
 
 def _plain(uri: str) -> str:
     return uri.rstrip("/") or "/"
 
 
-def _split_names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
+def _split_names(value: str | Sequence[str] | None) -> tuple[str, ...] | None:
     # Published as the text of a JSON list; an artifact that nobody has filled has none, or an empty text.
-    names = json.loads(given) if isinstance(given, str) and given else given
+    names = json.loads(value) if isinstance(value, str) and value else value
     return tuple(names) if names else None
 
 

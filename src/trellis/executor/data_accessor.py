@@ -1,61 +1,35 @@
-"""Batches of examples from the files of a run: as NumPy arrays, which JAX takes as they are, Arrow or `tf.data`."""
+"""The examples of a run, as a `run_fn` asks for them: in batches, and how many there are.
 
-from collections.abc import Iterator, Sequence
+What reads them is imported where it is called: it needs NumPy and protobuf, and a run begins without either.
+"""
+
+import glob
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from trellis.errors import MissingPackageError
-from trellis.executor.example_schema import ExampleSchema, parse_schema, read_schema
-
-if TYPE_CHECKING:
-    import numpy as np
+from trellis.errors import DataError
+from trellis.executor.artifacts import split_dir
 
 AUTOTUNE = -1
 
 
-class BatchOptions(Protocol):
-    """How batches are made: one of the two classes below, or their published namesakes."""
-
-    @property
-    def batch_size(self) -> int:
-        """Examples in a batch."""
-
-    @property
-    def drop_final_batch(self) -> bool:
-        """Whether to leave out a last batch that is short."""
-
-    @property
-    def num_epochs(self) -> int | None:
-        """How often to go through the files; None is for ever."""
-
-    @property
-    def shuffle(self) -> bool:
-        """Whether to shuffle files and examples, anew in each epoch."""
-
-    @property
-    def shuffle_buffer_size(self) -> int:
-        """Among how many examples the next one is chosen."""
-
-    @property
-    def shuffle_seed(self) -> int | None:
-        """Of the order; None is 0."""
-
-
 @dataclass(frozen=True)
 class RecordBatchesOptions:
-    """How batches are made; the published options and defaults.
-
-    Nothing is random without a seed: a `shuffle_seed` of None is 0.
-    """
+    """How batches are made; the published options and defaults. The published class itself is taken too."""
 
     batch_size: int
     drop_final_batch: bool = False
+    """Whether to leave out a last batch that is short."""
     num_epochs: int | None = None
     """None is for ever; batches then span the border of two epochs, and none is short."""
     shuffle: bool = True
+    """Whether to shuffle files and examples, anew in each epoch."""
     shuffle_buffer_size: int = 10000
+    """Among how many examples the next one is chosen."""
     shuffle_seed: int | None = None
+    """None is 0: nothing is random without a seed."""
 
 
 @dataclass(frozen=True)
@@ -90,53 +64,94 @@ class DataAccessor:
     """Examples of other formats than `tf.Example` have no decoder."""
 
     def numpy_factory(
-        self, file_patterns: str | Sequence[str], options: BatchOptions, schema: Any = None
+        self, file_patterns: str | Sequence[str], options: RecordBatchesOptions, schema: Any = None
     ) -> Iterator[Any]:
         """Batches as mappings of NumPy arrays; as pairs of one and the labels if options have a `label_key`."""
         from trellis.executor.example_batches import read_batches
 
-        label_key = getattr(options, "label_key", None)
-        batches = read_batches(file_patterns, options=options, schema=_as_schema(schema))
-        return batches if label_key is None else (_paired(batch, label_key) for batch in batches)
+        return read_batches(file_patterns, options=options, schema=schema)
 
     def record_batch_factory(
-        self, file_patterns: str | Sequence[str], options: BatchOptions, schema: Any = None
+        self, file_patterns: str | Sequence[str], options: RecordBatchesOptions, schema: Any = None
     ) -> Iterator[Any]:
         """Batches as `pyarrow.RecordBatch`es: each column has a list of values for each example."""
-        from trellis.executor.example_batches import as_lists, read_batches
+        from trellis.executor.example_batches import read_arrow_batches
 
-        try:
-            import pyarrow
-        except ImportError:
-            raise MissingPackageError("pyarrow", "parquet") from None
-        for batch in read_batches(file_patterns, options=options, schema=_as_schema(schema)):
-            lists = {name: as_lists(values) for name, values in batch.items()}
-            columns = {
-                name: pyarrow.array(
-                    rows, pyarrow.list_(pyarrow.binary() if dtype.kind == "O" else pyarrow.from_numpy_dtype(dtype))
-                )
-                for name, (rows, dtype) in lists.items()
-            }
-            yield pyarrow.RecordBatch.from_pydict(columns)
+        return read_arrow_batches(file_patterns, options=options, schema=schema)
 
-    def tf_dataset_factory(self, file_patterns: str | Sequence[str], options: BatchOptions, schema: Any = None) -> Any:
+    def tf_dataset_factory(
+        self, file_patterns: str | Sequence[str], options: RecordBatchesOptions, schema: Any = None
+    ) -> Any:
         """Batches as a `tf.data.Dataset` of dense tensors, ragged where examples differ in length."""
-        from trellis.executor.tf_dataset import build_tf_dataset
+        from trellis.executor.example_batches import build_tf_dataset
 
         return build_tf_dataset(lambda: self.numpy_factory(file_patterns, options, schema), options=options)
 
 
-def _paired(batch: dict[str, "np.ndarray"], label_key: str) -> tuple[dict[str, Any], Any]:
-    from trellis.executor.example_batches import named_feature
+class ExampleCounts(Mapping[str, int]):
+    """The number of examples by split, found when it is asked for: in statistics if there are some, else by counting.
 
-    labels = named_feature(batch, label_key)
-    return {name: values for name, values in batch.items() if name != label_key}, labels
+    Example:
+        n_epochs = fn_args.train_steps * batch_size / fn_args.num_examples["train"]
+    """
+
+    def __init__(self, patterns: Mapping[str, Sequence[str]], *, statistics: str | None = None) -> None:
+        self.patterns = patterns
+        self.statistics = statistics
+        self._counts: dict[str, int] = {}
+
+    def __getitem__(self, split: str) -> int:
+        if split not in self._counts:
+            patterns = self.patterns[split]
+            stated = None if self.statistics is None else _stated_count(split_dir(self.statistics, split))
+            self._counts[split] = _counted(patterns) if stated is None else stated
+        return self._counts[split]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.patterns)
+
+    def __len__(self) -> int:
+        return len(self.patterns)
+
+    def __repr__(self) -> str:
+        # What was not asked for is not counted to be shown.
+        return repr({split: self._counts.get(split, ...) for split in self})
 
 
-def _as_schema(given: Any) -> ExampleSchema | None:
-    if given is None or isinstance(given, ExampleSchema):
-        return given
-    if isinstance(given, str | Path):
-        return read_schema(given)
-    # The messages of TensorFlow's metadata print themselves in the very form of a schema file.
-    return parse_schema(str(given))
+def _counted(patterns: Sequence[str]) -> int:
+    from trellis.data import read_records
+
+    files = [path for pattern in patterns for path in sorted(glob.glob(pattern)) if Path(path).stat().st_size]
+    return sum(1 for path in files for _ in read_records(path))
+
+
+def _stated_count(folder: str) -> int | None:
+    """Returns the number that the statistics of a split tell; None if there are none."""
+    from google.protobuf.message import DecodeError
+
+    from trellis.data import read_records
+
+    if Path(folder, "FeatureStats.pb").is_file():
+        file = Path(folder, "FeatureStats.pb")
+        content = file.read_bytes()
+    elif Path(folder, "stats_tfrecord").is_file():
+        file = Path(folder, "stats_tfrecord")
+        content = next(iter(read_records(file)), b"")
+    else:
+        return None
+    try:
+        # A list of data sets is field 1, the number of examples field 2 of each.
+        n_examples: int = sum(count for data_set in _field(content, 1)[:1] for count in _field(data_set, 2))
+    except (DecodeError, TypeError) as error:
+        raise DataError(
+            f"{file} holds no statistics of examples ({error}). Leave `statistics` out, or write them again."
+        ) from None
+    return n_examples
+
+
+def _field(message: bytes, number: int) -> list[Any]:
+    """Returns the values of a field of a protobuf message."""
+    from google.protobuf.empty_pb2 import Empty
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    return [field.data for field in UnknownFieldSet(Empty.FromString(message)) if field.field_number == number]

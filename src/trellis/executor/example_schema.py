@@ -1,20 +1,38 @@
-"""Schemas of examples: which features there are, of what type and shape; read from the text of a schema file."""
+"""Schemas of examples: which features there are, of what type and shape."""
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf.message import DecodeError
+
 from trellis.errors import DataError
 
-_TOKEN = re.compile(
-    r"""\s+|\#[^\n]*|(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?P<word>[\w.+-]+)|(?P<mark>[{}<>:;,\[\]])"""
-)
-_ESCAPE = re.compile(r"\\(.)")
-_CLOSING = {"{": "}", "<": ">"}
-
-Message = dict[str, list[Any]]
+# What is read of a tensorflow.metadata.v0.Schema; protobuf skips all other fields.
+_SCHEMA = """
+name: "schema.proto"
+enum_type {
+  name: "FeatureType"
+  value { name: "TYPE_UNKNOWN" number: 0 } value { name: "BYTES" number: 1 } value { name: "INT" number: 2 }
+  value { name: "FLOAT" number: 3 } value { name: "STRUCT" number: 4 }
+}
+message_type { name: "Schema" field { name: "feature" number: 1 type_name: "Feature" label: LABEL_REPEATED } }
+message_type {
+  name: "Feature"
+  field { name: "name" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "type" number: 6 type_name: "FeatureType" label: LABEL_OPTIONAL }
+  field { name: "shape" number: 23 type_name: "FixedShape" label: LABEL_OPTIONAL }
+}
+message_type { name: "FixedShape" field { name: "dim" number: 2 type_name: "Dim" label: LABEL_REPEATED } }
+message_type {
+  name: "Dim" field { name: "size" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL default_value: "1" }
+}
+"""
+# A pool of our own: TensorFlow's metadata package, where it is loaded, has the whole message in the common one.
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.Add(text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto()))
+_Schema = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("Schema"))
 
 
 @dataclass(frozen=True)
@@ -41,13 +59,19 @@ class ExampleSchema:
 
 
 def read_schema(path: str | Path) -> ExampleSchema:
-    """Reads a schema file: the text form of a `tensorflow.metadata.v0.Schema`.
+    """Reads a schema file: a `tensorflow.metadata.v0.Schema` as text, or as bytes if the file is named `.pb`.
 
     Example:
         schema = read_schema(fn_args.schema_path)
         batches = fn_args.data_accessor.numpy_factory(fn_args.train_files, RecordBatchesOptions(batch_size=32), schema)
     """
-    return parse_schema(Path(path).read_text(), place=str(path))
+    content = Path(path).read_bytes()
+    if Path(path).suffix != ".pb":
+        return parse_schema(content.decode(), place=str(path))
+    try:
+        return _as_schema(_Schema.FromString(content), place=str(path))
+    except DecodeError as error:
+        raise DataError(f"{path} holds no schema: {error}. Write the schema again.") from None
 
 
 def parse_schema(text: str, *, place: str = "schema") -> ExampleSchema:
@@ -56,77 +80,21 @@ def parse_schema(text: str, *, place: str = "schema") -> ExampleSchema:
     Args:
         place: Where the text is from, for messages.
     """
-    message = _Reader(text, place).message()
-    return ExampleSchema(tuple(_feature(each, place) for each in message.get("feature", [])))
+    try:
+        message = text_format.Parse(text, _Schema(), allow_unknown_field=True)
+    except text_format.ParseError as error:
+        problem = str(error).partition(" : ")[2].rstrip(".")
+        raise DataError(f"{place}:{error.GetLine()}: {problem}. Write the schema again.") from None
+    return _as_schema(message, place=place)
 
 
-def _feature(message: Message, place: str) -> ExampleFeature:
-    name = message.get("name", [""])[-1]
-    if not name:
+def _as_schema(message: Any, *, place: str) -> ExampleSchema:
+    return ExampleSchema(tuple(_as_feature(feature, place=place) for feature in message.feature))
+
+
+def _as_feature(message: Any, *, place: str) -> ExampleFeature:
+    if not message.name:
         raise DataError(f"{place}: a feature has no name. Write the schema again.")
-    type_ = message.get("type", ["TYPE_UNKNOWN"])[-1]
-    if "shape" in message:
-        dims = message["shape"][-1].get("dim", [])
-        return ExampleFeature(name, type_, tuple(int(dim.get("size", ["1"])[-1]) for dim in dims))
-    return ExampleFeature(name, type_)
-
-
-class _Reader:
-    """Reads protobuf's text format, without knowing what message it holds: each field is a list."""
-
-    def __init__(self, text: str, place: str) -> None:
-        self._place = place
-        self._tokens = list(self._split(text))
-        self._position = 0
-
-    def message(self, closing: str = "") -> Message:
-        """Reads fields up to a closing bracket, or to the end."""
-        fields: Message = {}
-        while self._peek() != closing:
-            name = self._next()
-            if self._peek() == ":":
-                self._next()
-            fields.setdefault(name, []).extend(self._values())
-            if self._peek() in (",", ";"):
-                self._next()
-        self._next()
-        return fields
-
-    def _values(self) -> Iterator[Any]:
-        token = self._next()
-        if token == "[":
-            while self._peek() != "]":
-                yield from self._values()
-                if self._peek() == ",":
-                    self._next()
-            self._next()
-        elif token in _CLOSING:
-            yield self.message(_CLOSING[token])
-        elif token[:1] in ("'", '"'):
-            parts = [token]
-            while self._peek()[:1] in ("'", '"') and self._peek():
-                parts.append(self._next())
-            yield "".join(_ESCAPE.sub(r"\1", part[1:-1]) for part in parts)
-        else:
-            yield token
-
-    def _peek(self) -> str:
-        return self._tokens[self._position] if self._position < len(self._tokens) else ""
-
-    def _next(self) -> str:
-        token = self._peek()
-        if not token and self._position > len(self._tokens):
-            raise DataError(f"{self._place} is cut short: a bracket is not closed. Write the schema again.")
-        self._position += 1
-        return token
-
-    def _split(self, text: str) -> Iterator[str]:
-        position = 0
-        while position < len(text):
-            found = _TOKEN.match(text, position)
-            if found is None:
-                line = text.count("\n", 0, position) + 1
-                raise DataError(f"{self._place}:{line}: {text[position]!r} has no place in the text of a schema.")
-            position = found.end()
-            if found.lastgroup:
-                yield found[0]
+    types = message.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number
+    shape = tuple(dim.size for dim in message.shape.dim) if message.HasField("shape") else None
+    return ExampleFeature(message.name, types[message.type].name, shape)

@@ -1,18 +1,24 @@
-"""The executor: runs any `run_fn` between artifacts, and checks what it leaves."""
+"""The executor: runs any `run_fn` between artifacts, checks what it leaves, and publishes it."""
 
+import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trellis.executor.artifacts import serving_model_dir
-from trellis.executor.cluster import is_chief
-from trellis.executor.exec_properties import Problems, RunArgs, read_custom_config, read_run_args
-from trellis.executor.preparation import Run, build_fn_args, read_run
-from trellis.executor.running import call, prepared
-from trellis.executor.safekeeping import kept_inputs, replaced_model
+from trellis.errors import ModelRefusedError
+from trellis.executor.artifacts import EVAL, SERVING, Artifact, serving_model_dir
+from trellis.executor.fn_args import Problems, build_fn_args, read_artifacts, read_run_args
+from trellis.executor.module_file import call, user_function
+from trellis.executor.process import StartWorker, run_in_process, start_process
 from trellis.executor.served_model import check_served_model
-from trellis.executor.workers import StartWorker, run_workers, start_process
+from trellis.executor.workers import run_workers
+
+_SET_ASIDE = ".before-this-run"
+_SPARES = ".inputs-of-this-run"
+_MOST_LISTED = 5
 
 
 class Executor:
@@ -53,34 +59,153 @@ class Executor:
             exec_properties: `train_args` and `eval_args`; one of `module_file`, `module_path`, `run_fn`; and
                 `custom_config`, of which the entry `trellis_run_args` may have `workers`, `timeout`, `model_files`.
         """
-        run = read_run(input_dict, output_dict, exec_properties)
-        run_args = _run_args(run)
-        if run_args is None or not (self._is_apart or run_args.needs_processes):
-            with prepared(run) as (function, fn_args), _kept(run, run_args or RunArgs()):
-                call(function, fn_args)
-        else:
-            with _kept(run, run_args):
-                run_workers(run, run_args=run_args, start=self._start)
+        inputs = read_artifacts(input_dict)
+        outputs = read_artifacts(output_dict)
+        problems = Problems()
+        fn_args = build_fn_args(inputs, outputs, exec_properties, problems)
+        run_args = read_run_args(exec_properties, problems)
+        with ExitStack() as stack:
+            if problems or not (self._is_apart or run_args.needs_processes):
+                # If there are problems, they are raised here, together with what is wrong with the module.
+                user = stack.enter_context(user_function(exec_properties, fn_args=fn_args, problems=problems))
+                train = partial(call, user, fn_args, is_chief=run_args.is_chief)
+            elif run_args.n_workers == 1:
+                train = partial(run_in_process, exec_properties, fn_args, run_args=run_args, start=self._start)
+            else:
+                train = partial(run_workers, exec_properties, fn_args, run_args=run_args, start=self._start)
+            if not run_args.is_chief:
+                train()
+                return
+            model = outputs["model"][0].uri
+            refused_dir = Path(outputs["model_run"][0].uri, "refused_model")
+            with _replaced_model(Path(model), refused_dir=refused_dir):
+                with _unchanged_inputs(inputs, spare_dir=Path(model, _SPARES)):
+                    train()
+                check_served_model(serving_model_dir(model), model_files=run_args.model_files)
 
 
 @contextmanager
-def _kept(run: Run, run_args: RunArgs) -> Iterator[None]:
-    """Has a run leave a whole model, and all else as it was; of the workers of a cluster, the chief publishes."""
-    if not is_chief():
+def _replaced_model(folder: Path, *, refused_dir: Path) -> Iterator[None]:
+    """Sets the old model aside while a new one is written; if that fails, puts the old one back.
+
+    A run that was killed has not put it back; the next run does so first.
+
+    Args:
+        refused_dir: Where a model goes that was written but is refused: it may be hours of work.
+    """
+    aside = folder / _SET_ASIDE
+    if aside.is_dir():
+        _put_back(folder, aside)
+    was_there = folder.is_dir()
+    aside.mkdir(parents=True)
+    for path in (folder / SERVING, folder / EVAL):
+        if path.exists():
+            path.rename(aside / path.name)
+    try:
         yield
-        return
-    uri, run_dir = run.outputs["model"][0].uri, Path(run.outputs["model_run"][0].uri)
-    with replaced_model(uri, refused_dir=run_dir / "refused_model"):
-        with kept_inputs(run.inputs, spare_dir=Path(uri, ".inputs-of-this-run")):
-            yield
-        check_served_model(serving_model_dir(uri), model_files=run_args.model_files)
+    except BaseException as error:
+        if isinstance(error, ModelRefusedError):
+            _keep_refused(folder / SERVING, refused_dir, error)
+        _put_back(folder, aside)
+        if not was_there and not any(folder.iterdir()):
+            folder.rmdir()
+        raise
+    shutil.rmtree(aside)
 
 
-def _run_args(run: Run) -> RunArgs | None:
-    """Returns how a run is run; None if something is wrong that is known before its module is loaded."""
-    problems = Problems()
-    build_fn_args(run, problems=problems)
-    config = problems.caught(lambda: read_custom_config(run.exec_properties), place="custom_config")
-    run_args = problems.caught(lambda: read_run_args(config), place="custom_config")
-    problems.caught(is_chief, place="environment")
-    return None if problems else run_args
+def _keep_refused(model: Path, refused_dir: Path, error: ModelRefusedError) -> None:
+    if model.is_dir() and any(model.iterdir()):
+        _remove(refused_dir)
+        refused_dir.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(model, refused_dir)
+        error.add_note(f"What was written is kept in `{refused_dir}`.")
+
+
+def _put_back(folder: Path, aside: Path) -> None:
+    for name in (SERVING, EVAL):
+        _remove(folder / name)
+        if (aside / name).exists():
+            (aside / name).rename(folder / name)
+    shutil.rmtree(aside)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _unchanged_inputs(inputs: Mapping[str, Sequence[Artifact]], *, spare_dir: Path) -> Iterator[None]:
+    """Puts back the inputs that a run deletes, and tells of those that it changes; either fails the run.
+
+    Args:
+        spare_dir: Where each file has a second name (a hard link) during the run. It has none on another file system.
+    """
+    files = [path for listed in inputs.values() for artifact in listed for path in _files_of(Path(artifact.uri))]
+    states = {path: _state(path) for path in files}
+    spares = _link_spares(files, spare_dir)
+    try:
+        yield
+    except BaseException as error:
+        fault = _put_inputs_right(states, spares)
+        if fault:
+            error.add_note(fault)
+        raise
+    else:
+        fault = _put_inputs_right(states, spares)
+    finally:
+        shutil.rmtree(spare_dir, ignore_errors=True)
+    if fault:
+        raise ModelRefusedError(fault)
+
+
+def _files_of(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+
+
+def _state(path: Path) -> tuple[int, int]:
+    """Returns the size of a file, and when it was changed."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _link_spares(files: Sequence[Path], spare_dir: Path) -> dict[Path, Path]:
+    shutil.rmtree(spare_dir, ignore_errors=True)
+    spare_dir.mkdir(parents=True)
+    spares = {}
+    for index, path in enumerate(files):
+        try:
+            os.link(path, spare_dir / str(index))
+        except OSError:
+            continue  # another file system, or one without links: a deletion is still reported
+        spares[path] = spare_dir / str(index)
+    return spares
+
+
+def _put_inputs_right(states: Mapping[Path, tuple[int, int]], spares: Mapping[Path, Path]) -> str:
+    """Puts back deleted files; returns a message about them and about changed files, empty if there are none."""
+    deleted = [path for path in states if not path.exists()]
+    restored = [path for path in deleted if path in spares]
+    for path in restored:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.link(spares[path], path)
+    changed = [path for path in states if path not in deleted and _state(path) != states[path]]
+    if not deleted and not changed:
+        return ""
+    sentences = []
+    if deleted:
+        n_restored = len(restored)
+        fate = "They were put back" if n_restored == len(deleted) else f"{n_restored} of them could be put back"
+        sentences.append(f"run_fn has deleted {_listed(deleted)} of its inputs. {fate}.")
+    if changed:
+        sentences.append(f"run_fn has changed {_listed(changed)} of its inputs.")
+    sentences.append("Inputs belong to the steps that made them: copy what is to be changed to fn_args.model_run_dir.")
+    return " ".join(sentences)
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    names = ", ".join(f"`{path}`" for path in paths[:_MOST_LISTED])
+    more = f" and {len(paths) - _MOST_LISTED} more files" if len(paths) > _MOST_LISTED else ""
+    return f"{names}{more}"

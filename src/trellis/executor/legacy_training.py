@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from google.protobuf import text_format
+
 from trellis.errors import ArgumentError, RunFailedError
 from trellis.executor.artifacts import EVAL, SERVING, only_entry
 from trellis.executor.example_schema import read_schema
@@ -92,8 +94,9 @@ def _legacy_schema(path: str) -> Any:
     if importlib.util.find_spec("tensorflow_metadata") is None:
         return read_schema(path)
     messages: Any = importlib.import_module("tensorflow_metadata.proto.v0.schema_pb2")
-    text_format: Any = importlib.import_module("google.protobuf.text_format")
-    return text_format.Parse(Path(path).read_text(), messages.Schema())
+    content = Path(path).read_bytes()
+    is_binary = Path(path).suffix == ".pb"
+    return messages.Schema.FromString(content) if is_binary else text_format.Parse(content, messages.Schema())
 
 
 def _copy(source: Path, target: str | None) -> None:

@@ -1,61 +1,111 @@
-"""Module files: a user's function, found and loaded afresh, with what lies beside it."""
+"""Module files: a user's function, found and loaded afresh with what lies beside it, and called."""
 
 import importlib
 import importlib.util
 import inspect
-import shutil
 import sys
-import tempfile
 import traceback
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import CodeType, ModuleType
 from typing import Any
 
-from trellis.errors import ArgumentError
-from trellis.executor.exec_properties import source_of
+from trellis.errors import ArgumentError, Preempted, RunFailedError
+from trellis.executor.artifacts import eval_model_dir, serving_model_dir
+from trellis.executor.fn_args import FnArgs, Problems
 from trellis.spelling import nearest
+
+SOURCES = ("module_file", "module_path", "run_fn", "trainer_fn")
+"""The properties that can name what is run; exactly one does."""
 
 
 @dataclass(frozen=True)
 class UserFunction:
     """A user's function, and whether it is the published `run_fn` or the legacy `trainer_fn`."""
 
-    call: Callable[..., Any]
+    function: Callable[..., Any]
     place: str
     """Where it comes from, for messages: `run_fn of my_module.py`."""
     is_legacy: bool = False
 
 
 @contextmanager
-def user_function(exec_properties: Mapping[str, Any]) -> Iterator[UserFunction]:
+def user_function(exec_properties: Mapping[str, Any], *, fn_args: FnArgs, problems: Problems) -> Iterator[UserFunction]:
     """Gives the function that a run calls; what lies beside its module can be imported until this is left.
 
-    A module that was loaded before is loaded again, as it may have been edited; so are its siblings.
+    A module that was loaded before is loaded again, as it may have been edited; so are its siblings. What is wrong with
+    the function is added to `problems`, and all of them are raised as one error.
     """
-    source, given = source_of(exec_properties)
-    path_before = list(sys.path)
-    unpacked = None
-    try:
-        if source == "module_file":
-            yield _from_module(_load_file(Path(given)), place=given)
-        elif source == "module_path":
-            name, at, wheel = given.partition("@")
-            unpacked = _unpack(Path(wheel)) if at else None
-            sys.path.insert(0, unpacked or str(Path.cwd()))
-            yield _from_module(_load_name(name), place=given)
-        else:
-            sys.path.insert(0, str(Path.cwd()))
-            yield _from_dotted(given, source=source)
-    finally:
-        sys.path[:] = path_before
-        if unpacked is not None:
-            _forget(Path(unpacked), and_below=True)
-            shutil.rmtree(unpacked, ignore_errors=True)
+    with ExitStack() as stack:
+        stack.callback(sys.path.__setitem__, slice(None), list(sys.path))
+        try:
+            user = _load(exec_properties, stack)
+            if user.is_legacy and fn_args.schema_path is None:
+                problems.add(f"{user.place} needs a schema: give the input `schema`, or write a run_fn.")
+        except ArgumentError as error:
+            problems.add(str(error), cause=error.__cause__)
+        problems.raise_if_any()
+        yield user
+
+
+def call(user: UserFunction, fn_args: FnArgs, *, is_chief: bool) -> None:
+    """Calls a user's function; an exit without an error is a return.
+
+    Only the chief gets the directories of the model. What another worker writes as a model is deleted afterwards.
+    """
+    with ExitStack() as stack:
+        if not is_chief:
+            scratch = stack.enter_context(TemporaryDirectory(prefix="trellis-worker-"))
+            fn_args = replace(
+                fn_args, serving_model_dir=serving_model_dir(scratch), eval_model_dir=eval_model_dir(scratch)
+            )
+        try:
+            if user.is_legacy:
+                # It reads a schema, and so needs protobuf, with which other runs need not begin.
+                from trellis.executor.legacy_training import run_trainer_fn
+
+                run_trainer_fn(user.function, fn_args=fn_args, is_chief=is_chief)
+            else:
+                user.function(fn_args)
+        except Preempted:
+            raise  # no failure: the run has saved its state, and the next run goes on from there
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                message = f"{user.place} has called exit({error.code!r}) instead of returning."
+                raise RunFailedError(message) from error
+        except Exception as error:
+            error.add_note(f"That was in {user.place}.")
+            raise
+
+
+def _load(exec_properties: Mapping[str, Any], stack: ExitStack) -> UserFunction:
+    source, name = _source(exec_properties)
+    if source == "module_file":
+        return _from_module(_load_file(Path(name)), place=name)
+    if source == "module_path":
+        module_name, at, wheel = name.partition("@")
+        sys.path.insert(0, _unpack(Path(wheel), stack) if at else str(Path.cwd()))
+        return _from_module(_load_name(module_name), place=name)
+    sys.path.insert(0, str(Path.cwd()))
+    return _from_dotted(name, source=source)
+
+
+def _source(exec_properties: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns which property names what is run, and what it says."""
+    sources = {name: str(exec_properties[name]) for name in SOURCES if exec_properties.get(name)}
+    if len(sources) != 1:
+        listed = ", ".join(f"{name}={value!r}" for name, value in sources.items()) or "none of them"
+        raise ArgumentError(
+            f"The run needs exactly one of {', '.join(SOURCES[:-1])} (or {SOURCES[-1]}), but {listed} "
+            f"{'are' if sources else 'is'} given. module_file is the path of a .py file that has a run_fn, module_path "
+            f"a dotted module or NAME@WHEEL, run_fn a dotted function."
+        )
+    return next(iter(sources.items()))
 
 
 class _FreshLoader(SourceFileLoader):
@@ -71,8 +121,8 @@ def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         folder = path.parent
         close = nearest(path.name, [file.name for file in folder.iterdir()]) if folder.is_dir() else None
-        meant = f" Did you mean `{folder / close}`?" if close else ""
-        raise ArgumentError(f"module_file: there is no file `{path}`.{meant}")
+        suggestion = f" Did you mean `{folder / close}`?" if close else ""
+        raise ArgumentError(f"module_file: there is no file `{path}`.{suggestion}")
     file = path.resolve()
     _forget(file.parent)
     # As if it was run: the files beside it can be imported, now and while it runs.
@@ -87,7 +137,7 @@ def _load_file(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    with _told(f"module_file: `{path}`"):
+    with _import_errors_at(f"module_file: `{path}`"):
         spec.loader.exec_module(module)
     return module
 
@@ -102,7 +152,7 @@ def _forget(folder: Path, *, and_below: bool = False) -> None:
     """Forgets the modules of a folder, so that they are read again."""
     for name, module in list(sys.modules.items()):
         file = Path(getattr(module, "__file__", None) or "")
-        # A part of a package that happens to lie there is nobody's sibling.
+        # A module of a package that lies in the same folder is no sibling.
         is_sibling = file.parent == folder and "." not in name and name != "__main__"
         if is_sibling or (and_below and folder in file.parents):
             del sys.modules[name]
@@ -111,17 +161,18 @@ def _forget(folder: Path, *, and_below: bool = False) -> None:
 
 def _load_name(name: str) -> ModuleType:
     importlib.invalidate_caches()
-    with _told(f"module_path: `{name}`"):
+    with _import_errors_at(f"module_path: `{name}`"):
         loaded = sys.modules.get(name)
         return importlib.reload(loaded) if loaded is not None else importlib.import_module(name)
 
 
-def _unpack(wheel: Path) -> str:
-    """Unpacks a wheel of Python files; returns the directory to import from."""
+def _unpack(wheel: Path, stack: ExitStack) -> str:
+    """Unpacks a wheel of Python files until the stack is left; returns the directory to import from."""
     if not zipfile.is_zipfile(wheel):
         what = "is no wheel" if wheel.is_file() else "does not exist"
         raise ArgumentError(f"module_path: `{wheel}` {what}. Give NAME@PATH, where PATH is that of a .whl file.")
-    folder = tempfile.mkdtemp(prefix="trellis-module-")
+    folder = stack.enter_context(TemporaryDirectory(prefix="trellis-module-", ignore_cleanup_errors=True))
+    stack.callback(_forget, Path(folder), and_below=True)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
     return folder
@@ -133,29 +184,27 @@ def _from_module(module: ModuleType, *, place: str) -> UserFunction:
             return _checked(vars(module)[name], name=name, place=place)
     functions = [name for name, value in vars(module).items() if inspect.isfunction(value)]
     close = nearest("run_fn", functions)
-    meant = f" Did you mean to name `{close}` so?" if close else ""
+    suggestion = f" Did you mean to name `{close}` so?" if close else ""
     raise ArgumentError(
-        f"`{place}` has no run_fn.{meant} Add one: def run_fn(fn_args): train, and write the model to "
+        f"`{place}` has no run_fn.{suggestion} Add one: def run_fn(fn_args): train, and write the model to "
         f"fn_args.serving_model_dir."
     )
 
 
-def _from_dotted(given: str, *, source: str) -> UserFunction:
-    module_name, _, name = given.rpartition(".")
+def _from_dotted(path: str, *, source: str) -> UserFunction:
+    module_name, _, name = path.rpartition(".")
     if not module_name:
-        raise ArgumentError(
-            f"{source}: {given!r} is no dotted path of a function, such as my_package.my_module.run_fn."
-        )
-    with _told(f"{source}: `{module_name}`"):
+        raise ArgumentError(f"{source}: {path!r} is no dotted path of a function, such as my_package.my_module.run_fn.")
+    with _import_errors_at(f"{source}: `{module_name}`"):
         module = importlib.import_module(module_name)
-        found = getattr(module, name, None)
-    if found is None:
+        value = getattr(module, name, None)
+    if value is None:
         close = nearest(name, dir(module))
-        meant = f" Did you mean `{module_name}.{close}`?" if close else ""
-        raise ArgumentError(f"{source}: `{module_name}` has no {name!r}.{meant}")
-    if isinstance(found, ModuleType):
-        return _from_module(found, place=given)
-    return _checked(found, name=source, place=given)
+        suggestion = f" Did you mean `{module_name}.{close}`?" if close else ""
+        raise ArgumentError(f"{source}: `{module_name}` has no {name!r}.{suggestion}")
+    if isinstance(value, ModuleType):
+        return _from_module(value, place=path)
+    return _checked(value, name=source, place=path)
 
 
 def _checked(function: Any, *, name: str, place: str) -> UserFunction:
@@ -174,8 +223,8 @@ def _checked(function: Any, *, name: str, place: str) -> UserFunction:
 
 
 @contextmanager
-def _told(place: str) -> Iterator[None]:
-    """Tells of an error in a user's module where it is, and what it is."""
+def _import_errors_at(place: str) -> Iterator[None]:
+    """Raises an error in a user's module as a wrong argument, which says where and what it is."""
     try:
         yield
     except (Exception, SystemExit) as error:

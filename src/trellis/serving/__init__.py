@@ -11,12 +11,16 @@ if TYPE_CHECKING:
         ServingFunction as ServingFunction,
         PLATFORMS as PLATFORMS,
     )
-    from trellis.serving.formats import Format as Format, FORMATS as FORMATS, check_format as check_format
+    from trellis.serving.manifest import (
+        Format as Format,
+        FORMATS as FORMATS,
+        check_format as check_format,
+        find_served_model as find_served_model,
+    )
     from trellis.serving.load import (
         load_model as load_model,
         LoadedModel as LoadedModel,
         LoadedSignature as LoadedSignature,
     )
-    from trellis.serving.manifest import find_served_model as find_served_model
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -15,11 +15,20 @@ from jax import export
 
 from trellis.aliases import JSON, PyTree
 from trellis.disk import checksum, files_in
-from trellis.errors import ArgumentError, MissingPackageError, ModelError
+from trellis.errors import ArgumentError, ModelError
 from trellis.loops import batch_size as size_of_batch
 from trellis.runtime import print_line
-from trellis.serving.formats import FILES_OF, Format, check_format
-from trellis.serving.manifest import BATCH, PARAMETERS, ArraySpec, Manifest, SignatureSpec
+from trellis.serving.manifest import (
+    BATCH,
+    FILES_OF,
+    PARAMETERS,
+    ArraySpec,
+    Format,
+    Manifest,
+    SignatureSpec,
+    check_format,
+)
+from trellis.serving.saved_model import write_saved_model
 from trellis.serving.tensor_file import write_tensors
 from trellis.serving.whole_directory import check_free, whole_directory
 
@@ -91,45 +100,11 @@ def export_model(
     manifest = _build_manifest(exported, metadata or {})
     with whole_directory(target) as directory:
         _copy_files(files or {}, directory / FILES_OF[format])
-        _WRITERS[format](directory, arrays, exported, manifest)
+        if format == "saved_model":
+            write_saved_model(directory, arrays=arrays, exported=exported, manifest=manifest)
+        else:
+            _write_jax_export(directory, arrays, exported, manifest)
     return target
-
-
-def _copy_files(files: Mapping[str, str | os.PathLike[str]], folder: Path) -> None:
-    for name, source in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, folder / name)
-
-
-def _build_manifest(exported: Mapping[str, export.Exported], metadata: Mapping[str, JSON]) -> Manifest:
-    return Manifest(
-        signatures={name: _describe(name, function) for name, function in exported.items()},
-        default_signature=next(iter(exported)),
-        platforms=_shared_platforms(exported),
-        packages={name: _version(name) for name in _PACKAGES},
-        metadata=dict(metadata),
-    )
-
-
-def _write_jax_export(
-    directory: Path, arrays: Mapping[str, np.ndarray], exported: Mapping[str, export.Exported], manifest: Manifest
-) -> None:
-    write_tensors(directory / PARAMETERS, arrays)
-    for name, function in exported.items():
-        (directory / _file_of(name)).write_bytes(_serialized(function))
-    checksums = {path.relative_to(directory).as_posix(): checksum(path) for path in files_in(directory)}
-    replace(manifest, checksums=checksums).write(directory)
-
-
-def _write_saved_model(
-    directory: Path, arrays: Mapping[str, np.ndarray], exported: Mapping[str, export.Exported], manifest: Manifest
-) -> None:
-    from trellis.serving.saved_model import write_saved_model
-
-    write_saved_model(directory, arrays=arrays, exported=exported, manifest=manifest)
-
-
-_WRITERS = {"jax_export": _write_jax_export, "saved_model": _write_saved_model}
 
 
 def _check_files(files: Mapping[str, str | os.PathLike[str]]) -> None:
@@ -155,9 +130,9 @@ def _named_arrays(variables: PyTree) -> tuple[dict[str, np.ndarray], Callable[[M
     values = (jax.random.key_data(leaf) if _is_key(leaf) else leaf for _, leaf in leaves)
     arrays = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
 
-    def rebuild(given: Mapping[str, Any]) -> PyTree:
+    def rebuild(arrays: Mapping[str, Any]) -> PyTree:
         wrapped = (
-            jax.random.wrap_key_data(given[name], impl=keys[name]) if name in keys else given[name] for name in names
+            jax.random.wrap_key_data(arrays[name], impl=keys[name]) if name in keys else arrays[name] for name in names
         )
         return jax.tree.unflatten(structure, wrapped)
 
@@ -190,21 +165,21 @@ def _export(
     try:
         jax.eval_shape(function, shapes, inputs)
     except Exception as error:
-        said = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         raise ModelError(
-            f"{name} cannot be exported for batches of {batch_size or 'any size'}: {said} Give a batch_size that it "
+            f"{name} cannot be exported for batches of {batch_size or 'any size'}: {reason} Give a batch_size that it "
             f"takes, or let it use x.shape[0] where it needs the size of a batch as a number."
         ) from error
-    wanted = tuple(platforms or PLATFORMS)
+    targets = tuple(platforms or PLATFORMS)
     try:
-        return export.export(jax.jit(function), platforms=wanted)(shapes, inputs)
+        return export.export(jax.jit(function), platforms=targets)(shapes, inputs)
     except Exception as error:
         own = export.default_export_platform()
-        if platforms or wanted == (own,):
+        if platforms or targets == (own,):
             raise
         exported = export.export(jax.jit(function), platforms=(own,))(shapes, inputs)
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        print_line(f"{name} is exported for {own} alone: for {', '.join(wanted)} at once JAX says: {said}")
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        print_line(f"{name} is exported for {own} alone: for {', '.join(targets)} at once JAX says: {reason}")
         return exported
 
 
@@ -215,35 +190,30 @@ def _without_unused(
     if not isinstance(inputs, Mapping):
         return inputs, call
     # With sizes that are numbers JAX says what it has dropped.
-    kept = export.export(jax.jit(call))(shapes, inputs).module_kept_var_idx
+    used_indices = export.export(jax.jit(call))(shapes, inputs).module_kept_var_idx
     leaves = jax.tree_util.tree_leaves_with_path((dict(shapes), inputs))
-    looked_at = {leaves[index][0][1].key for index in kept if leaves[index][0][0].idx == 1}
-    used = {key: value for key, value in inputs.items() if key in looked_at}
+    used_keys = {leaves[index][0][1].key for index in used_indices if leaves[index][0][0].idx == 1}
+    used = {key: value for key, value in inputs.items() if key in used_keys}
     if not used or len(used) == len(inputs):
         return inputs, call
     unused = {key: value for key, value in inputs.items() if key not in used}
 
-    def call_with_used(arrays: Any, given: Mapping[str, Any]) -> PyTree:
-        size = jax.tree.leaves(given)[0].shape[0]
+    def call_with_used(arrays: Any, inputs: Mapping[str, Any]) -> PyTree:
+        size = jax.tree.leaves(inputs)[0].shape[0]
         blank = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape[1:]), leaf.dtype), unused)
-        return call(arrays, {**blank, **given})
+        return call(arrays, {**blank, **inputs})
 
     return used, call_with_used
 
 
-def _serialized(exported: export.Exported) -> bytes:
-    try:
-        return bytes(exported.serialize())
-    except ImportError:
-        raise MissingPackageError("flatbuffers", "serving") from None
-    except ValueError as error:
-        raise ModelError(
-            f"What {exported.fun_name} takes or returns cannot be stored: {error}. Return dicts, lists or tuples."
-        ) from error
-
-
-def _file_of(name: str) -> str:
-    return f"{name}.jax_export"
+def _build_manifest(exported: Mapping[str, export.Exported], metadata: Mapping[str, JSON]) -> Manifest:
+    return Manifest(
+        signatures={name: _describe(name, function) for name, function in exported.items()},
+        default_signature=next(iter(exported)),
+        platforms=_shared_platforms(exported),
+        packages={name: _version(name) for name in _PACKAGES},
+        metadata=dict(metadata),
+    )
 
 
 def _describe(name: str, exported: export.Exported) -> SignatureSpec:
@@ -253,13 +223,9 @@ def _describe(name: str, exported: export.Exported) -> SignatureSpec:
     return SignatureSpec(
         file=_file_of(name),
         inputs=tuple(map(_spec, inputs, exported.in_avals[n_parameters:])),
-        outputs=tuple(_spec(path_name(path, "outputs"), leaf) for path, leaf in _leaves_with_paths(outputs)),
-    )
-
-
-def _spec(name: str, shape: Any) -> ArraySpec:
-    return ArraySpec(
-        name, shape.dtype.name, tuple(size if isinstance(size, int) else str(size) for size in shape.shape)
+        outputs=tuple(
+            _spec(path_name(path, "outputs"), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(outputs)
+        ),
     )
 
 
@@ -267,7 +233,7 @@ def input_names(exported: export.Exported) -> list[str]:
     """The names of a function's inputs, in the order in which it takes them."""
     tree = inputs_structure(exported)
     numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
-    return [path_name(path, "inputs") for path, _ in _leaves_with_paths(numbered)]
+    return [path_name(path, "inputs") for path, _ in jax.tree_util.tree_leaves_with_path(numbered)]
 
 
 def inputs_structure(exported: export.Exported) -> Any:
@@ -281,8 +247,15 @@ def path_name(path: Any, alone: str) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/") or alone
 
 
-def _leaves_with_paths(tree: PyTree) -> Any:
-    return jax.tree_util.tree_leaves_with_path(tree)
+def _spec(name: str, shape: Any) -> ArraySpec:
+    return ArraySpec(
+        name, shape.dtype.name, tuple(size if isinstance(size, int) else str(size) for size in shape.shape)
+    )
+
+
+def _shared_platforms(exported: Mapping[str, export.Exported]) -> tuple[str, ...]:
+    first, *others = (function.platforms for function in exported.values())
+    return tuple(name for name in first if all(name in platforms for platforms in others))
 
 
 def _version(package: str) -> str | None:
@@ -292,6 +265,30 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _shared_platforms(exported: Mapping[str, export.Exported]) -> tuple[str, ...]:
-    first, *others = (function.platforms for function in exported.values())
-    return tuple(name for name in first if all(name in platforms for platforms in others))
+def _copy_files(files: Mapping[str, str | os.PathLike[str]], folder: Path) -> None:
+    for name, source in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, folder / name)
+
+
+def _write_jax_export(
+    directory: Path, arrays: Mapping[str, np.ndarray], exported: Mapping[str, export.Exported], manifest: Manifest
+) -> None:
+    write_tensors(directory / PARAMETERS, arrays)
+    for name, function in exported.items():
+        (directory / _file_of(name)).write_bytes(_serialized(function))
+    checksums = {path.relative_to(directory).as_posix(): checksum(path) for path in files_in(directory)}
+    replace(manifest, checksums=checksums).write(directory)
+
+
+def _file_of(name: str) -> str:
+    return f"{name}.jax_export"
+
+
+def _serialized(exported: export.Exported) -> bytes:
+    try:
+        return bytes(exported.serialize())
+    except ValueError as error:
+        raise ModelError(
+            f"What {exported.fun_name} takes or returns cannot be stored: {error}. Return dicts, lists or tuples."
+        ) from error

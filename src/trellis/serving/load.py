@@ -12,8 +12,8 @@ from jax import export
 from trellis.aliases import PyTree
 from trellis.errors import ArgumentError, DataError, MissingPackageError, ServedModelError
 from trellis.serving.export import input_names, inputs_structure, path_name
-from trellis.serving.formats import FILES_OF
 from trellis.serving.manifest import (
+    FILES_OF,
     PARAMETERS,
     ArraySpec,
     Manifest,
@@ -39,9 +39,9 @@ class LoadedSignature:
     def __call__(self, inputs: PyTree) -> PyTree:
         """The outputs for a batch; each size of batches is compiled once."""
         leaves = jax.tree_util.tree_leaves_with_path(inputs, is_leaf=_is_list_of_numbers)
-        given = {path_name(path, "inputs"): np.asarray(leaf) for path, leaf in leaves}
-        self._check_names(given)
-        arrays = [self._checked(given[spec.name], spec) for spec in self.spec.inputs]
+        values = {path_name(path, "inputs"): np.asarray(leaf) for path, leaf in leaves}
+        self._check_names(values)
+        arrays = [self._checked(values[spec.name], spec) for spec in self.spec.inputs]
         sizes = {spec.name: len(array) for spec, array in zip(self.spec.inputs, arrays, strict=True)}
         if len(set(sizes.values())) > 1:
             raise DataError(f"The inputs of {self.name} differ in their batch size: {sizes}.")
@@ -51,20 +51,23 @@ class LoadedSignature:
         inputs, outputs = (", ".join(map(str, side)) for side in (self.spec.inputs, self.spec.outputs))
         return f"{self.name}({inputs}) -> {outputs}"
 
-    def _check_names(self, given: Mapping[str, Any]) -> None:
-        missing = [name for name in self._names if name not in given]
-        unknown = [name for name in given if name not in self._names]
-        if missing or unknown:
-            said = [f"lack {', '.join(missing)}"] * bool(missing) + [f"have {', '.join(unknown)}"] * bool(unknown)
-            raise DataError(f"The inputs of {self.name} {' and '.join(said)}. It takes: {self!r}.")
+    def _check_names(self, inputs: Mapping[str, Any]) -> None:
+        problems = []
+        if missing := [name for name in self._names if name not in inputs]:
+            problems.append(f"lack {', '.join(missing)}")
+        if unknown := [name for name in inputs if name not in self._names]:
+            problems.append(f"have {', '.join(unknown)}")
+        if problems:
+            raise DataError(f"The inputs of {self.name} {' and '.join(problems)}. It takes: {self!r}.")
 
     def _checked(self, array: np.ndarray, spec: ArraySpec) -> np.ndarray:
         fits = array.ndim == len(spec.shape) and all(
-            isinstance(wanted, str) or size == wanted for size, wanted in zip(array.shape, spec.shape, strict=True)
+            isinstance(expected, str) or size == expected
+            for size, expected in zip(array.shape, spec.shape, strict=True)
         )
         if not fits or not np.can_cast(array.dtype, spec.dtype, "same_kind"):
-            found = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
-            raise DataError(f"The input {spec.name} of {self.name} is {found}, but it takes {spec}.")
+            described = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+            raise DataError(f"The input {spec.name} of {self.name} is {described}, but it takes {spec}.")
         cast = array.astype(spec.dtype, copy=False)
         if np.issubdtype(cast.dtype, np.integer) and not np.array_equal(cast, array):
             raise DataError(f"The input {spec.name} of {self.name} has numbers that {spec.dtype} cannot hold.")
@@ -94,8 +97,8 @@ class LoadedModel:
         name = signature or self.manifest.default_signature
         if name not in self.signatures:
             close = nearest(name, self.signatures)
-            meant = f" Did you mean {close}?" if close else ""
-            raise ArgumentError(f"There is no signature {name!r}.{meant} There are: {', '.join(self.signatures)}.")
+            suggestion = f" Did you mean {close}?" if close else ""
+            raise ArgumentError(f"There is no signature {name!r}.{suggestion} There are: {', '.join(self.signatures)}.")
         return self.signatures[name](inputs)
 
     def __repr__(self) -> str:
@@ -110,11 +113,11 @@ def load_model(directory: str | os.PathLike[str]) -> LoadedModel:
     """
     path = find_served_model(directory) or Path(directory)
     manifest = read_manifest(path)
-    own = export.default_export_platform()
-    if own not in manifest.platforms:
+    platform = export.default_export_platform()
+    if platform not in manifest.platforms:
         raise ServedModelError(
-            f"`{path}` is exported for {', '.join(manifest.platforms)}, and this process runs on {own}. "
-            f"Export it with --platforms={own}, or set JAX_PLATFORMS={manifest.platforms[0]}."
+            f"`{path}` is exported for {', '.join(manifest.platforms)}, and this process runs on {platform}. "
+            f"Export it with --platforms={platform}, or set JAX_PLATFORMS={manifest.platforms[0]}."
         )
     variables = jax.device_put(read_tensors(path / PARAMETERS))
     signatures = {

@@ -1,20 +1,28 @@
-"""What a directory with a served model says of itself."""
+"""How a served model is laid out in its directory, and what it says of itself."""
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from trellis.aliases import JSON
 from trellis.disk import checksum
-from trellis.errors import ServedModelError
+from trellis.errors import ArgumentError, MissingPackageError, ServedModelError
 from trellis.executor import serving_model_dir
 
+Format = Literal["jax_export", "saved_model"]
+"""`jax_export` is read by `trellis.load_model`, `saved_model` by TensorFlow."""
+FORMATS: tuple[Format, ...] = get_args(Format)
+FILES_OF: Mapping[Format, str] = {"jax_export": "files", "saved_model": "assets.extra"}
+"""Where each has the files that go along with a model."""
 MANIFEST = "manifest.json"
 PARAMETERS = "parameters.safetensors"
-FORMAT, VERSION = "trellis.served_model", 1
 BATCH = "batch"
+_FORMAT = "trellis.served_model"
+_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -54,8 +62,23 @@ class Manifest:
 
     def write(self, directory: Path) -> None:
         """Writes the manifest beside the files that it tells of."""
-        text = json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1)
+        text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(self)}, indent=1)
         (directory / MANIFEST).write_text(f"{text}\n")
+
+
+def check_format(format: str) -> None:
+    """Raises an error if there is no such format, or if this machine cannot write it."""
+    if format not in FORMATS:
+        raise ArgumentError(f"There is no format {format!r}. There are: {', '.join(FORMATS)}.")
+    if format == "saved_model":
+        if find_spec("tensorflow") is None:
+            error = MissingPackageError("tensorflow", "tensorflow")
+            error.add_note("A SavedModel is written by TensorFlow. The format jax_export, the default, needs none.")
+            raise error
+        return
+    for package in ("flatbuffers", "safetensors"):
+        if find_spec(package) is None:
+            raise MissingPackageError(package, "serving")
 
 
 def find_served_model(directory: str | os.PathLike[str]) -> Path | None:
@@ -74,12 +97,12 @@ def read_manifest(directory: Path) -> Manifest:
     """The manifest of a served model; an error says what is missing, too new or damaged, of any of its files."""
     path = directory / MANIFEST
     document = _read_document(directory)
-    if document.get("format") != FORMAT:
+    if document.get("format") != _FORMAT:
         raise ServedModelError(f"`{path}` is not that of a served model. Give a directory that `trellis export` wrote.")
-    if document["version"] > VERSION:
+    if document["version"] > _VERSION:
         newer = document["packages"].get("trellis") or ""
         raise ServedModelError(
-            f"`{directory}` has version {document['version']} of the format, and this Trellis reads up to {VERSION}. "
+            f"`{directory}` has version {document['version']} of the format, and this Trellis reads up to {_VERSION}. "
             f"Install the Trellis that wrote it ({newer}) or a newer one, or export the model again."
         )
     manifest = Manifest(
@@ -102,8 +125,8 @@ def _read_document(directory: Path) -> dict[str, Any]:
     try:
         document = json.loads((directory / MANIFEST).read_text())
     except FileNotFoundError:
-        held = sorted(path.name for path in directory.iterdir())[:8] if directory.is_dir() else None
-        what = "does not exist" if held is None else f"holds no {MANIFEST}, but {', '.join(held) or 'nothing'}"
+        names = sorted(path.name for path in directory.iterdir())[:8] if directory.is_dir() else None
+        what = "does not exist" if names is None else f"holds no {MANIFEST}, but {', '.join(names) or 'nothing'}"
         raise ServedModelError(f"`{directory}` {what}. Give a directory that `trellis export` wrote.") from None
     except ValueError:
         raise ServedModelError(f"`{directory / MANIFEST}` is damaged. Export the model again.") from None

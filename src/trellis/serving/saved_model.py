@@ -10,8 +10,7 @@ import numpy as np
 from jax import export
 
 from trellis.errors import ModelError
-from trellis.serving.formats import FILES_OF
-from trellis.serving.manifest import Manifest, SignatureSpec
+from trellis.serving.manifest import FILES_OF, Manifest, SignatureSpec
 
 _DEFAULT = "serving_default"
 
@@ -40,9 +39,9 @@ def write_saved_model(
         _try(tf, name, function, exported[name])
     signatures = {_DEFAULT: functions[manifest.default_signature], **functions}
     tf.saved_model.save(module, str(directory), signatures=signatures)
-    told = directory / FILES_OF["saved_model"] / "metadata.json"
-    told.parent.mkdir(exist_ok=True)
-    told.write_text(f"{json.dumps(manifest.metadata, indent=1)}\n")
+    metadata_file = directory / FILES_OF["saved_model"] / "metadata.json"
+    metadata_file.parent.mkdir(exist_ok=True)
+    metadata_file.write_text(f"{json.dumps(manifest.metadata, indent=1)}\n")
 
 
 def _function(tf: Any, parameters: Sequence[Any], exported: export.Exported, spec: SignatureSpec) -> Any:
@@ -84,9 +83,9 @@ def _try(tf: Any, name: str, function: Any, exported: export.Exported) -> None:
         with tf.device("CPU"):
             function(**zeros)
     except tf.errors.OpError as error:
-        said = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         raise ModelError(
-            f"TensorFlow {tf.__version__} cannot run {name} as JAX {jax.__version__} exports it: {said} Install a "
+            f"TensorFlow {tf.__version__} cannot run {name} as JAX {jax.__version__} exports it: {reason} Install a "
             f"newer TensorFlow, or an older JAX."
         ) from error
 

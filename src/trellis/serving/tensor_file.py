@@ -1,9 +1,8 @@
-"""Arrays by name in one file: the safetensors format, which holds nothing but numbers and is read without copying."""
+"""Arrays by name in one file of the safetensors format, which holds nothing but numbers."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,53 +10,45 @@ import numpy as np
 from trellis.errors import ServedModelError
 
 _DTYPES = {
-    "bool": "BOOL",
-    "int8": "I8",
-    "uint8": "U8",
-    "int16": "I16",
-    "uint16": "U16",
-    "int32": "I32",
-    "uint32": "U32",
-    "int64": "I64",
-    "uint64": "U64",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float32": "F32",
-    "float64": "F64",
+    "BOOL": "bool",
+    "I8": "int8",
+    "U8": "uint8",
+    "I16": "int16",
+    "U16": "uint16",
+    "I32": "int32",
+    "U32": "uint32",
+    "I64": "int64",
+    "U64": "uint64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
 }
-_NAMES = {code: name for name, code in _DTYPES.items()}
 
 
 def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays in the order of their names."""
-    header, offset = {}, 0
-    for name, array in sorted(arrays.items()):
-        if array.dtype.name not in _DTYPES:
+    """Writes arrays to a file."""
+    from safetensors.numpy import save_file
+
+    for name, array in arrays.items():
+        if array.dtype.name not in _DTYPES.values():
             raise ServedModelError(f"The variable {name} is of type {array.dtype}, which cannot be stored.")
-        stop = offset + array.nbytes
-        header[name] = {"dtype": _DTYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [offset, stop]}
-        offset = stop
-    text = json.dumps(header, separators=(",", ":")).encode()
-    # So that the arrays begin at a multiple of eight bytes.
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
-        for _, array in sorted(arrays.items()):
-            file.write(np.ascontiguousarray(array).tobytes())
+    save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file, as views of it that are read when they are looked at."""
+    """Returns the arrays of a file, as views of it that are read when they are looked at.
+
+    The package of the format would copy every array, and has no NumPy type for float8.
+    """
     content = np.memmap(path, np.uint8, "r")
     n_header = int.from_bytes(content[:8].tobytes(), "little")
     header = json.loads(content[8 : 8 + n_header].tobytes())
     header.pop("__metadata__", None)
-    return {name: _view(content[8 + n_header :], entry) for name, entry in header.items()}
-
-
-def _view(content: np.ndarray, entry: Mapping[str, Any]) -> np.ndarray:
-    start, stop = entry["data_offsets"]
-    return content[start:stop].view(jnp.dtype(_NAMES[entry["dtype"]])).reshape(entry["shape"])
+    arrays = {}
+    for name, entry in header.items():
+        start, stop = (8 + n_header + offset for offset in entry["data_offsets"])
+        arrays[name] = content[start:stop].view(jnp.dtype(_DTYPES[entry["dtype"]])).reshape(entry["shape"])
+    return arrays
