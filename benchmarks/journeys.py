@@ -1,32 +1,94 @@
 """How much there is to read: the files of ours that a run crosses from its entry to a metric on the screen.
 
-Three real runs are traced in processes of their own: a loop script, `trellis train` of `bert/local`, and `trellis run` of
-a module file. A file counts, whole, if one of its functions runs on the way; what runs while modules are imported does
-not. `docs/architecture.md` shows the output.
+Three real commands are traced, with every process that they start: a loop script, `trellis train` of `bert/local`, and
+`trellis run` of a module file. A file counts, whole, if one of its functions runs on the way; what runs only while
+modules are imported does not count. `docs/architecture.md` shows the output.
 
-    .venv/bin/python benchmarks/journeys.py            # all three
-    .venv/bin/python benchmarks/journeys.py loop       # one of them
-    .venv/bin/python benchmarks/journeys.py --check docs/architecture.md   # whether the page is up to date
+    .venv/bin/python benchmarks/journeys.py             # all three
+    .venv/bin/python benchmarks/journeys.py loop        # one of them
+    .venv/bin/python benchmarks/journeys.py --package   # code lines by package, without docstrings and comments
 """
 
 import argparse
-import contextlib
-import io
+import ast
 import os
 import re
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "src" / "trellis"
-CO_OPTIMIZED = 1
-"""The flag of code that is a function's, and not that of a module or a class."""
+
+# Python imports this in every process that starts with it on its path. A line in the file that it writes is the time
+# at which a function of a file ran first, and the file.
+TRACER = """
+import os, sys, threading, time
+
+PACKAGE = os.environ["JOURNEY_PACKAGE"] + os.sep
+TRACE = open(os.environ["JOURNEY_TRACE"], "a", buffering=1)
+OPTIMIZED = 1  # the flag of code that is a function's, and not that of a module or a class
+seen = set()
+
+
+def is_importing(frame):
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib") and frame.f_code.co_name == "exec_module":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def hear(frame, event, argument):
+    code = frame.f_code
+    if event != "call" or code.co_filename in seen or not code.co_filename.startswith(PACKAGE):
+        return
+    if code.co_flags & OPTIMIZED and not is_importing(frame):
+        seen.add(code.co_filename)
+        print(time.monotonic(), code.co_filename.removeprefix(PACKAGE), file=TRACE)
+
+
+threading.setprofile(hear)
+sys.setprofile(hear)
+"""
+
+LOOP = """
+import flax.linen as nn
+import jax
+import numpy as np
+import optax
+
+import trellis
+
+
+def cross_entropy(logits, labels):
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+images = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+labels = images.argmax(-1).astype(np.int32)
+model = nn.Dense(8)
+train_stream = trellis.ExampleStream((images, labels), batch_size=16)
+eval_stream = trellis.ExampleStream((images, labels), batch_size=16, n_epochs=1)
+loop = trellis.TrainLoop(
+    init=model.init,
+    task=trellis.TrainTask(apply=model.apply, optimizer=optax.adam(1e-2), loss=cross_entropy, data=train_stream),
+    rnkey=jax.random.key(0),
+    n_steps=4,
+    n_steps_per_checkpoint=2,
+)
+process = trellis.serial(
+    trellis.EvalLoop(task=trellis.EvalTask(apply=model.apply, metrics={"loss": cross_entropy}, data=eval_stream)),
+    trellis.SummaryLogger(),
+)
+for checkpoint in loop:
+    process(checkpoint)
+"""
 
 MODULE = '''
 from pathlib import Path
@@ -35,186 +97,146 @@ from pathlib import Path
 def run_fn(fn_args):
     """Counts to `train_steps`, and leaves what a model is: a file that is not empty."""
     for step in range(fn_args.train_steps):
-        print(f"Step {step + 1}: loss {1 / (step + 1):.3f}")
+        print(f"Step {step + 1}: loss {1 / (step + 1):.3f}", flush=True)
     Path(fn_args.serving_model_dir).mkdir(parents=True)
     Path(fn_args.serving_model_dir, "weights.txt").write_text("1.0")
 '''
 
+SHORT_RUN = (
+    "--set=trainer.train_steps=2",
+    "--set=trainer.steps_per_loop=1",
+    "--set=trainer.validation_interval=2",
+    "--set=trainer.validation_steps=1",
+    "--set=trainer.optimizer_config.warmup.polynomial.warmup_steps=1",
+)
 
-def run_loop(directory: Path) -> None:
-    """A script with a training loop, an evaluation and a report."""
-    import flax.linen as nn
-    import jax
-    import numpy as np
-    import optax
 
-    import trellis
+@dataclass(frozen=True)
+class Journey:
+    """A command that is run in a folder of its own."""
 
-    def cross_entropy(logits: Any, labels: Any) -> Any:
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+    name: str
+    command: tuple[str, ...]
+    ends_with: str
+    """What the screen shows when the journey is over; the end of the run if it is empty."""
 
-    images = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
-    labels = images.argmax(-1).astype(np.int32)
-    model = nn.Dense(8)
-    loop = trellis.TrainLoop(
-        init=model.init,
-        task=trellis.TrainTask(
-            apply=model.apply,
-            optimizer=optax.adam(1e-2),
-            loss=cross_entropy,
-            data=trellis.ExampleStream((images, labels), batch_size=16),
+
+JOURNEYS = {
+    "loop": Journey("a loop script", ("loop.py",), r"eval\s+loss \| "),
+    "bert": Journey(
+        "`trellis train --experiment=bert/local`",
+        ("-m", "trellis", "train", "--experiment=bert/local", "--model_dir=run", *SHORT_RUN),
+        r"eval\s+\w+ \| ",
+    ),
+    "module": Journey(
+        "`trellis run` of a module file",
+        (
+            "-m",
+            "trellis",
+            "run",
+            "--module_file=my_module.py",
+            "--examples=examples",
+            "--model=model",
+            "--train_steps=2",
+            "--model_files=weights.txt",
         ),
-        rnkey=jax.random.key(0),
-        n_steps=4,
-        n_steps_per_checkpoint=2,
-    )
-    process = trellis.serial(
-        trellis.EvalLoop(
-            task=trellis.EvalTask(
-                apply=model.apply,
-                metrics={"loss": cross_entropy},
-                data=trellis.ExampleStream((images, labels), batch_size=16, n_epochs=1),
-            )
-        ),
-        trellis.SummaryLogger(),
-    )
-    for checkpoint in loop:
-        process(checkpoint)
-
-
-def run_bert(directory: Path) -> None:
-    """The command that `make train` runs, shortened."""
-    settings = ("trainer.train_steps=2", "trainer.steps_per_loop=1", "trainer.validation_interval=2")
-    settings += ("trainer.validation_steps=1", "trainer.optimizer_config.warmup.polynomial.warmup_steps=1")
-    _trellis(
-        "train",
-        "--experiment=bert/local",
-        f"--model_dir={directory / 'run'}",
-        *(f"--set={setting}" for setting in settings),
-    )
-
-
-def run_module(directory: Path) -> None:
-    """A module file with a `run_fn` of its own."""
-    (directory / "my_module.py").write_text(MODULE)
-    for split in ("Split-train", "Split-eval"):
-        (directory / "examples" / split).mkdir(parents=True)
-        (directory / "examples" / split / "data.csv").write_text("x,y\n1,2\n")
-    _trellis(
-        "run",
-        f"--module_file={directory / 'my_module.py'}",
-        f"--examples={directory / 'examples'}",
-        f"--model={directory / 'model'}",
-        "--train_steps=2",
-        "--model_files=weights.txt",
-    )
-
-
-JOURNEYS: dict[str, tuple[str, Callable[[Path], None], str]] = {
-    "loop": ("a loop script", run_loop, r"eval\s+loss \| "),
-    "bert": ("`trellis train --experiment=bert/local`", run_bert, r"eval.*(loss|accuracy)"),
-    "module": ("`trellis run` of a module file", run_module, r""),
+        "",
+    ),
 }
-"""Each with a description, the run, and what the screen shows when the metric is there; empty is the end of the run."""
 
 
-def _trellis(*arguments: str) -> None:
-    from trellis.cli.main import main
-
-    sys.argv = ["trellis", *arguments]
-    assert main() == 0, "the run has failed"
-
-
-class Trace:
-    """Which files of ours have run a function, in the order of the first."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, None] = {}
-        self._is_over = False
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        """Hears of every call of a function."""
-        code = frame.f_code
-        if event != "call" or self._is_over or code.co_filename in self.files or not code.co_flags & CO_OPTIMIZED:
-            return
-        is_ours = code.co_filename.startswith(f"{PACKAGE}{os.sep}")
-        if is_ours and code.co_name != "<module>" and not _is_importing(frame):
-            self.files[code.co_filename] = None
-
-    def end(self) -> None:
-        """Hears no more."""
-        self._is_over = True
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    """Whether a module is being imported further up the stack."""
-    while frame is not None:
-        if frame.f_code.co_name == "<module>" and "__spec__" in frame.f_globals and frame.f_back is not None:
-            if frame.f_back.f_code.co_filename.startswith("<frozen importlib"):
-                return True
-        frame = frame.f_back
-    return False
+def travel(journey: Journey, folder: Path) -> list[str]:
+    """Runs a journey; returns the files that it crosses, below the package, in the order of their first entry."""
+    _prepare(folder)
+    trace = folder / "trace.txt"
+    trace.touch()
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(folder / "tracer"), str(PACKAGE.parent)]),
+        "JOURNEY_PACKAGE": str(PACKAGE),
+        "JOURNEY_TRACE": str(trace),
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "",
+        "PYTHONUNBUFFERED": "1",
+    }
+    run = subprocess.Popen(
+        [sys.executable, *journey.command],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert run.stdout is not None
+    screen, end = [], None
+    for line in run.stdout:
+        screen.append(line)
+        if end is None and journey.ends_with and re.search(journey.ends_with, line):
+            end = time.monotonic()
+    if run.wait() != 0 or (journey.ends_with and end is None):
+        raise SystemExit(f"{journey.name} did not get to its end:\n{''.join(screen)}")
+    entries = [line.split() for line in trace.read_text().splitlines()]
+    files = [file for moment, file in sorted(entries) if end is None or float(moment) < end]
+    return list(dict.fromkeys(files))
 
 
-class Screen(io.TextIOBase):
-    """What a run prints, which ends the trace when it shows the metric."""
-
-    def __init__(self, pattern: str, trace: Trace) -> None:
-        self.text = ""
-        self._pattern = pattern
-        self._trace = trace
-
-    def write(self, text: str) -> int:
-        self.text += text
-        if self._pattern and re.search(self._pattern, self.text):
-            self._trace.end()
-        return len(text)
+def _prepare(folder: Path) -> None:
+    (folder / "tracer").mkdir()
+    (folder / "tracer" / "sitecustomize.py").write_text(TRACER)
+    (folder / "loop.py").write_text(LOOP)
+    (folder / "my_module.py").write_text(MODULE)
+    for split in ("Split-train", "Split-eval"):
+        (folder / "examples" / split).mkdir(parents=True)
+        (folder / "examples" / split / "data.csv").write_text("x,y\n1,2\n")
 
 
-def trace(name: str) -> list[Path]:
-    """Runs a journey in this process; returns its files, below the package."""
-    _, run, pattern = JOURNEYS[name]
-    heard = Trace()
-    screen = Screen(pattern, heard)
-    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(screen):
-        threading.setprofile(heard)
-        sys.setprofile(heard)
-        try:
-            run(Path(directory))
-        finally:
-            sys.setprofile(None)
-            threading.setprofile(None)
-    assert re.search(pattern, screen.text), f"{name} has shown no metric:\n{screen.text}"
-    return [Path(file).relative_to(PACKAGE) for file in heard.files]
-
-
-def report(name: str) -> Iterator[str]:
+def describe(journey: Journey) -> Iterator[str]:
     """Yields the lines that tell of a journey."""
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    command = [sys.executable, __file__, name, "--traced"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    files = done.stdout.split()
+    with tempfile.TemporaryDirectory() as folder:
+        files = travel(journey, Path(folder))
     lengths = {file: len((PACKAGE / file).read_text().splitlines()) for file in files}
-    yield f"{JOURNEYS[name][0]}: {len(files)} files, {sum(lengths.values()):,} lines"
+    yield f"{journey.name}: {len(files)} files, {sum(lengths.values()):,} lines"
     yield from (f"  {lengths[file]:4d}  {file}" for file in files)
 
 
+def count_code(file: Path) -> int:
+    """Counts the lines of a file without blank ones, comments and docstrings."""
+    text = file.read_text()
+    strings: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            strings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = enumerate(text.splitlines(), start=1)
+    return sum(
+        bool(line.strip()) and not line.strip().startswith("#") and number not in strings for number, line in lines
+    )
+
+
+def describe_packages() -> Iterator[str]:
+    """Yields the lines that tell how long each package is."""
+    code, n_files = Counter[str](), Counter[str]()
+    for file in sorted(PACKAGE.rglob("*.py")):
+        folders = file.relative_to(PACKAGE).parts[:-1]
+        name = "/".join(folders[:2]) + "/" if folders else "(root)"
+        code[name] += count_code(file)
+        n_files[name] += 1
+    yield from (f"{name:<18}{n_files[name]:4d} files {code[name]:7,} lines of code" for name in sorted(code))
+    yield f"{'all':<18}{n_files.total():4d} files {code.total():7,} lines of code"
+
+
 def main() -> None:
-    """Prints the journeys, or compares them with a page that shows them."""
+    """Prints the journeys, or the sizes of the packages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[[], *JOURNEYS], help="which journeys; the default is all")
-    parser.add_argument("--traced", action="store_true", help="run the journey in this process and list its files")
-    parser.add_argument("--check", type=Path, help="a page that should show the output")
+    parser.add_argument("names", nargs="*", help=f"which journeys: {', '.join(JOURNEYS)}; the default is all")
+    parser.add_argument("--package", action="store_true", help="print the sizes of the packages instead")
     args = parser.parse_args()
-    if args.traced:
-        print(*trace(args.names[0]), sep="\n")
+    unknown = [name for name in args.names if name not in JOURNEYS]
+    if unknown:
+        parser.error(f"there is no journey {unknown[0]!r}; there are {', '.join(JOURNEYS)}")
+    if args.package:
+        print(*describe_packages(), sep="\n")
         return
-    text = "\n".join(line for name in args.names or JOURNEYS for line in report(name))
-    print(text)
-    if args.check and text not in args.check.read_text():
-        raise SystemExit(f"{args.check} shows something else. Put the above in its place.")
+    for name in args.names or JOURNEYS:
+        print(*describe(JOURNEYS[name]), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

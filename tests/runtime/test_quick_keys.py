@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trellis.runtime import StepKeys
-from trellis.runtime.random import quick_key
+from trellis.runtime.quick_keys import quick_key
 
 N = 1 << 16
 

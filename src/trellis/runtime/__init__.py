@@ -30,11 +30,8 @@ if TYPE_CHECKING:
         describe_weights as describe_weights,
         print_line as print_line,
     )
-    from trellis.runtime.compilation import (
-        jit_on as jit_on,
-        keep_programs as keep_programs,
-        run_by_parts as run_by_parts,
-    )
+    from trellis.runtime.compilation import jit_on as jit_on, run_by_parts as run_by_parts
+    from trellis.runtime.program_cache import keep_programs as keep_programs
     from trellis.runtime import random as random
 else:
     __getattr__, __dir__, __all__ = door(__name__)

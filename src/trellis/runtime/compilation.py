@@ -1,16 +1,14 @@
-"""How programs are compiled: those that run again and again, those that run once, and where they are kept."""
+"""How programs are compiled: those that run again and again, and those that run once."""
 
 import functools
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 from jax.extend.core import Jaxpr, Var, jaxpr_as_fun
 
 from trellis.aliases import PyTree
-from trellis.runtime.console import print_line
 
 # Without Triton's matrix products a step compiles sooner and runs as fast: docs/decisions/0008.
 _ON_GPUS = {"xla_gpu_enable_triton_gemm": False}
@@ -61,27 +59,3 @@ def _without_unused(jaxpr: Jaxpr) -> Jaxpr:
 
 def _variables(atoms: list[Any]) -> list[Var]:
     return [atom for atom in atoms if isinstance(atom, Var)]
-
-
-def keep_programs() -> Path | None:
-    """Has JAX keep what it compiles for an accelerator, so that only the first of many runs waits for it; says where.
-
-    A run that goes on after an interruption then also computes with the very program that it was begun with, where
-    another compilation might choose other kernels. On a CPU, where compiled programs do not fit every other machine of
-    the same home directory, nothing is kept, and nothing is changed if JAX was given a directory already.
-
-    Returns:
-        The directory; None if JAX is left as it was.
-    """
-    if getattr(jax.config, "jax_compilation_cache_dir", None) is not None or jax.default_backend() == "cpu":
-        return None
-    directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "trellis", "compiled")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    jax.config.update("jax_compilation_cache_dir", str(directory))
-    # The small ones too: a start has dozens of them, and each takes longer to compile than to read.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    print_line(f"Compiled programs are kept in {directory} for runs to come.")
-    return directory
