@@ -44,6 +44,14 @@ def test_importing_trellis_loads_nothing_but_trellis() -> None:
     assert packages_loaded_by("import trellis", REPOSITORY / "src") == {"trellis"}
 
 
+def test_a_loop_loads_little_of_trellis_and_no_config() -> None:
+    program = "import sys; from trellis import TrainLoop; print(*(m for m in sys.modules if m.startswith('trellis')))"
+    modules = _python(program, REPOSITORY / "src").stdout.split()
+    assert "trellis.loops.train_loop" in modules
+    assert len(modules) <= 25
+    assert not [name for name in modules if name.startswith(("trellis.config", "trellis.extensions"))]
+
+
 def test_an_import_against_the_arrows_is_found(tmp_path: Path) -> None:
     shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
     names = ("tasks", "executor", "errors", "doors", ".")

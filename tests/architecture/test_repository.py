@@ -37,6 +37,19 @@ def mentions_of_registries(repository: Path) -> list[str]:
     ]
 
 
+def readme_faults(readme: Path) -> list[str]:
+    text = readme.read_text() if readme.is_file() else ""
+    faults = [f"does not mention `{command}`" for command in ("make train", "make test") if command not in text]
+    n_lines = len(text.splitlines())
+    return faults + ([f"{n_lines} lines, more than 150"] if n_lines > 150 else [])
+
+
+def missing_files(page: Path, *folders: Path) -> list[str]:
+    """Finds Python files that a page names and none of the folders has."""
+    names = set(re.findall(r"[\w/]+\.py\b", page.read_text()))
+    return sorted(name for name in names if not any((folder / name).is_file() for folder in folders))
+
+
 def _own_files(repository: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(repository):
         folders[:] = sorted(name for name in folders if not _MADE_BY_TOOLS.fullmatch(name))
@@ -49,6 +62,28 @@ def test_every_folder_is_described() -> None:
 
 def test_no_file_mentions_a_registry() -> None:
     assert_none(mentions_of_registries(REPOSITORY))
+
+
+def test_the_readme_has_150_lines_at_most_and_both_commands() -> None:
+    assert_none(readme_faults(REPOSITORY / "README.md"))
+
+
+def test_the_pages_name_files_that_are_there() -> None:
+    for page in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))):
+        assert_none(missing_files(page, PACKAGE, REPOSITORY, PACKAGE / "loops"))
+
+
+def test_a_file_that_is_not_there_is_found(tmp_path: Path) -> None:
+    (tmp_path / "there.py").touch()
+    (tmp_path / "page.md").write_text("See `there.py` and `folder/gone.py`.")
+    assert missing_files(tmp_path / "page.md", tmp_path) == ["folder/gone.py"]
+
+
+def test_a_readme_that_is_too_long_or_lacks_a_command_is_found(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    assert len(readme_faults(readme)) == 2
+    readme.write_text("make train\n" * 151)
+    assert readme_faults(readme) == ["does not mention `make test`", "151 lines, more than 150"]
 
 
 def test_a_folder_that_is_not_described_is_found(tmp_path: Path) -> None:

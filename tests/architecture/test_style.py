@@ -10,6 +10,7 @@ from tests.architecture.source import PACKAGE, Function, assert_none, is_public,
 _BANNED = re.compile(
     "util(s|ity|ities)?|commons?|cores?|bases?|libs?|misc|helpers?|impls?|managers?|handlers?|factor(y|ies)|abstract"
 )
+_BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
 _WORD = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 # A method without a docstring of its own may have its contract from a base class, but these have none to give.
 _BASES_WITHOUT_CONTRACT = {"ABC", "Generic", "Protocol"}
@@ -25,6 +26,23 @@ def banned_names(root: Path) -> list[str]:
 
 def _is_banned(word: str) -> bool:
     return _BANNED.fullmatch(word.lower()) is not None
+
+
+def deep_blocks(root: Path) -> list[str]:
+    return [
+        f"{name}:{line}: nested more than 3 deep" for name, tree in parsed_files(root) for line in _deep_lines(tree, 0)
+    ]
+
+
+def _deep_lines(node: ast.AST, depth: int) -> Iterator[int]:
+    """Yields the lines of blocks inside three others. `elif` is no deeper than its `if`; a function starts anew."""
+    for child in ast.iter_child_nodes(node):
+        is_elif = isinstance(node, ast.If) and isinstance(child, ast.If) and node.orelse == [child]
+        inner = 0 if isinstance(child, Function) else depth + (isinstance(child, _BLOCKS) and not is_elif)
+        if inner > 3:
+            yield child.lineno  # type: ignore[attr-defined]
+        else:
+            yield from _deep_lines(child, inner)
 
 
 def uses_of_hasattr(root: Path) -> list[str]:
@@ -82,6 +100,10 @@ def test_files_and_classes_have_telling_names() -> None:
     assert_none(banned_names(PACKAGE))
 
 
+def test_no_block_is_nested_deeper_than_three() -> None:
+    assert_none(deep_blocks(PACKAGE))
+
+
 def test_nothing_asks_hasattr() -> None:
     assert_none(uses_of_hasattr(PACKAGE))
 
@@ -122,3 +144,11 @@ def test_missing_docstrings_are_found_where_a_contract_is_due(tmp_path: Path) ->
         "class D(C):\n def method(self): ...\n"
     )
     assert missing_docstrings(tmp_path) == ["silent.py: module", "silent.py: f", "silent.py: C.method", "silent.py: D"]
+
+
+def test_a_fourth_level_is_found_and_elif_is_no_level(tmp_path: Path) -> None:
+    (tmp_path / "deep.py").write_text(
+        "def f(x):\n for y in x:\n  with y:\n   while y:\n    if y:\n     pass\n"
+        "def g(x):\n if x == 1:\n  pass\n elif x == 2:\n  pass\n elif x == 3:\n  pass\n elif x == 4:\n  pass\n"
+    )
+    assert deep_blocks(tmp_path) == ["deep.py:5: nested more than 3 deep"]

@@ -7,7 +7,6 @@ from trellis.doors import door
 if TYPE_CHECKING:
     from trellis.loops.train_loop import TrainLoop as TrainLoop
     from trellis.loops.eval_loop import EvalLoop as EvalLoop
-    from trellis.loops.outline import Outline as Outline, describe_arrays as describe_arrays
     from trellis.loops.step import (
         TrainTask as TrainTask,
         TrainStep as TrainStep,
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from trellis.loops.state import (
         Checkpoint as Checkpoint,
         CheckpointSource as CheckpointSource,
+        Outline as Outline,
+        describe_arrays as describe_arrays,
         StepOutput as StepOutput,
         Summary as Summary,
         TrainState as TrainState,

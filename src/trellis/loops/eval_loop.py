@@ -10,8 +10,7 @@ from trellis.aliases import Array, Batch, Key, PyTree
 from trellis.loops.feed import Replay
 from trellis.loops.fused_steps import count_flops
 from trellis.loops.metrics import compute, merge, zeros
-from trellis.loops.outline import Outline, tracing
-from trellis.loops.state import Checkpoint, Summary
+from trellis.loops.state import Checkpoint, Outline, Summary, tracing
 from trellis.loops.step import EvalTask, build_validation_step
 from trellis.runtime import Placement, StepKeys, fetch, jit_on, shardings_of
 

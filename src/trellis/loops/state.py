@@ -1,17 +1,19 @@
-"""The state that a step changes, and what a loop yields of it: a checkpoint, and the same with metrics."""
+"""The state that a step changes, what a loop yields of it, and what is known of it before the first step."""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
 
-from trellis.aliases import JSON, Array, Init, Metrics, PyTree
+from trellis.aliases import JSON, Array, Batch, Init, Metrics, PyTree
 from trellis.errors import StaleCheckpointError
 from trellis.loops.metrics import Metric
 from trellis.loops.session import Session
@@ -149,3 +151,38 @@ class CheckpointSource(ABC):
     @abstractmethod
     def __call__(self, initializer: Checkpoint) -> Checkpoint:
         """The checkpoint to start from, or `initializer`, which has shapes in the place of arrays, if there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outline:
+    """A loop before its first step."""
+
+    checkpoint: Checkpoint
+    """What its checkpoints hold: shapes and dtypes, each with the sharding that it has on the devices."""
+    data: Any
+    batch: Batch
+    """The first one."""
+    metrics: tuple[str, ...]
+    """The names of what a step measures on the devices; those of a training step have the loss among them."""
+    flops: float
+    """About how many floating-point operations a step takes."""
+
+
+@contextmanager
+def tracing(what: str, batch: Batch) -> Iterator[None]:
+    """Adds to an error what was being traced, and with what batch."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"That was while tracing {what} with a batch of {describe_arrays(batch)}.")
+        raise
+
+
+def describe_arrays(tree: PyTree) -> str:
+    """The dtypes and shapes of a tree, such as `(float32[32,64], int32[32])`."""
+
+    def describe(leaf: Any) -> str:
+        array = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
+        return f"{array.dtype}[{','.join(map(str, array.shape))}]"
+
+    return str(jax.tree.map(describe, tree)).replace("'", "")

@@ -18,9 +18,8 @@ from trellis.loops.feed import build_feed
 from trellis.loops.fused_steps import FusedSteps, StepPlan, count_flops
 from trellis.loops.initial_state import InitialState
 from trellis.loops.metrics import FirstStep, Metric, as_metric, merge, pack, zeros
-from trellis.loops.outline import Outline, tracing
 from trellis.loops.session import Attachable, Session
-from trellis.loops.state import Checkpoint, CheckpointSource, Lease, TrainState
+from trellis.loops.state import Checkpoint, CheckpointSource, Lease, Outline, TrainState, tracing
 from trellis.loops.step import TrainStep, TrainTask, build_train_step
 from trellis.runtime import Placement, StepKeys, describe_weights
 
