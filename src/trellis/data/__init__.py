@@ -7,19 +7,19 @@ from trellis.doors import door
 if TYPE_CHECKING:
     from trellis.data.column_files import read_columns as read_columns
     from trellis.data.columns import Columns as Columns
-    from trellis.data.columns_writer import ColumnsWriter as ColumnsWriter
+    from trellis.data.columns import ColumnsWriter as ColumnsWriter
     from trellis.data.configs import DataConfig as DataConfig
-    from trellis.data.example_blocks import encode_examples as encode_examples
     from trellis.data.example_stream import ExampleStream as ExampleStream
     from trellis.data.examples import decode_example as decode_example
     from trellis.data.examples import encode_example as encode_example
+    from trellis.data.examples import encode_examples as encode_examples
     from trellis.data.feed import Feed as Feed
     from trellis.data.feed import build_feed as build_feed
     from trellis.data.files import find_files as find_files
     from trellis.data.files import fingerprint as fingerprint
     from trellis.data.files import format_of as format_of
-    from trellis.data.input_paths import matching_paths as matching_paths
-    from trellis.data.input_paths import patterns_in as patterns_in
+    from trellis.data.files import matching_paths as matching_paths
+    from trellis.data.files import patterns_in as patterns_in
     from trellis.data.ragged import Padding as Padding
     from trellis.data.ragged import Ragged as Ragged
     from trellis.data.ragged import offsets_of as offsets_of
@@ -39,7 +39,7 @@ __getattr__, __dir__, __all__ = door(
     {
         "DataConfig": "configs",
         "Columns": "columns",
-        "ColumnsWriter": "columns_writer",
+        "ColumnsWriter": "columns",
         "ExampleStream": "example_stream",
         "Feed": "feed",
         "Padding": "ragged",
@@ -55,9 +55,9 @@ __getattr__, __dir__, __all__ = door(
         "build_feed": "feed",
         "decode_example": "examples",
         "encode_example": "examples",
-        "matching_paths": "input_paths",
-        "patterns_in": "input_paths",
-        "encode_examples": "example_blocks",
+        "matching_paths": "files",
+        "patterns_in": "files",
+        "encode_examples": "examples",
         "find_files": "files",
         "fingerprint": "files",
         "format_of": "files",

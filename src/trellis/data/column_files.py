@@ -9,17 +9,15 @@ from typing import get_args
 
 from numpy.typing import DTypeLike
 
-from trellis.data.columns import MANIFEST, Columns
-from trellis.data.columns_writer import ColumnsWriter
+from trellis.data.arrow_examples import RowSource, read_parquet_examples, read_row_examples
+from trellis.data.columns import MANIFEST, Columns, ColumnsWriter
+from trellis.data.examples import read_record_examples
 from trellis.data.features import ExampleBlock, Feature, column_of, infer_features, parse_feature
 from trellis.data.files import Format, find_files, fingerprint, format_of
-from trellis.data.parquet_examples import read_parquet_examples
-from trellis.data.record_examples import read_record_examples
-from trellis.data.row_examples import read_row_examples
 from trellis.errors import ArgumentError, DataError
 
 # Part of the key of the cache: raised when the same files would give other columns than before.
-_DECODING_VERSION = 1
+_DECODING_VERSION = 2
 
 
 def read_columns(
@@ -92,7 +90,7 @@ def _blocks_of(
         return read_record_examples(path)
     if format == "parquet":
         return read_parquet_examples(path, names=features)
-    return read_row_examples(path, format=format, names=names)
+    return read_row_examples(RowSource(path, format, names))
 
 
 def _cache_dir(given: str | os.PathLike[str] | None) -> Path:

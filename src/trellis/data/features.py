@@ -65,17 +65,22 @@ class ExampleBlock(abc.ABC):
     """Consecutive examples of one file.
 
     Args:
-        numbers: The number of each example in its file.
-        unit: What is numbered: record, line or row.
+        unit: What a file counts: records, rows or lines.
+        first: The number of the first example.
     """
 
-    def __init__(self, path: Path, *, numbers: Sequence[int] | NDArray[np.int64], unit: str) -> None:
+    def __init__(self, path: Path, *, unit: str, first: int, n_examples: int) -> None:
         self.path = path
-        self.numbers = numbers
-        self.unit = unit
+        self._unit = unit
+        self._first = first
+        self._n_examples = n_examples
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return self._n_examples
+
+    def place(self, index: int) -> str:
+        """Returns where in the file an example of this block is, for an error."""
+        return f"{self._unit} {self._first + index}"
 
     @property
     @abc.abstractmethod
@@ -88,7 +93,7 @@ class ExampleBlock(abc.ABC):
 
     def error(self, problem: str, *, index: int, name: str) -> DataError:
         """Makes an error that names the place of an example's feature."""
-        return DataError(f"{self.path}, {self.unit} {self.numbers[index]}, feature {name!r}: {problem}")
+        return DataError(f"{self.path}, {self.place(index)}, feature {name!r}: {problem}")
 
 
 def parse_feature(given: tuple[DTypeLike, Sequence[int | None]], *, name: str) -> Feature:

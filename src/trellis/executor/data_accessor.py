@@ -103,12 +103,10 @@ class DataAccessor:
         self, file_patterns: str | Sequence[str], options: BatchOptions, schema: Any = None
     ) -> Iterator[Any]:
         """Batches as `pyarrow.RecordBatch`es: each column has a list of values for each example."""
+        import pyarrow
+
         from trellis.executor.example_batches import as_lists, read_batches
 
-        try:
-            import pyarrow
-        except ImportError:
-            raise MissingPackageError("pyarrow", "parquet") from None
         for batch in read_batches(file_patterns, options=options, schema=_as_schema(schema)):
             lists = {name: as_lists(values) for name, values in batch.items()}
             columns = {

@@ -1,15 +1,14 @@
 """Parquet files, and what no column can hold of them."""
 
-import builtins
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.data.written import ROWS, parquet, pyarrow, write_parquet
+from tests.data.written import parquet, pyarrow
 from trellis.data.column_files import read_columns
 from trellis.data.features import Feature
-from trellis.errors import DataError, MissingPackageError
+from trellis.errors import DataError
 
 
 @pytest.fixture(autouse=True)
@@ -68,19 +67,3 @@ def test_a_damaged_parquet_file_is_named() -> None:
     Path("a.parquet").write_bytes(b"PAR1 and nothing else")
     with pytest.raises(DataError, match=r"a.parquet: not a Parquet file, or damaged \(.*\). Write it again"):
         read_columns("a.parquet")
-
-
-def test_parquet_without_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_parquet("a.parquet", ROWS)
-    plain = builtins.__import__
-
-    def without_pyarrow(name: str, *args: Any) -> Any:
-        if name.startswith("pyarrow"):
-            raise ImportError(name)
-        return plain(name, *args)
-
-    monkeypatch.setattr(builtins, "__import__", without_pyarrow)
-    with pytest.raises(
-        MissingPackageError, match=r"pyarrow is not installed. It comes with: pip install 'trellis\[parquet\]'"
-    ):
-        read_columns(path)
