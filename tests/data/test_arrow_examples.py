@@ -1,13 +1,16 @@
-"""Parquet files, and what no column can hold of them."""
+"""What Arrow reads, what it is not left to guess, and what no column can hold."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.data.written import parquet, pyarrow
+from tests.data.written import parquet, pyarrow, write_jsonl
 from trellis.data.column_files import read_columns
 from trellis.data.features import Feature
+from trellis.data.ragged import Ragged
 from trellis.errors import DataError
 
 
@@ -67,3 +70,82 @@ def test_a_damaged_parquet_file_is_named() -> None:
     Path("a.parquet").write_bytes(b"PAR1 and nothing else")
     with pytest.raises(DataError, match=r"a.parquet: not a Parquet file, or damaged \(.*\). Write it again"):
         read_columns("a.parquet")
+
+
+# Some thousand of these are more than Arrow reads at once.
+LONG = "long " * 100
+
+
+def texts(column: Ragged) -> list[object]:
+    return [column[index] for index in range(len(column))]
+
+
+def test_text_in_json_that_looks_like_a_time_is_text() -> None:
+    Path("a.jsonl").write_text('{"day": "2020-01-01"}\n{"day": "2021-02-03"}\n')
+    assert texts(read_columns("a.jsonl")["day"]) == ["2020-01-01", "2021-02-03"]
+
+
+@pytest.mark.parametrize(
+    ("values", "feature"),
+    [
+        ("18446744073709551615 1", Feature("uint64")),
+        ("9007199254740993 1", Feature("int64")),
+        ("[18446744073709551615] [1]", Feature("uint64", (1,))),
+    ],
+)
+def test_integers_in_json_stay_exact(values: str, feature: Feature) -> None:
+    Path("a.jsonl").write_text("".join(f'{{"x": {value}}}\n' for value in values.split()))
+    columns = read_columns("a.jsonl")
+    assert columns.features == {"x": feature}
+    assert columns["x"].tolist() == [json.loads(value) for value in values.split()]
+
+
+@pytest.mark.parametrize("values", [[9007199254740993, 0.5], [2**63, 0.5], [True, 1]])
+def test_json_that_would_lose_something_is_named(values: list[object]) -> None:
+    write_jsonl("a.jsonl", [{"x": value} for value in values])
+    with pytest.raises(DataError, match=r"a.jsonl, line [12], feature 'x': it holds .*and the same on all lines"):
+        read_columns("a.jsonl")
+
+
+def test_a_feature_that_comes_late_is_read() -> None:
+    Path("a.jsonl").write_text(f'{{"x": "{LONG}"}}\n' * 3000 + '{"x": "", "ids": [5]}\n')
+    ids = read_columns("a.jsonl", features={"ids": (int, (None,))})["ids"]
+    assert ids[3000].tolist() == [5]
+
+
+def test_rows_after_one_that_arrow_cannot_read_are_read() -> None:
+    lines = [*(f"{index}\t{LONG}" for index in range(3000)), "3000\ta\rb", "3001\tc"]
+    Path("a.tsv").write_text("n\ttext\n" + "\n".join(lines), newline="")
+    columns = read_columns("a.tsv")
+    assert columns["n"].tolist() == list(range(3002))
+    assert columns["text"][3000] == "a\rb"
+
+
+def test_a_line_is_named_across_blocks_empty_lines_and_cells_of_two_lines() -> None:
+    Path("a.csv").write_text('n,text\n\n1,"two\nlines"\n' + f"1,{LONG}\n" * 3000 + "x,b\n")
+    with pytest.raises(DataError, match=r"a.csv, line 3005, feature 'n': the cell 'x' is no int64"):
+        read_columns("a.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("a.jsonl", b'{"x": "a"}\n{"x": "\xe9"}\n', 2),
+        ("a.jsonl", b'{"x": 1}\n\n{"x": 1} {"x": 2}\n', 3),
+        ("a.csv", b"x,y\n1,\xe9\n", 2),
+        ("a.csv", b"x,y\n1,2\n1\n", 3),
+        ("a.tsv", b"x\ty\n1\t2\t3\n", 2),
+        ("a.txt", b"fine\n\xe9\n", 2),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named(name: str, content: bytes, line: int) -> None:
+    Path(name).write_bytes(content)
+    with pytest.raises(DataError, match=f"{name}:{line}: "):
+        read_columns(name)
+
+
+def test_numbers_as_python_writes_them_are_read_if_asked_for() -> None:
+    Path("a.csv").write_text("n,x\n+5, 1.5\n1_000,2\n,3\n")
+    columns = read_columns("a.csv", features={"n": (int, (None,)), "x": (float, ())})
+    assert columns.take(np.arange(3))["n"].tolist() == [[5], [1000], [0]]
+    assert columns["x"].tolist() == [1.5, 2.0, 3.0]

@@ -20,7 +20,7 @@ from trellis.errors import DataError
 
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = 4096
-# Only what would be written the same again is taken for a number unasked: 007 and 1_000 are text.
+# A cell counts as a number only if the number would be written the same again: 007 and 1_000 are text.
 _LOOKS_LIKE = {
     "int64": "^-?(0|[1-9][0-9]{0,17})$",
     "float64": r"^(-?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?|nan|-?inf)$",
@@ -123,16 +123,20 @@ class ArrowExamples(ExampleBlock):
         return self._number_cells(name, array)
 
     def _array(self, name: str, values: list[Any]) -> Any:
-        # Arrow guesses int64 for whole numbers, but not uint64 for those that need it.
-        for kind in (None, pyarrow.uint64(), pyarrow.list_(pyarrow.uint64())):
-            if _fits(values, kind):
-                return pyarrow.array(values, kind)
-        index = bisect.bisect_left(range(len(values)), True, key=lambda last: not _fits(values[: last + 1]))
+        array = _arrow_array(values)
+        if array is not None:
+            return array
+        # Arrow guesses int64 for whole numbers, but not uint64 for those that need it; and it cuts floats to fit.
+        for kind in (pyarrow.uint64(), pyarrow.list_(pyarrow.uint64())):
+            array = _arrow_array(values, kind)
+            if array is not None and array.to_pylist() == values:
+                return array
+        index = bisect.bisect_left(range(len(values)), True, key=lambda last: _arrow_array(values[: last + 1]) is None)
         allowed = "A column holds numbers of up to 64 bits, lists of them, or one text, and the same on all lines."
         raise self.error(f"it holds {reprlib.repr(values[index])}. {allowed} {_WAY_OUT}", index=index, name=name)
 
     def _parsed(self, name: str, cells: Any, dtype: str | None) -> Any:
-        """Returns cells of a table as what they are asked to be, or look like."""
+        """Returns the cells of a table as values of a dtype; None is the dtype that they look like."""
         if dtype is None and cells.null_count < len(cells):
             fitting = (
                 dtype
@@ -253,12 +257,12 @@ def _table_blocks(source: RowSource) -> Iterator[Any]:
         )
 
 
-def _fits(values: list[Any], kind: Any = None) -> bool:
+def _arrow_array(values: list[Any], kind: Any = None) -> Any | None:
+    """Returns values as an array of Arrow, or None if one array cannot hold them all."""
     try:
-        pyarrow.array(values, kind)
+        return pyarrow.array(values, kind)
     except (pyarrow.ArrowException, OverflowError, ValueError, TypeError):
-        return False
-    return True
+        return None
 
 
 def _is_list(kind: Any) -> bool:

@@ -186,7 +186,7 @@ class ColumnsWriter:
     def _append_ragged(self, name: str, column: Ragged) -> None:
         is_first = name not in self._longest
         n_before = self._append_array(_file_of(name, part=".values"), column.values)
-        # Where a batch starts is where the one before has ended: said once.
+        # A batch starts where the one before ended, so its first offset is there already.
         offsets = column.offsets if is_first else column.offsets[1:] + n_before
         self._append_array(_file_of(name, part=".offsets"), offsets)
         self._longest[name] = max(self._longest.get(name, 0), column.longest)

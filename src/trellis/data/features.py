@@ -96,17 +96,17 @@ class ExampleBlock(abc.ABC):
         return DataError(f"{self.path}, {self.place(index)}, feature {name!r}: {problem}")
 
 
-def parse_feature(given: tuple[DTypeLike, Sequence[int | None]], *, name: str) -> Feature:
+def parse_feature(pair: tuple[DTypeLike, Sequence[int | None]], *, name: str) -> Feature:
     """Returns a feature from a pair of dtype and shape; raises ArgumentError if no column can hold it."""
     try:
-        dtype, shape = given
+        dtype, shape = pair
         if dtype is None:
             # NumPy would take it for float64.
             raise TypeError("no dtype")
         feature = Feature(_TEXT_NAMES[dtype] if dtype in _TEXT_NAMES else np.dtype(dtype).name, tuple(shape))
     except (TypeError, ValueError) as error:
-        pair = "(dtype, shape), such as (np.int64, ()) or (str, ())"
-        raise ArgumentError(f"Feature {name!r} is {given!r}. Give a pair of {pair}.") from error
+        form = "(dtype, shape), such as (np.int64, ()) or (str, ())"
+        raise ArgumentError(f"Feature {name!r} is {pair!r}. Give a pair of {form}.") from error
     if not feature.is_text and np.dtype(feature.dtype).kind not in "biuf":
         raise ArgumentError(f"Feature {name!r} is of {feature.dtype}. A column holds bools, numbers, str or bytes.")
     is_fixed = all(isinstance(size, int) and size > 0 for size in feature.shape)
@@ -132,10 +132,11 @@ def column_of(block: ExampleBlock, *, name: str, feature: Feature) -> Column:
     if feature.is_text != cells.is_text and cells.is_present.any():
         raise _mistyped(block, name, cells, feature)
     if not cells.is_present.all() and (feature.is_text or not feature.is_ragged):
-        way_out = "Fill it in, or leave it out of features."
+        way_out = "leave it out of features."
         if not feature.is_text:
-            way_out = f"Fill it in, or ask for {_asked(name, feature.dtype, '(None,)')}, where an absent one is empty."
-        raise block.error(f"it is missing. {way_out}", index=int(np.argmin(cells.is_present)), name=name)
+            way_out = f"ask for {_request(name, feature.dtype, '(None,)')}, where an absent one is empty."
+        index = int(np.argmin(cells.is_present))
+        raise block.error(f"it is missing. Fill it in, or {way_out}", index=index, name=name)
     if feature.is_text:
         return _text_column(block, name, cells.values, feature)
     return _number_column(block, name, cells, feature)
@@ -163,7 +164,7 @@ def _text_column(block: ExampleBlock, name: str, texts: Ragged, feature: Feature
         except UnicodeDecodeError as error:
             wrong = np.array([error.start])
         if len(wrong):
-            problem = f"its bytes are not UTF-8. Ask for {_asked(name, 'bytes', ())}."
+            problem = f"its bytes are not UTF-8. Ask for {_request(name, 'bytes', ())}."
             raise block.error(problem, index=row_at(texts.offsets, place=wrong[0]), name=name)
     return Ragged(texts.values, offsets=texts.offsets, dtype=feature.dtype)
 
@@ -182,12 +183,12 @@ def _number_column(block: ExampleBlock, name: str, cells: Cells, feature: Featur
     if is_wrong.any():
         index = int(np.argmax(is_wrong))
         problem = f"it has {ragged.lengths[index]} values, but shape {shape} asks for {math.prod(shape)}."
-        way_out = f"If lengths differ, ask for {_asked(name, feature.dtype, '(None,)')}."
+        way_out = f"If lengths differ, ask for {_request(name, feature.dtype, '(None,)')}."
         raise block.error(f"{problem} {way_out}", index=index, name=name)
     if cells.item_shape and cells.item_shape != shape[1:]:
-        found = (math.prod(shape) // math.prod(cells.item_shape), *cells.item_shape)
-        way_out = f"Ask for {_asked(name, feature.dtype, found)}."
-        raise block.error(f"it has shape {found}, but {shape} was asked for. {way_out}", index=0, name=name)
+        actual = (math.prod(shape) // math.prod(cells.item_shape), *cells.item_shape)
+        way_out = f"Ask for {_request(name, feature.dtype, actual)}."
+        raise block.error(f"it has shape {actual}, but {shape} was asked for. {way_out}", index=0, name=name)
     return _converted(block, name, ragged, feature).reshape(len(block), *shape)
 
 
@@ -211,11 +212,12 @@ def _mistyped(block: ExampleBlock, name: str, cells: Cells, feature: Feature) ->
     index = int(np.argmax(cells.is_present))
     row = cells.values[index]
     shown = reprlib.repr(row if isinstance(row, str | bytes) else row.tolist())
-    found = cells.values.dtype
-    problem = f"it holds {found} ({shown}), but {feature.dtype} was asked for."
-    way_out = f"Ask for {_asked(name, found, () if cells.is_text else feature.shape)}."
+    actual = cells.values.dtype
+    problem = f"it holds {actual} ({shown}), but {feature.dtype} was asked for."
+    way_out = f"Ask for {_request(name, actual, () if cells.is_text else feature.shape)}."
     return block.error(f"{problem} {way_out}", index=index, name=name)
 
 
-def _asked(name: str, dtype: str, shape: object) -> str:
+def _request(name: str, dtype: str, shape: object) -> str:
+    """Returns what a user would write to ask for a feature."""
     return f"features={{{name!r}: ({dtype if dtype in TEXT_DTYPES else f'np.{dtype}'}, {shape}), ...}}"
