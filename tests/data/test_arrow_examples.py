@@ -149,3 +149,10 @@ def test_numbers_as_python_writes_them_are_read_if_asked_for() -> None:
     columns = read_columns("a.csv", features={"n": (int, (None,)), "x": (float, ())})
     assert columns.take(np.arange(3))["n"].tolist() == [[5], [1000], [0]]
     assert columns["x"].tolist() == [1.5, 2.0, 3.0]
+
+
+def test_a_column_that_a_table_lacks_is_missing() -> None:
+    Path("a.csv").write_text("x,y\n1,2\n")
+    with pytest.raises(DataError, match=r"a.csv, line 2, feature 'z': it is missing. Fill it in, or leave it out"):
+        read_columns("a.csv", features={"z": (str, ())})
+    assert read_columns("a.csv", features={"z": (int, (None,))})["z"][0].tolist() == []

@@ -110,6 +110,8 @@ class ArrowExamples(ExampleBlock):
         return f"line {next(self._source.rows(first=self._first + index)).line}"
 
     def cells(self, name: str, *, dtype: str | None) -> Cells:
+        if name not in self._columns:
+            return self._number_cells(name, pyarrow.nulls(len(self)))
         column = self._columns[name]
         array = self._array(name, column) if isinstance(column, list) else column
         if self._source is not None and self._source.format in ("tsv", "csv"):

@@ -10,7 +10,6 @@ from typing import get_args
 
 from numpy.typing import DTypeLike
 
-from trellis.data.arrow_examples import RowSource, read_parquet_examples, read_row_examples
 from trellis.data.columns import MANIFEST, Columns, ColumnsWriter
 from trellis.data.examples import read_record_examples
 from trellis.data.features import ExampleBlock, Feature, column_of, infer_features, parse_feature
@@ -104,6 +103,9 @@ def _blocks_of(
 ) -> Iterator[ExampleBlock]:
     if format == "tfrecord":
         return read_record_examples(path)
+    # Arrow takes a quarter of a second to load: only when it is to read something.
+    from trellis.data.arrow_examples import RowSource, read_parquet_examples, read_row_examples
+
     if format == "parquet":
         return read_parquet_examples(path, names=features)
     return read_row_examples(RowSource(path, format, names))

@@ -120,12 +120,11 @@ class RecordExamples(ExampleBlock):
     def __init__(self, path: Path, *, records: Sequence[bytes], first: int) -> None:
         super().__init__(path, unit="record", first=first, n_examples=len(records))
         self._features = [self._packed(index, record) for index, record in enumerate(records)]
-        self._names = sorted(set[str]().union(*self._features))
         self._nothing = _PackedExample().features.feature["nothing"]
 
     @property
     def names(self) -> list[str]:
-        return self._names
+        return sorted(set[str]().union(*self._features))
 
     def cells(self, name: str, *, dtype: str | None) -> Cells:
         features = [by_name.get(name, self._nothing) for by_name in self._features]

@@ -89,7 +89,11 @@ class ExampleBlock(abc.ABC):
 
     @abc.abstractmethod
     def cells(self, name: str, *, dtype: str | None) -> Cells:
-        """Returns the values of one of `names`; where the file has only text, `dtype` says what to read it as."""
+        """Returns the values of a feature, or none if no example has it.
+
+        Args:
+            dtype: What to read text as, where a file holds only text.
+        """
 
     def error(self, problem: str, *, index: int, name: str) -> DataError:
         """Makes an error that names the place of an example's feature."""
@@ -125,10 +129,7 @@ def infer_features(block: ExampleBlock) -> dict[str, Feature]:
 
 def column_of(block: ExampleBlock, *, name: str, feature: Feature) -> Column:
     """Returns a feature of a block's examples as a column; raises DataError if it is absent or of another kind."""
-    if name in block.names:
-        cells = block.cells(name, dtype=feature.dtype)
-    else:
-        cells = Cells(Ragged(np.zeros(0), offsets=np.zeros(len(block) + 1, np.int64)))
+    cells = block.cells(name, dtype=feature.dtype)
     if feature.is_text != cells.is_text and cells.is_present.any():
         raise _mistyped(block, name, cells, feature)
     if not cells.is_present.all() and (feature.is_text or not feature.is_ragged):

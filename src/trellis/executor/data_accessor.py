@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trellis.errors import MissingPackageError
 from trellis.executor.example_schema import ExampleSchema, parse_schema, read_schema
 
 if TYPE_CHECKING:
