@@ -1,5 +1,7 @@
 """What Arrow reads, what it is not left to guess, and what no column can hold."""
 
+import csv
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.data.written import parquet, pyarrow, write_jsonl
+from trellis.data import arrow_examples
 from trellis.data.column_files import read_columns
 from trellis.data.features import Feature
 from trellis.data.ragged import Ragged
@@ -156,3 +159,55 @@ def test_a_column_that_a_table_lacks_is_missing() -> None:
     with pytest.raises(DataError, match=r"a.csv, line 2, feature 'z': it is missing. Fill it in, or leave it out"):
         read_columns("a.csv", features={"z": (str, ())})
     assert read_columns("a.csv", features={"z": (int, (None,))})["z"][0].tolist() == []
+
+
+def test_empty_cells_are_absent_whichever_reader_reads_them() -> None:
+    Path("a.tsv").write_text("n\tempty\ttext\n1\t\ta\rb\n\t\t\n", newline="")
+    columns = read_columns("a.tsv")
+    assert columns.features == {"n": Feature("int64", (None,)), "empty": Feature("str"), "text": Feature("str")}
+    assert columns["n"].lengths.tolist() == [1, 0]
+    assert texts(columns["text"]) == ["a\rb", ""]
+
+
+def test_compressed_rows_that_are_cut_short_are_named() -> None:
+    rows = "".join(f"{index},{index}\n" for index in range(100_000))
+    Path("a.csv.gz").write_bytes(gzip.compress(f"x,y\n{rows}".encode())[:-100])
+    with pytest.raises(DataError, match=r"a.csv.gz: gzip data cut short or damaged"):
+        read_columns("a.csv.gz")
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("format", ["csv", "tsv", "jsonl"])
+def test_arrow_reads_what_the_slower_reader_reads(format: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(seed)
+    words = ["", "a", "ä b", 'say "hi"', "it's", "1", "007", "true", "null", "nan"]
+    rows: list[dict[str, Any]] = [
+        {
+            "word": words[generator.integers(len(words))],
+            "count": int(generator.integers(-(2**40), 2**40)),
+            "share": float(generator.normal()),
+            "gap": int(generator.integers(9)) if generator.random() < 0.5 else None,
+        }
+        for _ in range(200)
+    ]
+    path = Path(f"a.{format}")
+    if format == "jsonl":
+        write_jsonl(path.name, [row | {"ids": list(range(row["gap"] or 0)), "box": [[1, 2], [3, 4]]} for row in rows])
+    elif format == "csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
+        path.write_text("\n".join("\t".join(row) for row in [list(rows[0]), *cells]))
+    quick = read_columns(path, cache_dir="quick")
+
+    def refuse(source: object) -> None:
+        raise pyarrow.ArrowInvalid("not today")
+
+    monkeypatch.setattr(arrow_examples, "_arrow_blocks", refuse)
+    slow = read_columns(path, cache_dir="slow")
+    assert quick.features == slow.features
+    for name in quick.features:
+        np.testing.assert_array_equal(quick.take(np.arange(200))[name], slow.take(np.arange(200))[name])

@@ -83,8 +83,8 @@ class ArrowExamples(ExampleBlock):
     """Examples in arrays of Arrow, or in lists that become such.
 
     Args:
-        columns: By name. In a table every cell is text, which is parsed as what is asked for.
-        source: Given for files that have lines, so that an error can name one.
+        columns: By name. In a table every cell is text, which is parsed as the dtype that is asked for.
+        source: Where the lines are, so that an error can name one; None for files without lines.
     """
 
     def __init__(
@@ -112,10 +112,11 @@ class ArrowExamples(ExampleBlock):
     def cells(self, name: str, *, dtype: str | None) -> Cells:
         if name not in self._columns:
             return self._number_cells(name, pyarrow.nulls(len(self)))
-        column = self._columns[name]
-        array = self._array(name, column) if isinstance(column, list) else column
+        array = self._columns[name]
         if self._source is not None and self._source.format in ("tsv", "csv"):
             array = self._parsed(name, array, dtype)
+        elif isinstance(array, list):
+            array = self._array(name, array)
         if types.is_dictionary(array.type):
             array = array.dictionary_decode()
         if types.is_string(array.type) or types.is_large_string(array.type):
@@ -125,6 +126,7 @@ class ArrowExamples(ExampleBlock):
         return self._number_cells(name, array)
 
     def _array(self, name: str, values: list[Any]) -> Any:
+        """Returns values as an array of Arrow; raises DataError for the first that does not fit those before it."""
         array = _arrow_array(values)
         if array is not None:
             return array
@@ -139,10 +141,12 @@ class ArrowExamples(ExampleBlock):
 
     def _parsed(self, name: str, cells: Any, dtype: str | None) -> Any:
         """Returns the cells of a table as values of a dtype; None is the dtype that they look like."""
+        if isinstance(cells, list):
+            cells = pyarrow.array([cell or None for cell in cells], pyarrow.string())
         if dtype is None and cells.null_count < len(cells):
             fitting = (
-                dtype
-                for dtype, pattern in _LOOKS_LIKE.items()
+                candidate
+                for candidate, pattern in _LOOKS_LIKE.items()
                 if compute.all(compute.match_substring_regex(cells, pattern)).as_py()
             )
             dtype = next(fitting, None)
