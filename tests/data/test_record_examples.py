@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trellis.data.examples import RecordExamples, decode_example, encode_example
+from trellis.data.examples import RecordExamples, decode_example, encode_example, read_record_examples
+from trellis.data.records import RecordWriter
 from trellis.errors import DataError
 
 
@@ -138,3 +139,14 @@ def test_damaged_examples_are_refused_or_read_but_never_crash(seed: int) -> None
                 examples.cells(name, dtype=None)
         except DataError as error:
             assert "some.tfrecord, record 0" in str(error)  # noqa: PT017
+
+
+def test_blocks_are_bounded_by_bytes_and_number_their_records() -> None:
+    with RecordWriter("a.tfrecord") as writer:
+        for number in range(10):
+            writer.write(encode_example({"image": bytes(400_000), "number": number}))
+    blocks = list(read_record_examples(Path("a.tfrecord")))
+    assert [len(block) for block in blocks] == [3, 3, 3, 1]
+    assert [block.place(0) for block in blocks] == ["record 0", "record 3", "record 6", "record 9"]
+    numbers = [block.cells("number", dtype=None).values.values.tolist() for block in blocks]
+    assert numbers == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]

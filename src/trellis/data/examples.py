@@ -1,6 +1,5 @@
 """`tf.Example`, one at a time and many at once; by protobuf, without TensorFlow."""
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -58,7 +57,7 @@ _PackedExample = _example_class(
 )
 _KIND_NAMES = {"bytes_list": "bytes", "float_list": "float32", "int64_list": "int64"}
 _LONGEST_VARINT = 10
-_BLOCK_EXAMPLES = 1024
+_BLOCK_BYTES = 1 << 20
 
 
 def decode_example(record: bytes) -> dict[str, FeatureValues]:
@@ -106,12 +105,18 @@ def encode_examples(columns: Mapping[str, NDArray[np.generic]]) -> list[bytes]:
 
 
 def read_record_examples(path: Path) -> Iterator["RecordExamples"]:
-    """Yields the examples of a TFRecord file of `tf.Example`s in blocks."""
-    records = read_records(path)
-    first = 0
-    while block := list(itertools.islice(records, _BLOCK_EXAMPLES)):
+    """Yields the examples of a TFRecord file of `tf.Example`s in blocks of about a megabyte."""
+    block: list[bytes] = []
+    first, n_bytes = 0, 0
+    for record in read_records(path):
+        block.append(record)
+        n_bytes += len(record)
+        if n_bytes >= _BLOCK_BYTES:
+            yield RecordExamples(path, records=block, first=first)
+            first += len(block)
+            block, n_bytes = [], 0
+    if block:
         yield RecordExamples(path, records=block, first=first)
-        first += len(block)
 
 
 class RecordExamples(ExampleBlock):
@@ -132,11 +137,8 @@ class RecordExamples(ExampleBlock):
         # What no record has a value for could be anything; numbers are what may be absent.
         kind = next((kind for kind in kinds if kind is not None), "float_list")
         values = list(map(attrgetter(f"{kind}.value"), features))
-        for index, feature in enumerate(features) if not all(values) else ():
-            other = feature.WhichOneof("kind")
-            if other not in (None, kind):
-                problem = f"it holds {_KIND_NAMES[other]}, but {_KIND_NAMES[kind]} in records before."
-                raise self.error(f"{problem} Write one kind, or leave it out of features.", index=index, name=name)
+        if not all(values):
+            self._check_kind(name, features, kind)
         if kind == "bytes_list":
             return self._texts(name, values)
         offsets = offsets_of(np.fromiter(map(len, values), np.int64, len(values)))
@@ -158,6 +160,13 @@ class RecordExamples(ExampleBlock):
             except DataError as error:
                 raise DataError(f"{self.path}, {self.place(index)}: {error}") from error
         return example.features.feature
+
+    def _check_kind(self, name: str, features: Sequence[Any], kind: str) -> None:
+        for index, feature in enumerate(features):
+            other = feature.WhichOneof("kind")
+            if other not in (None, kind):
+                problem = f"it holds {_KIND_NAMES[other]}, but {_KIND_NAMES[kind]} in records before."
+                raise self.error(f"{problem} Write one kind, or leave it out of features.", index=index, name=name)
 
     def _texts(self, name: str, values: Sequence[Sequence[bytes]]) -> Cells:
         n_texts = np.fromiter(map(len, values), np.int64, len(values))
@@ -186,8 +195,8 @@ class RecordExamples(ExampleBlock):
             raise self.error(problem, index=int(is_cut.argmax()), name=name)
         last = np.flatnonzero(is_last)
         values = data[last].astype(np.uint64)
-        # Backwards from the last byte of each, as long as the byte before it continues. Before the first byte comes
-        # the last of all (index -1), which does not.
+        # Go backwards from the last byte of each number, as long as the byte before belongs to it. Index -1, before
+        # the first byte, is the very last byte, which belongs to no other number.
         numbers = np.arange(len(last))
         places = last - 1
         for _ in range(_LONGEST_VARINT):
