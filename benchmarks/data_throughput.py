@@ -57,10 +57,10 @@ def first_lines(flags: argparse.Namespace, folder: Path) -> argparse.Namespace:
     """The same flags, with files that hold the first lines of the given ones."""
     short = argparse.Namespace(**vars(flags))
     for name in ("pairs", "text"):
-        given = Path(getattr(flags, name))
-        lines = given.read_text().splitlines(keepends=True)
-        (folder / given.name).write_text("".join(lines[:300]))
-        setattr(short, name, str(folder / given.name))
+        path = Path(getattr(flags, name))
+        lines = path.read_text().splitlines(keepends=True)
+        (folder / path.name).write_text("".join(lines[:300]))
+        setattr(short, name, str(folder / path.name))
     return short
 
 
@@ -135,8 +135,8 @@ def hugging_face_batches(
                 rows["#1 String"], rows["#2 String"], truncation=True, max_length=PAIR_LENGTH, padding="max_length"
             )
 
-        made = table.map(encode, remove_columns=["#1 String", "#2 String", "#1 ID", "#2 ID"], **options)
-        order = made.shuffle(seed=0).with_format("numpy")
+        encoded = table.map(encode, remove_columns=["#1 String", "#2 String", "#1 ID", "#2 ID"], **options)
+        order = encoded.shuffle(seed=0).with_format("numpy")
         return ({"mask": batch["attention_mask"]} for batch in order.iter(BATCH_SIZE, drop_last_batch=True))
 
     lines = datasets.load_dataset("text", data_files=flags.text, cache_dir=folder, split="train")

@@ -8,7 +8,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 WITHOUT_JAX = (
     "import sys; from trellis.cli.main import main; code = main();"
-    "loaded = {'jax', 'jaxlib', 'flax', 'optax', 'orbax', 'numpy'} & set(sys.modules);"
+    "loaded = {'jax', 'jaxlib', 'flax', 'optax', 'orbax', 'numpy', 'pyarrow'} & set(sys.modules);"
     "sys.exit(f'loaded: {loaded}' if loaded else code)"
 )
 

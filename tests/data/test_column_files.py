@@ -225,3 +225,23 @@ def test_gzip_of_any_format_is_read() -> None:
 def test_an_empty_list_of_files_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"The list of files is empty. Give at least one path or glob"):
         read_columns([])
+
+
+@pytest.mark.parametrize("damage", ["version", "file", "manifest"])
+def test_a_damaged_cache_is_made_anew(damage: str) -> None:
+    path = write_jsonl("a.jsonl", ROWS)
+    read_columns(path, cache_dir="mine")
+    (manifest,) = Path("mine").glob("*/columns.json")
+    if damage == "version":
+        manifest.write_text('{"version": 99}')
+    elif damage == "file":
+        (manifest.parent / "label.npy").write_bytes(b"")
+    else:
+        manifest.write_text("{")
+    assert read_columns(path, cache_dir="mine")["label"].tolist() == [1, 0, 300]
+
+
+def test_examples_without_features_are_refused() -> None:
+    Path("a.jsonl").write_text("{}\n{}\n")
+    with pytest.raises(DataError, match=r"a.jsonl: its first examples have no features"):
+        read_columns("a.jsonl")

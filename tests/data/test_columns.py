@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trellis.data.columns import Columns
-from trellis.data.columns_writer import ColumnsWriter
+from trellis.data.columns import Columns, ColumnsWriter
 from trellis.data.features import Feature
 from trellis.data.ragged import Padding, Ragged
 from trellis.errors import ArgumentError, DataError

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from tests.data.test_columns import ARRAYS, write
-from trellis.data.columns import Columns
-from trellis.data.columns_writer import ColumnsWriter
+from trellis.data.columns import Columns, ColumnsWriter
 from trellis.data.ragged import Ragged
 from trellis.errors import ArgumentError, DataError
 
@@ -86,7 +85,7 @@ def append_and_fail(directory: str) -> None:
 def append_and_be_killed(directory: str) -> Path:
     program = f"""
 import os
-from trellis.data.columns_writer import ColumnsWriter
+from trellis.data import ColumnsWriter
 with ColumnsWriter({directory!r}) as writer:
     writer.append({{"x": [1, 2]}})
     os._exit(9)

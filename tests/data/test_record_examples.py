@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trellis.data.examples import decode_example, encode_example
-from trellis.data.record_examples import RecordExamples
-from trellis.data.records import RecordBlock
+from trellis.data.examples import RecordExamples, decode_example, encode_example, read_record_examples
+from trellis.data.records import RecordWriter
 from trellis.errors import DataError
 
 
@@ -33,10 +32,7 @@ def ints(*values: int) -> bytes:
 
 
 def decoded(records: Sequence[bytes]) -> RecordExamples:
-    lengths = np.array([len(record) for record in records])
-    starts = np.cumsum(lengths) - lengths
-    numbers = np.arange(len(records))
-    return RecordExamples(RecordBlock(Path("some.tfrecord"), b"".join(records), starts, lengths, numbers, 0))
+    return RecordExamples(Path("some.tfrecord"), records=records, first=0)
 
 
 def assert_as_one_by_one(records: Sequence[bytes]) -> None:
@@ -94,20 +90,9 @@ def test_a_text_may_be_empty_or_absent() -> None:
     assert cells.is_present.tolist() == [True, False, True]
 
 
-@pytest.mark.parametrize(
-    ("record", "message"),
-    [
-        (
-            b"\x0a\x7fabc",
-            r"some.tfrecord, record 1: The 5 bytes are no tf.Example: field 1 is cut short.* Check what wrote",
-        ),
-        (
-            block(1, b"\xff" * 20),
-            r"some.tfrecord, record 1: The 22 bytes are no tf.Example: a varint is longer than 10 bytes",
-        ),
-    ],
-)
-def test_bytes_that_are_no_example_are_named(record: bytes, message: str) -> None:
+@pytest.mark.parametrize("record", [b"\x0a\x7fabc", block(1, b"\xff" * 20)])
+def test_bytes_that_are_no_example_are_named(record: bytes) -> None:
+    message = rf"some.tfrecord, record 1: The {len(record)} bytes are no tf.Example: .+\. Check what wrote them"
     with pytest.raises(DataError, match=message):
         decoded([encode_example({"x": 1}), record])
 
@@ -154,3 +139,14 @@ def test_damaged_examples_are_refused_or_read_but_never_crash(seed: int) -> None
                 examples.cells(name, dtype=None)
         except DataError as error:
             assert "some.tfrecord, record 0" in str(error)  # noqa: PT017
+
+
+def test_blocks_are_bounded_by_bytes_and_number_their_records() -> None:
+    with RecordWriter("a.tfrecord") as writer:
+        for number in range(10):
+            writer.write(encode_example({"image": bytes(400_000), "number": number}))
+    blocks = list(read_record_examples(Path("a.tfrecord")))
+    assert [len(block) for block in blocks] == [3, 3, 3, 1]
+    assert [block.place(0) for block in blocks] == ["record 0", "record 3", "record 6", "record 9"]
+    numbers = [block.cells("number", dtype=None).values.values.tolist() for block in blocks]
+    assert numbers == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trellis.data.records import RecordFile, RecordWriter, read_record_blocks, read_records
+from trellis.data.records import RecordFile, RecordWriter, read_records
 from trellis.errors import ArgumentError, DataError
 
 RECORDS = [b"", b"trellis", bytes(range(40))]
@@ -80,13 +80,6 @@ def test_a_file_without_records_has_none(tmp_path: Path) -> None:
     assert len(RecordFile(tmp_path / "none")) == 0
 
 
-@pytest.mark.parametrize("block_bytes", [1, 16, 17, 40, 1000])
-def test_blocks_of_any_size_hold_the_same_records(file: Path, block_bytes: int) -> None:
-    blocks = list(read_record_blocks(file, block_bytes=block_bytes))
-    assert [record for block in blocks for record in block] == RECORDS
-    assert [number for block in blocks for number in block.numbers] == [0, 1, 2]
-
-
 def test_wrong_data_is_named_by_file_record_and_offset(file: Path) -> None:
     damage(file, 16 + 12 + 3)
     with pytest.raises(DataError, match=r"three.tfrecord: record 1 at byte offset 16 has a wrong data checksum"):
@@ -99,20 +92,18 @@ def test_a_wrong_length_is_named_by_file_record_and_offset(file: Path) -> None:
         list(read_records(file))
 
 
-@pytest.mark.parametrize("block_bytes", [8, 1 << 20])
-def test_an_enormous_wrong_length_is_refused_before_it_is_read(file: Path, block_bytes: int) -> None:
+def test_an_enormous_wrong_length_is_refused_before_it_is_read(file: Path) -> None:
     damage(file, 16 + 7)
     with pytest.raises(DataError, match="record 1 at byte offset 16 has a wrong length checksum"):
-        list(read_record_blocks(file, block_bytes=block_bytes))
+        list(read_records(file))
 
 
-def test_records_before_the_damage_of_a_later_block_are_yielded(file: Path) -> None:
+def test_records_before_the_damage_are_yielded(file: Path) -> None:
     damage(file, len(GOLDEN) - 1)
-    blocks = read_record_blocks(file, block_bytes=20)
-    assert list(next(blocks)) == RECORDS[:1]
-    assert list(next(blocks)) == RECORDS[1:2]
+    records = read_records(file)
+    assert [next(records), next(records)] == RECORDS[:2]
     with pytest.raises(DataError, match="record 2 at byte offset 39 has a wrong data checksum"):
-        next(blocks)
+        next(records)
 
 
 @pytest.mark.parametrize(("n_bytes", "n_needed", "n_left"), [(39 + 30, 56, 30), (39 + 12, 56, 12), (39 + 5, 12, 5)])

@@ -123,14 +123,11 @@ def test_arrow_has_lists_of_values() -> None:
     assert [str(each.type) for each in batch.schema] == ["list<item: float>", "list<item: binary>"]
 
 
-def test_without_arrow_or_tensorflow_the_package_to_install_is_named(
+def test_without_tensorflow_the_package_to_install_is_named(
     accessor: DataAccessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = RecordBatchesOptions(batch_size=2)
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(MissingPackageError, match=r"pip install 'trellis\[parquet\]'"):
-        next(accessor.record_batch_factory(PATTERN, options))
     with pytest.raises(MissingPackageError, match=r"pip install 'trellis\[tensorflow\]'"):
         accessor.tf_dataset_factory(PATTERN, options)
 

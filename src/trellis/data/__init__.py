@@ -6,8 +6,7 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.data.configs import DataConfig as DataConfig
-    from trellis.data.columns import Columns as Columns
-    from trellis.data.columns_writer import ColumnsWriter as ColumnsWriter
+    from trellis.data.columns import Columns as Columns, ColumnsWriter as ColumnsWriter
     from trellis.data.example_stream import ExampleStream as ExampleStream
     from trellis.data.ragged import Padding as Padding, Ragged as Ragged, offsets_of as offsets_of
     from trellis.data.records import (
@@ -23,10 +22,18 @@ if TYPE_CHECKING:
         Stream as Stream,
         is_stream as is_stream,
     )
-    from trellis.data.examples import decode_example as decode_example, encode_example as encode_example
-    from trellis.data.input_paths import matching_paths as matching_paths, patterns_in as patterns_in
-    from trellis.data.example_blocks import encode_examples as encode_examples
-    from trellis.data.files import find_files as find_files, fingerprint as fingerprint, format_of as format_of
+    from trellis.data.examples import (
+        decode_example as decode_example,
+        encode_example as encode_example,
+        encode_examples as encode_examples,
+    )
+    from trellis.data.files import (
+        matching_paths as matching_paths,
+        patterns_in as patterns_in,
+        find_files as find_files,
+        fingerprint as fingerprint,
+        format_of as format_of,
+    )
     from trellis.data.column_files import read_columns as read_columns
     from trellis.data.rows import read_rows as read_rows
 else:

@@ -3,23 +3,21 @@
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
 from numpy.typing import DTypeLike
 
-from trellis.data.columns import MANIFEST, Columns
-from trellis.data.columns_writer import ColumnsWriter
+from trellis.data.columns import MANIFEST, Columns, ColumnsWriter
+from trellis.data.examples import read_record_examples
 from trellis.data.features import ExampleBlock, Feature, column_of, infer_features, parse_feature
 from trellis.data.files import Format, find_files, fingerprint, format_of
-from trellis.data.parquet_examples import read_parquet_examples
-from trellis.data.record_examples import read_record_examples
-from trellis.data.row_examples import read_row_examples
 from trellis.errors import ArgumentError, DataError
 
 # Part of the key of the cache: raised when the same files would give other columns than before.
-_DECODING_VERSION = 1
+_DECODING_VERSION = 2
 
 
 def read_columns(
@@ -49,18 +47,31 @@ def read_columns(
         names: The columns of TSV or CSV files that have no header.
     """
     files = find_files(paths)
-    wanted = None if features is None else {name: parse_feature(given, name=name) for name, given in features.items()}
-    if wanted is not None and not wanted:
+    parsed = None if features is None else {name: parse_feature(pair, name=name) for name, pair in features.items()}
+    if parsed is not None and not parsed:
         raise ArgumentError("features is empty. Name at least one feature, or give None for all.")
     if format is not None and format not in get_args(Format):
         raise ArgumentError(f"format is {format!r}; it can be one of {', '.join(get_args(Format))}.")
     prints = [fingerprint(path) for path in files]
-    settings = [_DECODING_VERSION, wanted, format, names and list(names), prints]
+    settings = [_DECODING_VERSION, parsed, format, names and list(names), prints]
     key = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
     directory = _cache_dir(cache_dir) / key
+    columns = _cached_columns(directory)
+    if columns is None:
+        _write_columns(directory, key, _read_blocks(files, format, names, parsed), parsed)
+        columns = Columns.open(directory)
+    return columns
+
+
+def _cached_columns(directory: Path) -> Columns | None:
+    """Returns the columns that were decoded before; those of another version, or damaged ones, are removed."""
     if not (directory / MANIFEST).exists():
-        _write_columns(directory, key, _read_blocks(files, format, names, wanted), wanted)
-    return Columns.open(directory)
+        return None
+    try:
+        return Columns.open(directory)
+    except DataError:
+        shutil.rmtree(directory)
+        return None
 
 
 def _write_columns(
@@ -70,6 +81,8 @@ def _write_columns(
         for block in blocks:
             if features is None:
                 features = infer_features(block)
+            if not features:
+                raise DataError(f"{block.path}: its first examples have no features. Write them, or leave it out.")
             writer.append({name: column_of(block, name=name, feature=feature) for name, feature in features.items()})
 
 
@@ -90,12 +103,15 @@ def _blocks_of(
 ) -> Iterator[ExampleBlock]:
     if format == "tfrecord":
         return read_record_examples(path)
+    # Arrow takes a quarter of a second to load: only when it is to read something.
+    from trellis.data.arrow_examples import RowSource, read_parquet_examples, read_row_examples
+
     if format == "parquet":
         return read_parquet_examples(path, names=features)
-    return read_row_examples(path, format=format, names=names)
+    return read_row_examples(RowSource(path, format, names))
 
 
-def _cache_dir(given: str | os.PathLike[str] | None) -> Path:
-    if given is not None:
-        return Path(given)
+def _cache_dir(cache_dir: str | os.PathLike[str] | None) -> Path:
+    if cache_dir is not None:
+        return Path(cache_dir)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trellis" / "columns"

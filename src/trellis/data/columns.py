@@ -2,12 +2,17 @@
 
 import json
 import os
+import secrets
+import shutil
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import ArrayLike, NDArray
 
 from trellis.data.features import Column, Feature
@@ -15,7 +20,8 @@ from trellis.data.ragged import TEXT_DTYPES, Padding, Ragged
 from trellis.errors import ArgumentError, DataError
 
 MANIFEST = "columns.json"
-VERSION = 1
+_VERSION = 1
+_ABANDONED_SECONDS = 24 * 60 * 60
 
 
 class Columns:
@@ -38,26 +44,27 @@ class Columns:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, ArrayLike | Ragged]) -> Self:
         """Makes columns in memory of arrays, of lists of `str` or `bytes`, or of `Ragged`s."""
-        return cls({name: as_column(array, name=name) for name, array in arrays.items()})
+        return cls({name: _as_column(array, name=name) for name, array in arrays.items()})
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str]) -> Self:
         """Memory-maps columns that a `ColumnsWriter` wrote."""
         directory = Path(directory)
-        manifest = read_manifest(directory)
+        manifest = _read_manifest(directory)
         for name, n_bytes in manifest["files"].items():
             file = directory / name
-            n_found = file.stat().st_size if file.is_file() else 0
-            if n_found != n_bytes:
-                problem = f"{file} has {n_found} bytes, but {n_bytes} were written"
+            size = file.stat().st_size if file.is_file() else 0
+            if size != n_bytes:
+                problem = f"{file} has {size} bytes, but {n_bytes} were written"
                 raise DataError(f"{problem}. Delete {directory} and write the columns again.")
         columns: dict[str, Column] = {}
         for name, entry in manifest["columns"].items():
-            feature = Feature(entry["dtype"], tuple(entry["shape"]))
-            arrays = [_mapped(directory / file) for file in column_files(name, feature=feature)]
-            columns[name] = arrays[0]
-            if feature.is_ragged:
-                columns[name] = Ragged(arrays[0], offsets=arrays[1], dtype=feature.dtype, longest=entry["longest"])
+            if Feature(entry["dtype"], tuple(entry["shape"])).is_ragged:
+                values = _mapped(directory / _file_of(name, part=".values"))
+                offsets = _mapped(directory / _file_of(name, part=".offsets"))
+                columns[name] = Ragged(values, offsets=offsets, dtype=entry["dtype"], longest=entry["longest"])
+            else:
+                columns[name] = _mapped(directory / _file_of(name))
         return cls(columns)
 
     def __len__(self) -> int:
@@ -72,7 +79,7 @@ class Columns:
     @property
     def features(self) -> dict[str, Feature]:
         """What each column holds."""
-        return {name: feature_of(column) for name, column in self._columns.items()}
+        return {name: _feature_of(column) for name, column in self._columns.items()}
 
     def select(self, names: Sequence[str]) -> Self:
         """Returns some of the columns."""
@@ -116,7 +123,148 @@ class Columns:
             raise
 
 
-def as_column(values: ArrayLike | Ragged, *, name: str) -> Column:
+class ColumnsWriter:
+    """Writes a directory of columns, which appears whole when the writer is left without an error, or not at all.
+
+    Batches are written as they come, so memory does not grow with them. The first decides what the columns hold.
+
+    Example:
+        with ColumnsWriter("columns/train") as writer:
+            writer.append({"label": np.array([0, 1]), "text": ["no", "yes"]})
+        columns = Columns.open("columns/train")
+
+    Args:
+        source: What the columns are made of, such as a fingerprint; kept in the manifest.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, source: str = "") -> None:
+        self.directory = Path(directory)
+        self._source = source
+        if self.directory.exists() and any(self.directory.iterdir()) and not self._is_written():
+            raise ArgumentError(f"{self.directory} exists and is not empty. Delete it, or write to another directory.")
+        self._n_examples = 0
+        self._features: dict[str, Feature] = {}
+        self._longest: dict[str, int] = {}
+        self._files: dict[str, _ArrayFile] = {}
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(self.directory)
+        self._partial = self.directory.with_name(f".{self.directory.name}.{secrets.token_hex(4)}.partial")
+        self._partial.mkdir()
+
+    def append(self, batch: Mapping[str, ArrayLike | Ragged]) -> None:
+        """Adds examples: the same columns in each batch, of any number of examples."""
+        columns = {name: _as_column(values, name=name) for name, values in batch.items()}
+        features = {name: _feature_of(column) for name, column in columns.items()}
+        lengths = {name: len(column) for name, column in columns.items()}
+        if len(set(lengths.values())) != 1:
+            raise ArgumentError(f"The columns of a batch need one length, but theirs are {lengths}.")
+        if not self._features:
+            self._features = features
+        if features != self._features:
+            raise ArgumentError(f"The columns of this batch are {features}, but those of the first {self._features}.")
+        for name, column in columns.items():
+            if isinstance(column, Ragged):
+                self._append_ragged(name, column)
+            else:
+                self._append_array(_file_of(name), column)
+        self._n_examples += next(iter(lengths.values()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._commit()
+        finally:
+            for file in self._files.values():
+                file.close()
+            shutil.rmtree(self._partial, ignore_errors=True)
+
+    def _append_ragged(self, name: str, column: Ragged) -> None:
+        is_first = name not in self._longest
+        n_before = self._append_array(_file_of(name, part=".values"), column.values)
+        # A batch starts where the one before ended, so its first offset is there already.
+        offsets = column.offsets if is_first else column.offsets[1:] + n_before
+        self._append_array(_file_of(name, part=".offsets"), offsets)
+        self._longest[name] = max(self._longest.get(name, 0), column.longest)
+
+    def _append_array(self, file: str, array: NDArray[Any]) -> int:
+        """Adds an array to a file; returns how many rows were there before."""
+        if file not in self._files:
+            self._files[file] = _ArrayFile(self._partial / file, dtype=array.dtype, shape=array.shape[1:])
+        n_before = self._files[file].n_rows
+        self._files[file].append(array)
+        return n_before
+
+    def _commit(self) -> None:
+        if not self._features:
+            raise DataError(f"No examples were written to {self.directory}. Append at least one batch.")
+        manifest = {
+            "version": _VERSION,
+            "count": self._n_examples,
+            "source": self._source,
+            "columns": {
+                name: {"dtype": feature.dtype, "shape": feature.shape, "longest": self._longest.get(name)}
+                for name, feature in self._features.items()
+            },
+            "files": {name: file.finish() for name, file in self._files.items()},
+        }
+        with (self._partial / MANIFEST).open("w") as file:
+            json.dump(manifest, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            self._partial.rename(self.directory)
+        except OSError:
+            if not self._is_written():
+                raise
+
+    def _is_written(self) -> bool:
+        """Whether another process has written the same columns meanwhile, which are as good as these."""
+        path = self.directory / MANIFEST
+        return bool(self._source) and path.is_file() and json.loads(path.read_text())["source"] == self._source
+
+
+class _ArrayFile:
+    """An `.npy` file that grows; its header is written again when the number of rows is known."""
+
+    def __init__(self, path: Path, *, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self.n_rows = 0
+        self._dtype = dtype
+        self._shape = shape
+        self._file = path.open("xb")
+        self._write_header()
+
+    def append(self, rows: NDArray[Any]) -> None:
+        """Adds rows."""
+        np.ascontiguousarray(rows, self._dtype).tofile(self._file)
+        self.n_rows += len(rows)
+
+    def finish(self) -> int:
+        """Brings the file to the disk, and returns how many bytes it has."""
+        self._file.seek(0, os.SEEK_END)
+        n_bytes = self._file.tell()
+        self._file.seek(0)
+        self._write_header()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return n_bytes
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _write_header(self) -> None:
+        # NumPy leaves room in a header for the first axis to grow, so that the last one is as long as the first.
+        descr = npy.dtype_to_descr(self._dtype)
+        header = {"descr": descr, "fortran_order": False, "shape": (self.n_rows, *self._shape)}
+        npy.write_array_header_1_0(self._file, header)
+
+
+def _as_column(values: ArrayLike | Ragged, *, name: str) -> Column:
     """Returns an array, or a list of text, as a column."""
     if isinstance(values, Ragged):
         return values
@@ -129,26 +277,27 @@ def as_column(values: ArrayLike | Ragged, *, name: str) -> Column:
     if array.dtype.kind in "SU" and array.ndim == 1:
         return Ragged.from_rows(array.tolist(), dtype="str" if array.dtype.kind == "U" else "bytes")
     if array.dtype.kind not in "biuf" or array.ndim == 0:
-        found = f"dtype {array.dtype} and shape {array.shape}"
-        raise ArgumentError(f"Column {name!r} has {found}. A column has numbers or text, one row for each example.")
+        description = f"dtype {array.dtype} and shape {array.shape}"
+        way_out = "A column has numbers or text, one row for each example."
+        raise ArgumentError(f"Column {name!r} has {description}. {way_out}")
     return array
 
 
-def feature_of(column: Column) -> Feature:
+def _feature_of(column: Column) -> Feature:
     """Returns what a column holds."""
     if isinstance(column, Ragged):
         return Feature(column.dtype, () if column.dtype in TEXT_DTYPES else (None,))
     return Feature(column.dtype.name, column.shape[1:])
 
 
-def column_files(name: str, *, feature: Feature) -> list[str]:
-    """Returns the names of the files of a column."""
+def _file_of(name: str, *, part: str = "") -> str:
+    """Returns the name of a file of a column."""
     # Dots are escaped too, so that the files of two columns never have one name.
     stem = quote(name, safe=" ").replace(".", "%2E")
-    return [f"{stem}.values.npy", f"{stem}.offsets.npy"] if feature.is_ragged else [f"{stem}.npy"]
+    return f"{stem}{part}.npy"
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
+def _read_manifest(directory: Path) -> dict[str, Any]:
     """Returns the manifest of a directory of columns; raises DataError if there is no whole one."""
     path = directory / MANIFEST
     try:
@@ -158,9 +307,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise DataError(f"{problem}. Write the columns again.") from error
     except ValueError as error:
         raise DataError(f"{path} is damaged ({error}). Delete {directory} and write the columns again.") from error
-    if manifest.get("version") != VERSION:
-        found = manifest.get("version")
-        raise DataError(f"{path} has version {found}, but this Trellis reads {VERSION}. Write the columns again.")
+    version = manifest.get("version")
+    if version != _VERSION:
+        raise DataError(f"{path} has version {version}, but this Trellis reads {_VERSION}. Write the columns again.")
     return manifest
 
 
@@ -168,3 +317,11 @@ def _mapped(path: Path) -> NDArray[Any]:
     array = np.load(path, mmap_mode="r")
     # The plain array under the memmap: the subclass costs time in every operation.
     return np.asarray(array)
+
+
+def _remove_abandoned(directory: Path) -> None:
+    """Removes what killed writers of the same columns left, once nothing has been written to it for a day."""
+    for partial in directory.parent.glob(f".{directory.name}.*.partial"):
+        changed = max((path.stat().st_mtime for path in (partial, *partial.glob("*"))), default=0)
+        if time.time() - changed > _ABANDONED_SECONDS:
+            shutil.rmtree(partial, ignore_errors=True)

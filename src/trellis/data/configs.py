@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from trellis.config import Config
 
-_NO_SERVICE = "there is no tf.data service: each process reads its own share"
+_NO_SERVICE = "there is no tf.data service: each process makes its batches itself"
 _RANDOM_ACCESS = "records are read by random access"
 
 
@@ -53,7 +53,7 @@ class DataConfig(Config):
         "block_length": _RANDOM_ACCESS,
         "ram_budget": _RANDOM_ACCESS,
         "deterministic": "the order is always a function of seed and step",
-        "sharding": "each process always reads its own share of the same global batch",
+        "sharding": "each process makes the same global batch, and its devices take their part of it",
         "enable_tf_data_service": _NO_SERVICE,
         "tf_data_service_address": _NO_SERVICE,
         "tf_data_service_job_name": _NO_SERVICE,

@@ -65,17 +65,22 @@ class ExampleBlock(abc.ABC):
     """Consecutive examples of one file.
 
     Args:
-        numbers: The number of each example in its file.
-        unit: What is numbered: record, line or row.
+        unit: What a file counts: records, rows or lines.
+        first: The number of the first example.
     """
 
-    def __init__(self, path: Path, *, numbers: Sequence[int] | NDArray[np.int64], unit: str) -> None:
+    def __init__(self, path: Path, *, unit: str, first: int, n_examples: int) -> None:
         self.path = path
-        self.numbers = numbers
-        self.unit = unit
+        self._unit = unit
+        self._first = first
+        self._n_examples = n_examples
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return self._n_examples
+
+    def place(self, index: int) -> str:
+        """Returns where in the file an example of this block is, for an error."""
+        return f"{self._unit} {self._first + index}"
 
     @property
     @abc.abstractmethod
@@ -84,24 +89,28 @@ class ExampleBlock(abc.ABC):
 
     @abc.abstractmethod
     def cells(self, name: str, *, dtype: str | None) -> Cells:
-        """Returns the values of one of `names`; where the file has only text, `dtype` says what to read it as."""
+        """Returns the values of a feature, or none if no example has it.
+
+        Args:
+            dtype: What to read text as, where a file holds only text.
+        """
 
     def error(self, problem: str, *, index: int, name: str) -> DataError:
         """Makes an error that names the place of an example's feature."""
-        return DataError(f"{self.path}, {self.unit} {self.numbers[index]}, feature {name!r}: {problem}")
+        return DataError(f"{self.path}, {self.place(index)}, feature {name!r}: {problem}")
 
 
-def parse_feature(given: tuple[DTypeLike, Sequence[int | None]], *, name: str) -> Feature:
+def parse_feature(pair: tuple[DTypeLike, Sequence[int | None]], *, name: str) -> Feature:
     """Returns a feature from a pair of dtype and shape; raises ArgumentError if no column can hold it."""
     try:
-        dtype, shape = given
+        dtype, shape = pair
         if dtype is None:
             # NumPy would take it for float64.
             raise TypeError("no dtype")
         feature = Feature(_TEXT_NAMES[dtype] if dtype in _TEXT_NAMES else np.dtype(dtype).name, tuple(shape))
     except (TypeError, ValueError) as error:
-        pair = "(dtype, shape), such as (np.int64, ()) or (str, ())"
-        raise ArgumentError(f"Feature {name!r} is {given!r}. Give a pair of {pair}.") from error
+        form = "(dtype, shape), such as (np.int64, ()) or (str, ())"
+        raise ArgumentError(f"Feature {name!r} is {pair!r}. Give a pair of {form}.") from error
     if not feature.is_text and np.dtype(feature.dtype).kind not in "biuf":
         raise ArgumentError(f"Feature {name!r} is of {feature.dtype}. A column holds bools, numbers, str or bytes.")
     is_fixed = all(isinstance(size, int) and size > 0 for size in feature.shape)
@@ -120,17 +129,15 @@ def infer_features(block: ExampleBlock) -> dict[str, Feature]:
 
 def column_of(block: ExampleBlock, *, name: str, feature: Feature) -> Column:
     """Returns a feature of a block's examples as a column; raises DataError if it is absent or of another kind."""
-    if name in block.names:
-        cells = block.cells(name, dtype=feature.dtype)
-    else:
-        cells = Cells(Ragged(np.zeros(0), offsets=np.zeros(len(block) + 1, np.int64)))
+    cells = block.cells(name, dtype=feature.dtype)
     if feature.is_text != cells.is_text and cells.is_present.any():
         raise _mistyped(block, name, cells, feature)
     if not cells.is_present.all() and (feature.is_text or not feature.is_ragged):
-        way_out = "Fill it in, or leave it out of features."
+        way_out = "leave it out of features."
         if not feature.is_text:
-            way_out = f"Fill it in, or ask for {_asked(name, feature.dtype, '(None,)')}, where an absent one is empty."
-        raise block.error(f"it is missing. {way_out}", index=int(np.argmin(cells.is_present)), name=name)
+            way_out = f"ask for {_request(name, feature.dtype, '(None,)')}, where an absent one is empty."
+        index = int(np.argmin(cells.is_present))
+        raise block.error(f"it is missing. Fill it in, or {way_out}", index=index, name=name)
     if feature.is_text:
         return _text_column(block, name, cells.values, feature)
     return _number_column(block, name, cells, feature)
@@ -158,7 +165,7 @@ def _text_column(block: ExampleBlock, name: str, texts: Ragged, feature: Feature
         except UnicodeDecodeError as error:
             wrong = np.array([error.start])
         if len(wrong):
-            problem = f"its bytes are not UTF-8. Ask for {_asked(name, 'bytes', ())}."
+            problem = f"its bytes are not UTF-8. Ask for {_request(name, 'bytes', ())}."
             raise block.error(problem, index=row_at(texts.offsets, place=wrong[0]), name=name)
     return Ragged(texts.values, offsets=texts.offsets, dtype=feature.dtype)
 
@@ -177,12 +184,12 @@ def _number_column(block: ExampleBlock, name: str, cells: Cells, feature: Featur
     if is_wrong.any():
         index = int(np.argmax(is_wrong))
         problem = f"it has {ragged.lengths[index]} values, but shape {shape} asks for {math.prod(shape)}."
-        way_out = f"If lengths differ, ask for {_asked(name, feature.dtype, '(None,)')}."
+        way_out = f"If lengths differ, ask for {_request(name, feature.dtype, '(None,)')}."
         raise block.error(f"{problem} {way_out}", index=index, name=name)
     if cells.item_shape and cells.item_shape != shape[1:]:
-        found = (math.prod(shape) // math.prod(cells.item_shape), *cells.item_shape)
-        way_out = f"Ask for {_asked(name, feature.dtype, found)}."
-        raise block.error(f"it has shape {found}, but {shape} was asked for. {way_out}", index=0, name=name)
+        actual = (math.prod(shape) // math.prod(cells.item_shape), *cells.item_shape)
+        way_out = f"Ask for {_request(name, feature.dtype, actual)}."
+        raise block.error(f"it has shape {actual}, but {shape} was asked for. {way_out}", index=0, name=name)
     return _converted(block, name, ragged, feature).reshape(len(block), *shape)
 
 
@@ -206,11 +213,12 @@ def _mistyped(block: ExampleBlock, name: str, cells: Cells, feature: Feature) ->
     index = int(np.argmax(cells.is_present))
     row = cells.values[index]
     shown = reprlib.repr(row if isinstance(row, str | bytes) else row.tolist())
-    found = cells.values.dtype
-    problem = f"it holds {found} ({shown}), but {feature.dtype} was asked for."
-    way_out = f"Ask for {_asked(name, found, () if cells.is_text else feature.shape)}."
+    actual = cells.values.dtype
+    problem = f"it holds {actual} ({shown}), but {feature.dtype} was asked for."
+    way_out = f"Ask for {_request(name, actual, () if cells.is_text else feature.shape)}."
     return block.error(f"{problem} {way_out}", index=index, name=name)
 
 
-def _asked(name: str, dtype: str, shape: object) -> str:
+def _request(name: str, dtype: str, shape: object) -> str:
+    """Returns what a user would write to ask for a feature."""
     return f"features={{{name!r}: ({dtype if dtype in TEXT_DTYPES else f'np.{dtype}'}, {shape}), ...}}"

@@ -1,18 +1,18 @@
 """Data files: which ones, in what format, and whether they have changed."""
 
+import glob
 import gzip
 import hashlib
+import io
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Literal, get_args
+from typing import Literal, cast, get_args
 
-import numpy as np
+import google_crc32c
 
-from trellis.data.crc32c import crc32c_of_spans, masked
-from trellis.data.input_paths import matching_paths
 from trellis.errors import ArgumentError, DataError
 
 Format = Literal["tfrecord", "jsonl", "tsv", "csv", "parquet", "text"]
@@ -31,14 +31,49 @@ _FORMAT_OF_SUFFIX: dict[str, Format] = {
 }
 
 
+def patterns_in(input_path: str | Sequence[str] | Mapping[str, str | Sequence[str]]) -> list[str]:
+    """The paths and patterns of a `DataConfig.input_path`: text is parted at its commas, a list is not."""
+    if isinstance(input_path, str):
+        return [part.strip() for part in input_path.split(",") if part.strip()]
+    if isinstance(input_path, Mapping):
+        return [pattern for source in input_path.values() for pattern in patterns_in(source)]
+    return list(input_path)
+
+
+def matching_paths(pattern: str) -> list[Path]:
+    """What a pattern matches, none perhaps; a path that is no pattern is itself, whether it is there or not."""
+    # A file that is there is meant, whatever its name: not every star is a glob.
+    if os.path.exists(pattern) or not glob.has_magic(pattern):
+        return [Path(pattern)]
+    return [Path(match) for match in glob.glob(pattern, recursive=True)]
+
+
+def find_files(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Returns the files that paths and globs name: each once, sorted, all of them there and none empty."""
+    patterns = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not patterns:
+        raise ArgumentError("The list of files is empty. Give at least one path or glob.")
+    files: set[Path] = set()
+    for pattern in patterns:
+        matches = matching_paths(os.fspath(pattern))
+        if not matches:
+            raise DataError(f"No file matches {pattern!r}. Check the pattern; it is taken from {Path.cwd()}.")
+        files.update(matches)
+    for path in files:
+        with open_file(path):
+            n_bytes = path.stat().st_size
+        if n_bytes == 0:
+            raise DataError(f"{path} is empty. Leave it out, or write it again.")
+    return sorted(files)
+
+
 @contextmanager
-def open_file(path: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
+def open_file(path: Path) -> Iterator[io.BufferedReader]:
     """Opens a file for reading, through gzip if its content (not its name) says so; errors name the file."""
     try:
         with path.open("rb") as file:
-            is_gzip = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-            file.seek(0)
-            yield gzip.GzipFile(fileobj=file) if is_gzip else file
+            # The buffer makes small reads of compressed data as cheap as those of plain data.
+            yield io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=file))) if is_gzip(path) else file
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file. Check the path; it is taken from {Path.cwd()}.") from error
     except IsADirectoryError as error:
@@ -47,18 +82,10 @@ def open_file(path: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
         raise DataError(f"{path}: gzip data cut short or damaged ({error}). Copy or write the file again.") from error
 
 
-def find_files(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Returns the files that paths and globs name: each once, sorted, all of them there and none empty."""
-    given = [paths] if isinstance(paths, str | os.PathLike) else paths
-    if not given:
-        raise ArgumentError("The list of files is empty. Give at least one path or glob.")
-    files = sorted({path for pattern in given for path in _matches(os.fspath(pattern))})
-    for path in files:
-        with open_file(path):
-            n_bytes = path.stat().st_size
-        if n_bytes == 0:
-            raise DataError(f"{path} is empty. Leave it out, or write it again.")
-    return files
+def is_gzip(path: Path) -> bool:
+    """Whether the content of a file is compressed."""
+    with path.open("rb") as file:
+        return file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
 
 
 def format_of(path: Path) -> Format:
@@ -67,8 +94,7 @@ def format_of(path: Path) -> Format:
         head = file.read(_HEAD_BYTES)
     if head.startswith(b"PAR1"):
         return "parquet"
-    length_crc = masked(crc32c_of_spans(head[:8], starts=np.zeros(1, np.int64), lengths=np.array([len(head[:8])])))
-    if head[8:12] == length_crc.astype("<u4").tobytes():
+    if len(head) >= 12 and head[8:12] == masked_crc32c(head[:8]):
         return "tfrecord"
     suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
     if suffixes and suffixes[-1] in _FORMAT_OF_SUFFIX:
@@ -79,6 +105,13 @@ def format_of(path: Path) -> Format:
     raise DataError(f"{path}: neither its content nor its name tells its format. Give format= one of {formats}.")
 
 
+def masked_crc32c(data: bytes) -> bytes:
+    """Returns a CRC-32C as TFRecord stores it: changed, so that data which holds its own CRC is still protected."""
+    crc: int = google_crc32c.value(data)
+    rotated = crc >> 15 | crc << 17
+    return (rotated + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
+
+
 def fingerprint(path: Path) -> tuple[str, int, int, str]:
     """Returns what changes with a file, without reading it all: name, size, mtime, and a hash of its head and tail."""
     status = path.stat()
@@ -87,10 +120,3 @@ def fingerprint(path: Path) -> tuple[str, int, int, str]:
         file.seek(max(0, status.st_size - _HEAD_BYTES))
         digest.update(file.read(_HEAD_BYTES))
     return path.name, status.st_size, status.st_mtime_ns, digest.hexdigest()
-
-
-def _matches(pattern: str) -> list[Path]:
-    paths = matching_paths(pattern)
-    if not paths:
-        raise DataError(f"No file matches {pattern!r}. Check the pattern; it is taken from {Path.cwd()}.")
-    return paths

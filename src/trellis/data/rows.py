@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from trellis.data.files import format_of, open_file
+from trellis.data.files import Format, format_of, open_file
 from trellis.errors import ArgumentError, DataError
 
 RowFormat = Literal["jsonl", "tsv", "csv", "text"]
@@ -34,17 +34,17 @@ def read_rows(
             print(row.line, row.values["sentence"])
     """
     path = Path(path)
-    found = format_of(path) if format is None else format
-    if found not in get_args(RowFormat):
+    known = format_of(path) if format is None else format
+    if known not in get_args(RowFormat):
         formats = ", ".join(get_args(RowFormat))
-        raise ArgumentError(f"{path} has format {found}, none of {formats}. Use read_columns, or give format=.")
-    if names is not None and found not in ("tsv", "csv"):
-        raise ArgumentError(f"names= is for TSV and CSV files without a header, but {path} has format {found}.")
-    if found == "jsonl":
+        raise ArgumentError(f"{path} has format {known}, none of {formats}. Use read_columns, or give format=.")
+    if names is not None and known not in ("tsv", "csv"):
+        raise ArgumentError(f"names= is for TSV and CSV files without a header, but {path} has format {known}.")
+    if known == "jsonl":
         return _read_jsonl(path)
-    if found == "text":
+    if known == "text":
         return (Row(line, {"text": text}) for line, text in _read_lines(path))
-    return _read_table(path, _tab_cells(path) if found == "tsv" else _quoted_cells(path), names)
+    return _read_table(path, table_cells(path, format=known), names)
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -88,9 +88,11 @@ def _read_table(path: Path, rows: Iterator[tuple[int, list[str]]], names: Sequen
             )
 
 
-def _tab_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    for line, text in _read_lines(path):
-        yield line, text.split("\t")
+def table_cells(path: Path, *, format: Format) -> Iterator[tuple[int, list[str]]]:
+    """Yields the cells of each row of a TSV or CSV file, the header included, with the line that it starts on."""
+    if format == "csv":
+        return _quoted_cells(path)
+    return ((line, text.split("\t")) for line, text in _read_lines(path))
 
 
 def _quoted_cells(path: Path) -> Iterator[tuple[int, list[str]]]:

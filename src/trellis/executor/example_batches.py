@@ -37,10 +37,8 @@ def read_arrow_batches(
     file_patterns: str | Sequence[str], *, options: RecordBatchesOptions, schema: Any
 ) -> Iterator[Any]:
     """Yields batches as `pyarrow.RecordBatch`es: each column has a list of values for each example."""
-    try:
-        import pyarrow
-    except ImportError:
-        raise MissingPackageError("pyarrow", "parquet") from None
+    import pyarrow
+
     for batch in _batches(_find_files(file_patterns), options, _as_schema(schema)):
         columns = {}
         for name, values in batch.items():

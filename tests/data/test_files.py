@@ -1,4 +1,4 @@
-"""What an input path names."""
+"""What an input path names, and how a file is known."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 
 from tests import tiny
 from trellis.data import CountedStream, matching_paths, patterns_in
+from trellis.data.files import masked_crc32c
 
 
 @pytest.mark.parametrize(
@@ -35,3 +36,9 @@ def test_a_stream_of_examples_tells_how_many_there_are() -> None:
     stream = tiny.stream()
     assert isinstance(stream, CountedStream)
     assert stream.n_examples == 256
+
+
+def test_a_masked_checksum_is_the_check_word_rotated_and_added_to() -> None:
+    assert masked_crc32c(b"") == (0xA282EAD8).to_bytes(4, "little")
+    # CRC-32C of the usual check word is 0xE3069283.
+    assert masked_crc32c(b"123456789") == (0xC78AB0E5).to_bytes(4, "little")
