@@ -36,10 +36,10 @@ _GONE = (OSError, ValueError)
 _ERROR_COLOURS = (
     r"^(?P<red>\d+ problems in the configuration)$",
     r"^(?P<red>Caused by \w+):",
-    r"^ *(?P<red>\^+)$",
+    r"^ *(?:\| *)?(?P<red>\^+)$",  # below a value that is wrong
     r"(?P<yellow>`[^`\n]+`|(?<!\w)'[^'\n]+'(?!\w))",
     r"Did you mean (?P<green>[^\n]+?)\?(?=\s|$)",
-    r"^      (?P<green>\S.*)$",  # what to write instead
+    r"^      (?P<green>(?!(?:\| *)?\^+$)\S.*)$(?!\n *(?:\| *)?\^+$)",  # what to write instead
 )
 
 
@@ -58,14 +58,16 @@ def print_coloured(text: str, colours: Sequence[str]) -> None:
     """Prints text on stdout, in colours if that is a terminal that has them.
 
     Args:
-        colours: Patterns in which a group is named by its colour: `r"^(?P<green>Done):"`. `^` and `$` are the ends of
-            a line.
+        colours: Patterns. A group is named by its colour, or `bold`: `r"^(?P<green>Done):"`. `^` and `$` are the ends
+            of a line.
     """
     _print_coloured(text, colours, sys.stdout)
 
 
 def print_error(text: str) -> None:
-    """Prints what is wrong on stderr. On a terminal, values and what to write instead are coloured."""
+    """Prints what is wrong on stderr, below a bar, which ends. On a terminal, values and corrections are coloured."""
+    for bar in reversed(_open_bars):
+        bar.close()
     _print_coloured(text, _ERROR_COLOURS, sys.stderr)
 
 
@@ -173,9 +175,14 @@ class Tally:
     def add(self, count: int) -> None:
         """Counts what was done since the last call."""
         self._count += count
-        if self._bar is not None and monotonic() >= self._next_time:
-            self._next_time = monotonic() + DRAW_INTERVAL
-            self._show(self._bar)
+        if self._bar is None:
+            return
+        now = monotonic()
+        if now >= self._next_time:
+            self._next_time = now + DRAW_INTERVAL
+            seconds = now - self._start
+            rest = seconds * (self._total - self._count) / self._count if self._total and self._count else None
+            self._show(self._bar, seconds, "" if rest is None else f"{describe_duration(rest)} left")
 
     def over(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yields the items, and counts each."""
@@ -191,21 +198,17 @@ class Tally:
     def __exit__(self, *error: object) -> None:
         """Shows the last number, and leaves it on the screen."""
         if self._bar is not None:
-            self._show(self._bar)
+            seconds = monotonic() - self._start
+            self._show(self._bar, seconds, f"took {describe_duration(seconds)}")
             self._bar.close()
 
-    def _show(self, bar: Bar) -> None:
-        seconds = monotonic() - self._start
-        rate = self._count / seconds if seconds else 0.0
-        details = [f"{describe_number(rate)} {self._unit}/s"] if rate else []
-        share = None
-        if self._total:
-            share = self._count / self._total
-            details.insert(0, f"{100 * self._count // self._total} %")
-            if rate:
-                details.append(f"{describe_duration((self._total - self._count) / rate)} left")
-        of = f" of {self._total}" if self._total else ""
-        bar.show(f"{self._label}: {self._count}{of} {self._unit}", share=share, details=", ".join(details))
+    def _show(self, bar: Bar, seconds: float, time_text: str) -> None:
+        text = f"{self._label}: {self._count}{f' of {self._total}' if self._total else ''} {self._unit}"
+        share = self._count / self._total if self._total else None
+        details = [] if share is None else [f"{int(100 * share)} %"]
+        if self._count and seconds:
+            details.append(f"{describe_number(self._count / seconds)} {self._unit}/s")
+        bar.show(text, share=share, details=", ".join(filter(None, [*details, time_text])))
 
 
 def can_show_bar() -> bool:
