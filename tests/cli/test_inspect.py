@@ -99,11 +99,12 @@ def test_on_a_terminal_config_diff_is_coloured(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("TERM", "xterm-256color")
     for name in ("NO_COLOR", "PYTHON_COLORS"):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / "params.yaml").write_text("task:\n  hidden_size: 8\n")
-    with terminal(n_columns=200) as screen:
-        assert main(["config", "diff", "digits/classifier", "params.yaml"]) == 0
-    assert screen.colour_of("digits/classifier  64  (") == "red"
-    assert screen.colour_of("params.yaml        8  (params.yaml:2)") == "green"
+    (tmp_path / "one.yaml").write_text("task:\n  hidden_size: 8\n")
+    (tmp_path / "other.yaml").write_text("task:\n  hidden_size: 16\n")
+    with terminal() as screen:
+        assert main(["config", "diff", "one.yaml", "other.yaml"]) == 0
+    assert screen.lines == ["task.hidden_size", "  one.yaml    8  (one.yaml:2)", "  other.yaml  16  (other.yaml:2)"]
+    assert [screen.colour_of(line) for line in screen.lines] == ["default", "red", "green"]
 
 
 def test_config_diff_refuses_a_file_that_is_not_there() -> None:
