@@ -270,23 +270,24 @@ class _BarLine:
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         from rich.bar import Bar as Blocks
+        from rich.cells import cell_len, set_cell_size
+        from rich.segment import Segment
 
-        start = _plain(f"{self._text} |", self._stream)
-        end = _plain(f"| {self._details}", self._stream)
-        room = options.max_width - start.cell_len - end.cell_len
+        start = _encodable(f"{self._text} |", self._stream)
+        end = _encodable(f"| {self._details}", self._stream)
+        room = options.max_width - cell_len(start) - cell_len(end)
         if self._share is None or room < _MIN_BAR_WIDTH:
-            text = _plain(", ".join(filter(None, (self._text, self._details))), self._stream)
-            text.truncate(options.max_width, overflow="crop", pad=True)
-            yield text
+            text = _encodable(", ".join(filter(None, (self._text, self._details))), self._stream)
+            yield Segment(set_cell_size(text, options.max_width))
             return
-        yield start
+        yield Segment(start)
         if options.ascii_only:
-            yield _plain(f"{'#' * int(room * self._share):<{room}}", self._stream)
+            yield Segment(f"{'#' * int(room * self._share):<{room}}")
         else:
             # Blocks and blanks, unlike a line in two colours, can be told apart without colours and in a copy.
-            (segments,) = console.render_lines(Blocks(1.0, 0.0, self._share), options.update(width=room))
-            yield from segments
-        yield end
+            blocks, *_ = console.render(Blocks(1.0, 0.0, self._share, width=room), options)
+            yield blocks
+        yield Segment(end)
 
 
 def _is_terminal(stream: TextIO) -> bool:
