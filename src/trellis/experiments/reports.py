@@ -59,7 +59,7 @@ def _leaves_of(name: str) -> Leaves:
         return leaves_of(get_exp_config(name))
     content, problems = read_file(name)
     raise_if_any(problems)
-    return dict(_given_leaves(content, ""))
+    return dict(_file_leaves(content, ""))
 
 
 def _describe(side: tuple[object, Origin] | None) -> str:
@@ -112,18 +112,18 @@ def _value_leaves(value: object, path: str, origin: Origin) -> Iterator[tuple[st
         yield path, (list(value) if isinstance(value, list | tuple) else value, origin)
 
 
-def _given_leaves(given: Given, path: str) -> Iterator[tuple[str, tuple[object, Origin]]]:
-    if isinstance(given.value, dict) and given.value:
-        for name, item in given.value.items():
-            yield from _given_leaves(item, f"{path}.{name}" if path else name)
-    elif isinstance(given.value, list) and any(isinstance(item.value, dict) for item in given.value):
-        for i, item in enumerate(given.value):
-            yield from _given_leaves(item, f"{path}[{i}]")
+def _file_leaves(content: Given, path: str) -> Iterator[tuple[str, tuple[object, Origin]]]:
+    if isinstance(content.value, dict) and content.value:
+        for name, item in content.value.items():
+            yield from _file_leaves(item, f"{path}.{name}" if path else name)
+    elif isinstance(content.value, list) and any(isinstance(item.value, dict) for item in content.value):
+        for i, item in enumerate(content.value):
+            yield from _file_leaves(item, f"{path}[{i}]")
     else:
-        yield path, (_plain(given), given.origin)
+        yield path, (_plain(content), content.origin)
 
 
-def _plain(given: Given) -> object:
-    if isinstance(given.value, list):
-        return [_plain(item) for item in given.value]
-    return plain_value(given.value) if isinstance(given.value, Text) else given.value
+def _plain(content: Given) -> object:
+    if isinstance(content.value, list):
+        return [_plain(item) for item in content.value]
+    return plain_value(content.value) if isinstance(content.value, Text) else content.value
