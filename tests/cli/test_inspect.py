@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import REPOSITORY, environment, trellis_without_jax
+from tests.screen import terminal
 from trellis.cli.main import main
 
 CONFIGS_ONLY = '''
@@ -92,6 +93,18 @@ def test_config_diff_takes_names_and_files_without_jax(tmp_path: Path) -> None:
     assert "task.hidden_size\n  digits/classifier  64  (" in out
     assert "  params.yaml        8  (params.yaml:2)" in out
     assert printed("config", "diff", "digits/classifier", "digits/classifier") == "They do not differ.\n"
+
+
+def test_on_a_terminal_config_diff_is_coloured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "PYTHON_COLORS"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "one.yaml").write_text("task:\n  hidden_size: 8\n")
+    (tmp_path / "other.yaml").write_text("task:\n  hidden_size: 16\n")
+    with terminal() as screen:
+        assert main(["config", "diff", "one.yaml", "other.yaml"]) == 0
+    assert screen.lines == ["task.hidden_size", "  one.yaml    8  (one.yaml:2)", "  other.yaml  16  (other.yaml:2)"]
+    assert [screen.colour_of(line) for line in screen.lines] == ["default", "red", "green"]
 
 
 def test_config_diff_refuses_a_file_that_is_not_there() -> None:

@@ -7,6 +7,7 @@ import tomllib
 import pytest
 
 from tests.cli.command import REPOSITORY, environment, trellis, trellis_without_jax
+from tests.screen import terminal
 from trellis.cli.main import WORDS, main
 from trellis.errors import DivergedError
 
@@ -115,6 +116,17 @@ def test_an_error_of_trellis_is_told_with_its_notes_and_causes(
     assert failed(capsys, "experiments") == (
         "The loss is nan at step 3.\nLower the learning rate.\nCaused by ZeroDivisionError: by zero\n"
     )
+
+
+def test_on_a_terminal_an_error_shows_the_value_and_what_was_probably_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "PYTHON_COLORS"):
+        monkeypatch.delenv(name, raising=False)
+    with terminal(n_columns=200) as screen:
+        assert main(["config", "show", "--experiment=digits/classifer"]) == 2
+    assert screen.lines[0].startswith("There is no experiment 'digits/classifer'. Did you mean digits/classifier?")
+    assert screen.colour_of("'digits/classifer'") == "brown"  # so pyte calls yellow
+    assert screen.colour_of("digits/classifier?") == "green"
 
 
 def test_an_interrupt_exits_with_130_and_without_a_traceback(

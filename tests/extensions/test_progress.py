@@ -1,20 +1,14 @@
 """Progress: lines in a log, a bar on a terminal, and nothing torn on either."""
 
 import contextlib
-import fcntl
 import math
-import os
-import struct
 import sys
-import termios
-import threading
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 import trellis
 from tests import tiny
+from tests.screen import terminal
 from trellis.errors import ArgumentError
 from trellis.extensions import progress
 from trellis.loops import Session
@@ -196,62 +190,13 @@ def test_a_duration_has_the_two_units_that_matter(
     assert capsys.readouterr().out.splitlines()[-1] == f"Step      2 of 2 (100 %), took {text}"
 
 
-@contextlib.contextmanager
-def terminal(*, n_columns: int = 80) -> Iterator[list[str]]:
-    """Puts a pseudo terminal in the place of stdout and stderr; its screen is there in the end."""
-    master, slave = os.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24 if n_columns else 0, n_columns, 0, 0))
-    seen: list[bytes] = []
-
-    def read() -> None:
-        with contextlib.suppress(OSError):  # how Linux tells that the other end is closed
-            while data := os.read(master, 4096):
-                seen.append(data)
-
-    # A terminal takes a few kilobytes, then no more until someone looks.
-    reader = threading.Thread(target=read)
-    reader.start()
-    screen: list[str] = []
-    hook = sys.excepthook
-    try:
-        with (
-            os.fdopen(slave, "w", encoding="utf-8") as out,
-            os.fdopen(os.dup(slave), "w", encoding="utf-8") as err,
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
-            yield screen
-    finally:
-        reader.join()
-        os.close(master)
-    assert sys.excepthook is hook
-    screen += as_seen(b"".join(seen).decode())
-
-
-def as_seen(text: str) -> list[str]:
-    """The lines on a screen, where later characters are over earlier ones."""
-    lines, row, column = [""], 0, 0
-    for part in text.replace("\x1b[A", "\v"):
-        if part == "\r":
-            column = 0
-        elif part == "\v":
-            row -= 1
-        elif part == "\n":
-            row += 1
-            lines += [""] * (row + 1 - len(lines))
-        else:
-            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + 1 :]
-            column += 1
-    return [line.rstrip() for line in lines]
-
-
 def test_on_a_terminal_there_is_a_bar_which_stays_when_it_is_full(clock: Clock) -> None:
     with terminal() as screen:
         _, session = attached()
         train(session, clock, range(10, 1001, 10), 1000, rate=100)
         session.emit("finished", step=1000)
         print("Done.")
-    assert screen == [f"Step 1000 of 1000 |{'█' * 28}| 100 %, 100 steps/s, took 9.9 s", "Done.", ""]
+    assert screen.lines == [f"Step 1000 of 1000 |{'█' * 29}| 100 %, 100 steps/s, took 9.9 s", "Done."]
 
 
 def test_lines_that_are_printed_meanwhile_are_not_torn(clock: Clock) -> None:
@@ -264,7 +209,7 @@ def test_lines_that_are_printed_meanwhile_are_not_torn(clock: Clock) -> None:
                 process(tiny.checkpoint(step, train={"loss": step / 10}, session=session))
                 print_line(f"Saved step {step}.")
         session.emit("preempted", step=190)
-    *lines, last, end = screen
+    *lines, last = screen.lines
     assert lines == [
         line
         for step in (50, 100, 150)
@@ -275,8 +220,25 @@ def test_lines_that_are_printed_meanwhile_are_not_torn(clock: Clock) -> None:
             f"Saved step {step}.",
         )
     ]
-    assert last == f"Step 190 of 1000 |{'█' * 5}▋{' ' * 24}| 19 %, 10.0 steps/s, took 18 s"
-    assert end == ""
+    assert last == f"Step 190 of 1000 |{'█' * 5}▉{' ' * 25}| 19 %, 10.0 steps/s, took 18 s"
+
+
+def test_what_a_user_prints_is_on_lines_of_its_own(clock: Clock) -> None:
+    with terminal() as screen:
+        _, session = attached()
+        for step in (10, 20, 30):
+            train(session, clock, range(step, step + 1), 100, rate=1)
+            print(f"mine at {step}")
+        session.emit("finished", step=30)
+    assert [line.split(" |")[0] for line in screen.lines] == [
+        "Step 10 of 100",
+        "mine at 10",
+        "Step 20 of 100",
+        "mine at 20",
+        "Step 30 of 100",
+        "mine at 30",
+        "Step 30 of 100",
+    ]
 
 
 def test_an_error_is_printed_below_the_bar_which_stands_at_the_step_of_the_checkpoint(clock: Clock) -> None:
@@ -286,17 +248,35 @@ def test_an_error_is_printed_below_the_bar_which_stands_at_the_step_of_the_check
         bar(tiny.checkpoint(50, loss=0.5, session=session))
         error = RuntimeError("The evaluation failed.")
         sys.excepthook(RuntimeError, error, None)
-    bar_line, *lines = screen
+    bar_line, *lines = screen.lines
     assert bar_line.startswith("Step 50 of 100 |█")
     assert bar_line.endswith("| 50 %, 100 steps/s, 0.5 s left, loss 0.5")
-    assert lines == ["RuntimeError: The evaluation failed.", ""]
+    assert lines == ["RuntimeError: The evaluation failed."]
 
 
 def test_a_terminal_without_a_size_gets_lines(clock: Clock) -> None:
     with terminal(n_columns=0) as screen:
         _, session = attached()
         train(session, clock, range(1, 3), 2, rate=1)
-    assert screen == ["Step      1 of 2 (50 %)", "Step      2 of 2 (100 %), took 1.0 s", ""]
+    assert screen.lines == ["Step      1 of 2 (50 %)", "Step      2 of 2 (100 %), took 1.0 s"]
+
+
+def test_a_dumb_terminal_gets_lines(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with terminal() as screen:
+        _, session = attached()
+        train(session, clock, range(1, 3), 2, rate=1)
+    assert screen.output == b"Step      1 of 2 (50 %)\r\nStep      2 of 2 (100 %), took 1.0 s\r\n"
+
+
+def test_a_run_without_a_known_end_has_no_bar_to_fill(clock: Clock) -> None:
+    with terminal() as screen:
+        bar, session = attached()
+        train(session, clock, range(1, 5), None, rate=200)
+        bar(tiny.checkpoint(4, loss=0.5, session=session))
+        print("mine")
+        session.emit("finished", step=4)
+    assert screen.lines == ["Step 4, 200 steps/s, loss 0.5", "mine", "Step 4, 200 steps/s, took 0.0 s"]
 
 
 def test_on_a_terminal_a_loop_that_is_run_twice_has_two_bars(clock: Clock) -> None:
@@ -305,29 +285,31 @@ def test_on_a_terminal_a_loop_that_is_run_twice_has_two_bars(clock: Clock) -> No
         for n_steps in (100, 200):
             train(session, clock, range(n_steps - 90, n_steps + 1, 10), n_steps, rate=100)
             session.emit("finished", step=n_steps)
-    assert [line.split(" |")[0] for line in screen] == ["Step 100 of 100", "Step 200 of 200", ""]
+    assert [line.split(" |")[0] for line in screen.lines] == ["Step 100 of 100", "Step 200 of 200"]
 
 
-def test_a_bar_is_drawn_a_few_times_a_second_however_many_steps_there_are(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n_drawn = 0
-    with terminal():
+def test_a_bar_is_drawn_a_few_times_a_second_however_many_steps_there_are(clock: Clock) -> None:
+    with terminal() as screen:
         bar, session = attached()
         session.progress(0, 100_001)
-        checkpoint, draw = tiny.checkpoint(1, session=session), progress.tqdm.display
-
-        def counted(*arguments: Any, **options: Any) -> Any:
-            nonlocal n_drawn
-            n_drawn += 1
-            return draw(*arguments, **options)
-
-        monkeypatch.setattr(progress.tqdm, "display", counted)
+        checkpoint = tiny.checkpoint(1, session=session)
         for step in range(1, 1001):
             train(session, clock, range(step, step + 1), 100_001, rate=1000)
             bar(checkpoint)
         session.emit("finished", step=1000)
-    assert 8 <= n_drawn <= 13
+    assert 10 <= screen.output.count(b" of 100001 |") <= 16
+
+
+def test_a_run_goes_on_when_its_terminal_is_closed(clock: Clock) -> None:
+    has_finished = False
+    with contextlib.suppress(OSError), terminal() as screen:  # streams to a closed terminal cannot be closed in peace
+        _, session = attached()
+        train(session, clock, range(10, 50, 10), 100, rate=1)
+        screen.hang_up()
+        train(session, clock, range(50, 90, 10), 100, rate=1)
+        session.emit("finished", step=90)
+        has_finished = True
+    assert has_finished
 
 
 def test_a_real_loop_moves_the_bar_from_its_first_step_to_its_last() -> None:
@@ -337,8 +319,8 @@ def test_a_real_loop_moves_the_bar_from_its_first_step_to_its_last() -> None:
         loop.attach(bar)
         for checkpoint in loop:
             bar(checkpoint)
-    initialized, weights, blank, shown, end = screen
+    initialized, weights, blank, bar_line = screen.lines
     assert initialized.startswith("Total model initialization time is ")
     assert weights.startswith("Total number of trainable weights: ")
-    assert shown.startswith("Step 6 of 6 |███")
-    assert (blank, end) == ("", "")
+    assert blank == ""
+    assert bar_line.startswith("Step 6 of 6 |███")

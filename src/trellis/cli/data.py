@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trellis.cli.words import Once, Parser
 from trellis.errors import ArgumentError
+from trellis.runtime import print_line
 
 if TYPE_CHECKING:
     from trellis.nlp.data import Split, Tokenizer
@@ -96,7 +97,7 @@ def vocabulary(flags: argparse.Namespace) -> None:
         lower_case=flags.do_lower_case,
         min_frequency=flags.min_frequency,
     )
-    print(f"{n_tokens} tokens were written to {flags.output_file}.")
+    print_line(f"{n_tokens} tokens were written to {flags.output_file}.")
 
 
 def finetuning(flags: argparse.Namespace) -> None:
@@ -105,7 +106,7 @@ def finetuning(flags: argparse.Namespace) -> None:
     make = _squad if flags.fine_tuning_task_type == "squad" else _sentences
     meta = make(flags)
     sizes = ", ".join(f"{name.split('_')[0]} {size}" for name, size in meta.items() if name.endswith("_data_size"))
-    print(f"Examples: {sizes}. What a model needs to know of them: {flags.meta_data_file_path}")
+    print_line(f"Examples: {sizes}. What a model needs to know of them: {flags.meta_data_file_path}")
 
 
 def pretraining(flags: argparse.Namespace) -> None:
@@ -131,7 +132,7 @@ def pretraining(flags: argparse.Namespace) -> None:
         output_format=flags.output_format,
         n_workers=flags.n_workers,
     )
-    print(f"{n_examples} examples were written to {flags.output_file}.")
+    print_line(f"{n_examples} examples were written to {flags.output_file}.")
 
 
 def _sentences(flags: argparse.Namespace) -> dict[str, object]:

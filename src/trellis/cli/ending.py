@@ -1,4 +1,4 @@
-"""What a command tells when a run is over."""
+"""What a command prints when a run is over."""
 
 import json
 import shlex
@@ -10,7 +10,7 @@ from trellis.experiments import ExperimentConfig
 
 
 def ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float], has_trained: bool) -> Iterator[str]:
-    """What was achieved, and where it lies."""
+    """Yields lines that say what the run has reached, and where it is."""
     last = _last_summary(directory / "events.jsonl") if has_trained else None
     steps = params.trainer.train_steps
     yield f"Done: step {last['step']}{f' of {steps}' if steps else ''}." if last else "Done."
@@ -23,7 +23,7 @@ def ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float],
 
 
 def _values(summary: dict[str, Any] | None) -> dict[str, float]:
-    """The metrics of the last evaluation; of a run that does not evaluate, its loss."""
+    """Returns the metrics of the last evaluation; for a run that does not evaluate, its loss."""
     metrics: dict[str, dict[str, float]] = summary["metrics"] if summary else {}
     if "eval" in metrics:
         return {f"eval/{name}": value for name, value in metrics["eval"].items()}
@@ -31,7 +31,7 @@ def _values(summary: dict[str, Any] | None) -> dict[str, float]:
 
 
 def _last_summary(events: Path) -> dict[str, Any] | None:
-    """The last summary that a run has told of; None if there is none."""
+    """Returns the last summary among the events of a run; None if there is none."""
     for line in reversed(events.read_text().splitlines()) if events.is_file() else ():
         event: dict[str, Any] = json.loads(line)
         if event["kind"] == "summary":

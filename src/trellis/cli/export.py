@@ -8,6 +8,7 @@ from pathlib import Path
 from trellis.cli.experiment_flags import add_experiment_flags, resolved
 from trellis.cli.words import Once, Parser
 from trellis.errors import ArgumentError
+from trellis.runtime import print_line
 from trellis.serving import check_format
 
 _EPILOG = """\
@@ -63,7 +64,7 @@ def export(flags: argparse.Namespace) -> None:
         platforms=[name for name in flags.platforms.split(",") if name] or None,
         format=flags.format,
     )
-    print("\n".join(_saved_model(written) if flags.format == "saved_model" else _served_model(written)))
+    print_line("\n".join(_saved_model(written) if flags.format == "saved_model" else _served_model(written)))
 
 
 def _saved_model(written: Path) -> Iterator[str]:

@@ -8,6 +8,7 @@ from trellis.cli import data, export, inspect, plan, predict, run, train
 from trellis.cli.experiment_flags import add_experiment_flags, add_module_flag
 from trellis.cli.words import Word, parse
 from trellis.errors import ArgumentError, TrellisError
+from trellis.runtime import print_error, print_line, table
 from trellis.spelling import nearest
 
 DONE, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 2, 130, 141
@@ -38,45 +39,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The default is what the process was given.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given:
-        print(_help(WORDS), file=sys.stderr)
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments:
+        print_error(_help(WORDS))
         return BAD_INPUT
-    if given[0] in _HELP or (given[-1] in _HELP and _group(given[0]) and len(given) == 2):
-        print(_help(_group(given[0]) or WORDS))
+    first = arguments[0]
+    if first in _HELP or (arguments[-1] in _HELP and _group(first) and len(arguments) == 2):
+        print_line(_help(_group(first) or WORDS))
         return DONE
     try:
-        word, rest = _word(given)
+        word, rest = _word(arguments)
         word.run(parse(word, rest))
         sys.stdout.flush()
     except TrellisError as error:
-        print("\n".join([str(error), *_causes(error)]), file=sys.stderr)
+        print_error("\n".join([str(error), *_causes(error)]))
         return BAD_INPUT
     except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+        print_error("Interrupted.")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever reads has seen enough, as in `trellis plan … | head`. What is still to be said goes nowhere.
+        # The reader has closed the pipe, as in `trellis plan … | head`. The rest of the output goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     return DONE
 
 
-def _word(given: list[str]) -> tuple[Word, list[str]]:
+def _word(arguments: list[str]) -> tuple[Word, list[str]]:
     """Returns the word that the arguments begin with, and the rest of them."""
     for n in (2, 1):
-        name = " ".join(given[:n])
+        name = " ".join(arguments[:n])
         if name in WORDS:
-            return WORDS[name], given[n:]
-    group = _group(given[0])
-    if group and not given[1:]:
-        raise ArgumentError(f"`trellis {given[0]}` needs another word: {' or '.join(f'trellis {w}' for w in group)}.")
-    # What follows a first word that exists only in pairs is part of the name.
-    pair = " ".join(given[:2])
-    name = pair if group else given[0]
-    close = nearest(pair, group or WORDS) or nearest(given[0], {word.split()[0] for word in WORDS})
-    meant = f" Did you mean `trellis {close}`?" if close else ""
-    raise ArgumentError(f"There is no `trellis {name}`.{meant} There are: {', '.join(group or WORDS)}.")
+            return WORDS[name], arguments[n:]
+    first = arguments[0]
+    group = _group(first)
+    if group and not arguments[1:]:
+        raise ArgumentError(f"`trellis {first}` needs another word: {' or '.join(f'trellis {w}' for w in group)}.")
+    # A first word that exists only in pairs takes the second one with it: both are the name.
+    pair = " ".join(arguments[:2])
+    name = pair if group else first
+    close = nearest(pair, group or WORDS) or nearest(first, {word.split()[0] for word in WORDS})
+    suggestion = f" Did you mean `trellis {close}`?" if close else ""
+    raise ArgumentError(f"There is no `trellis {name}`.{suggestion} There are: {', '.join(group or WORDS)}.")
 
 
 def _group(first: str) -> list[str]:
@@ -85,17 +88,16 @@ def _group(first: str) -> list[str]:
 
 
 def _causes(error: BaseException) -> list[str]:
-    """Returns what else an error has to tell: its notes, and the errors that it comes from."""
+    """Returns the notes of an error, and the errors that caused it."""
     lines = list(getattr(error, "__notes__", ()))
     cause = error.__cause__
     return lines if cause is None else [*lines, f"Caused by {type(cause).__name__}: {cause}", *_causes(cause)]
 
 
 def _help(names: Collection[str]) -> str:
-    width = max(map(len, names))
-    listed = "\n".join(f"  trellis {name:<{width}}  {WORDS[name].summary}" for name in names)
+    words = "\n".join(table((f"  trellis {name}", WORDS[name].summary) for name in names))
     return (
-        f"Trains experiments, and shows what they are made of.\n\n{listed}\n\n"
+        f"Trains experiments, and shows what they are made of.\n\n{words}\n\n"
         f"A word's own flags: trellis train --help\n"
         f"To begin with:      trellis train --experiment=digits/classifier --model_dir=runs/digits"
     )

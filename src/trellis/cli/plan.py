@@ -8,6 +8,9 @@ from trellis.cli.idle_flags import idle_flags
 from trellis.cli.train import model_dir
 from trellis.config import raise_if_any
 from trellis.experiments import check_mode
+from trellis.runtime import print_coloured, print_line
+
+_COLOURS = (r"^(?P<bold>[A-Z]\w*(?: \w+)?)  ", r"^(?P<yellow>No effect)  ")
 
 
 def plan(flags: argparse.Namespace) -> None:
@@ -18,11 +21,12 @@ def plan(flags: argparse.Namespace) -> None:
     # Names and types are right: the rest takes JAX, and is told together.
     from trellis.experiments import plan_experiment
 
-    print(f"{flags.experiment}, {flags.mode}, in {directory}", flush=True)
+    print_line(f"{flags.experiment}, {flags.mode}, in {directory}")
     with gin_bindings(flags):
         planned = plan_experiment(params, mode=flags.mode, model_dir=directory)
     for line in idle_flags(flags):
-        print(line)
-    print(planned.report, end="", flush=True)
+        print_line(line)
+    if planned.report:
+        print_coloured(planned.report.removesuffix("\n"), _COLOURS)
     raise_if_any(planned.problems)
-    print("Nothing is wrong with it. `trellis train` with the same flags runs it.")
+    print_line("Nothing is wrong with it. `trellis train` with the same flags runs it.")

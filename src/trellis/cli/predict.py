@@ -10,6 +10,7 @@ from trellis.cli.experiment_flags import add_module_flag
 from trellis.cli.words import Once, Parser
 from trellis.errors import ArgumentError
 from trellis.experiments import ExperimentConfig, read_params, register_experiments
+from trellis.runtime import print_line
 from trellis.serving import find_served_model
 
 _EPILOG = """\
@@ -59,11 +60,11 @@ def predict(flags: argparse.Namespace) -> None:
         answered = (answer for parts in _typed(predictor.text_columns) for answer in predictor([parts]))
     values = []
     for answer in answered:
-        print(answer.text, flush=True)
+        print_line(answer.text)
         values.append(answer.values)
     if flags.output_file:
         _write(Path(flags.output_file), values, as_one=flags.input_file.endswith(".json"))
-        print(f"Written to {flags.output_file}.")
+        print_line(f"Written to {flags.output_file}.")
 
 
 def _read_params(flags: argparse.Namespace) -> ExperimentConfig | None:

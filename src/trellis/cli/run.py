@@ -8,6 +8,7 @@ from typing import Any
 from trellis import executor
 from trellis.cli.words import Once, Parser
 from trellis.errors import ArgumentError, RunFailedError
+from trellis.runtime import print_error, print_line
 
 _EPILOG = """\
 The module has a function run_fn(fn_args), which trains and writes its model to fn_args.serving_model_dir.
@@ -67,11 +68,11 @@ def run(flags: argparse.Namespace) -> None:
     try:
         executor.Executor(is_apart=True).Do(inputs, outputs, _exec_properties(flags))
     except RunFailedError as error:
-        print("\n".join([str(error), *getattr(error, "__notes__", ())]), file=sys.stderr)
+        print_error("\n".join([str(error), *getattr(error, "__notes__", ())]))
         sys.exit(1)
-    print(f"Done. The model: {executor.serving_model_dir(flags.model)}")
+    print_line(f"Done. The model: {executor.serving_model_dir(flags.model)}")
     if Path(model_run).is_dir():
-        print(f"The run:         {model_run}")
+        print_line(f"The run:         {model_run}")
 
 
 def _exec_properties(flags: argparse.Namespace) -> dict[str, Any]:

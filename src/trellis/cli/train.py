@@ -12,6 +12,7 @@ from trellis.cli.words import Once, Parser
 from trellis.config import without_effect
 from trellis.errors import ArgumentError
 from trellis.experiments import MODES, ExperimentConfig, check_mode
+from trellis.runtime import print_line
 
 _EPILOG = """\
 Started again after any kind of end, the same command goes on where it was.
@@ -44,18 +45,18 @@ def train(flags: argparse.Namespace) -> None:
     check_gin_flags(flags)
     settings = (f"{idle.path} has no effect ({idle.origin}): {idle.reason}." for idle in without_effect(params))
     for line in (*idle_flags(flags), *settings):
-        print(line)
+        print_line(line)
     is_evaluation = flags.mode in ("eval", "continuous_eval")
     directory = _directory(flags)
     if is_evaluation:
-        print(f"{flags.experiment}, {flags.mode}: evaluates the checkpoint files in {directory}.", flush=True)
+        print_line(f"{flags.experiment}, {flags.mode}: evaluates the checkpoint files in {directory}.")
     else:
         steps, epochs = params.trainer.train_steps, params.trainer.train_epochs
         length = f"up to step {steps}" if steps else f"{epochs:g} epochs of its data"
-        print(f"{flags.experiment}, {flags.mode}, {length}.")
-        print(f"It writes to {directory}, and resumes from there if it is interrupted.", flush=True)
+        print_line(f"{flags.experiment}, {flags.mode}, {length}.")
+        print_line(f"It writes to {directory}, and resumes from there if it is interrupted.")
     logs = _run(params, flags, directory)
-    print("\n".join(ending(params, directory, logs=logs, has_trained=not is_evaluation)))
+    print_line("\n".join(ending(params, directory, logs=logs, has_trained=not is_evaluation)))
 
 
 def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -> dict[str, float]:

@@ -6,15 +6,14 @@ from pathlib import Path
 from trellis.config import DEFAULT, Config, Given, Origin, Text, dump, origin_of, plain_value, raise_if_any, read_file
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import experiment_summaries, get_exp_config
+from trellis.runtime import table
 
 Leaves = dict[str, tuple[object, Origin]]
 
 
 def show_config(config: Config) -> str:
     """Returns a config as YAML in which every line says where its value comes from."""
-    lines = list(_lines(config))
-    width = max((len(text) for text, _ in lines), default=0)
-    return "".join(f"{text:<{width}}  # {note}\n" if note else f"{text}\n" for text, note in lines)
+    return _text(table((text, f"# {note}" if note else "") for text, note in _lines(config)))
 
 
 def diff_configs(first: str, second: str) -> str:
@@ -29,23 +28,19 @@ def diff_configs(first: str, second: str) -> str:
 
 def diff_leaves(first: Leaves, second: Leaves, *, names: tuple[str, str]) -> str:
     """Returns the paths at which two sets of values differ."""
-    paragraphs = []
-    width = max(map(len, names))
+    lines = []
     for path in dict.fromkeys([*first, *second]):
         sides = [leaves.get(path) for leaves in (first, second)]
         values = [side[0] if side else None for side in sides]
-        if values[0] == values[1]:
-            continue
-        told = [f"  {name:<{width}}  {_told(side)}" for name, side in zip(names, sides, strict=True)]
-        paragraphs.append("\n".join([path, *told]))
-    return "\n".join([*paragraphs, ""]) if paragraphs else ""
+        if values[0] != values[1]:
+            rows = [(f"  {name}", _describe(side)) for name, side in zip(names, sides, strict=True)]
+            lines += [path, *table(rows)]
+    return _text(lines)
 
 
 def list_experiments() -> str:
     """Returns the registered experiments, one to a line, each with what its factory says of itself."""
-    summaries = experiment_summaries()
-    width = max(map(len, summaries), default=0)
-    return "".join(f"{f'{name:<{width}}  {summary}'.rstrip()}\n" for name, summary in summaries.items())
+    return _text(table(experiment_summaries().items()))
 
 
 def leaves_of(config: Config) -> Leaves:
@@ -53,17 +48,21 @@ def leaves_of(config: Config) -> Leaves:
     return dict(_config_leaves(config, ""))
 
 
+def _text(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _leaves_of(name: str) -> Leaves:
     if not Path(name).is_file():
         if name.endswith((".yaml", ".yml", ".json")):
             raise ArgumentError(f"There is no file `{name}`. Give a file, or the name of an experiment.")
         return leaves_of(get_exp_config(name))
-    given, problems = read_file(name)
+    content, problems = read_file(name)
     raise_if_any(problems)
-    return dict(_given_leaves(given, ""))
+    return dict(_file_leaves(content, ""))
 
 
-def _told(side: tuple[object, Origin] | None) -> str:
+def _describe(side: tuple[object, Origin] | None) -> str:
     return "not there" if side is None else f"{side[0]!r}  ({side[1]})"
 
 
@@ -113,18 +112,18 @@ def _value_leaves(value: object, path: str, origin: Origin) -> Iterator[tuple[st
         yield path, (list(value) if isinstance(value, list | tuple) else value, origin)
 
 
-def _given_leaves(given: Given, path: str) -> Iterator[tuple[str, tuple[object, Origin]]]:
-    if isinstance(given.value, dict) and given.value:
-        for name, item in given.value.items():
-            yield from _given_leaves(item, f"{path}.{name}" if path else name)
-    elif isinstance(given.value, list) and any(isinstance(item.value, dict) for item in given.value):
-        for i, item in enumerate(given.value):
-            yield from _given_leaves(item, f"{path}[{i}]")
+def _file_leaves(content: Given, path: str) -> Iterator[tuple[str, tuple[object, Origin]]]:
+    if isinstance(content.value, dict) and content.value:
+        for name, item in content.value.items():
+            yield from _file_leaves(item, f"{path}.{name}" if path else name)
+    elif isinstance(content.value, list) and any(isinstance(item.value, dict) for item in content.value):
+        for i, item in enumerate(content.value):
+            yield from _file_leaves(item, f"{path}[{i}]")
     else:
-        yield path, (_plain(given), given.origin)
+        yield path, (_plain(content), content.origin)
 
 
-def _plain(given: Given) -> object:
-    if isinstance(given.value, list):
-        return [_plain(item) for item in given.value]
-    return plain_value(given.value) if isinstance(given.value, Text) else given.value
+def _plain(content: Given) -> object:
+    if isinstance(content.value, list):
+        return [_plain(item) for item in content.value]
+    return plain_value(content.value) if isinstance(content.value, Text) else content.value

@@ -11,11 +11,11 @@ from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from trellis.data import ColumnsWriter, RecordWriter, encode_examples
 from trellis.errors import ArgumentError
 from trellis.nlp.data.workers import ordered_map
+from trellis.runtime import Tally
 
 OutputFormat = Literal["tfrecord", "columns"]
 Features = Mapping[str, NDArray[np.generic]]
@@ -44,7 +44,7 @@ def write_features(
         raise ArgumentError(f"There are {len(paths)} places for the output as {output_format}. Give {wanted}.")
     for path in paths:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with tqdm(desc=f"Writing {paths[0]}", total=n_rows, unit=" examples", disable=None) as bar:
+    with Tally(f"Writing {paths[0]}", unit="examples", total=n_rows) as tally:
         if output_format == "columns":
             sizes = _write_columns(paths[0], ordered_map(make, blocks, n_workers=n_workers))
         else:
@@ -52,7 +52,7 @@ def write_features(
             sizes = _write_records(paths, records, "gzip" if gzip else "none")
         n_written = 0
         for size in sizes:
-            bar.update(size)
+            tally.add(size)
             n_written += size
     return n_written
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from trellis.data import find_files
 from trellis.errors import ArgumentError
@@ -19,6 +18,7 @@ from trellis.nlp.data.output import Features, OutputFormat, write_features
 from trellis.nlp.data.sequences import Pairs, Specials, assemble
 from trellis.nlp.data.tokenizer import MASK, Tokenizer
 from trellis.nlp.data.workers import n_useful_workers
+from trellis.runtime import Tally
 
 _BLOCK_PAIRS = 1 << 10
 
@@ -92,7 +92,7 @@ def write_pretraining_data(
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=parent, prefix=".pretraining-") as folder:
         tokens, plan = Path(folder, "tokens"), Path(folder, "plan")
-        sentences = tqdm(read_sentences(files), desc="Tokenizing", unit=" sentences", disable=None)
+        sentences = Tally("Tokenizing", unit="sentences").over(read_sentences(files))
         write_corpus(tokens, sentences, tokenizer=tokenizer, n_workers=n_workers)
         corpus = Corpus(tokens)
         write_plan(plan, corpus=corpus, pairing=pairing, n_passes=options.dupe_factor, n_workers=n_workers)
