@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 from trellis.bindings import bound
+from trellis.disk import write_whole
 from trellis.errors import CheckpointFileError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.modes import prepare_experiment
 from trellis.experiments.new_files import new_files
-from trellis.extensions import replace_file
 from trellis.runtime import print_line
 from trellis.tasks import BoundModel
 
@@ -38,7 +38,7 @@ def run_continuous_finetune(
             run_post_eval=True,
         )
         result = run()
-        replace_file(model_dir / f"metrics-{step}.json", f"{json.dumps(result[1], indent=2)}\n".encode())
+        write_whole(model_dir / f"metrics-{step}.json", f"{json.dumps(result[1], indent=2)}\n".encode())
     if result is None:
         raise CheckpointFileError(
             f"task.init_checkpoint: no checkpoint file has appeared in `{pretrained}` for "

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from trellis.aliases import JSON
-from trellis.extensions.disk import check_writable, replace_file
+from trellis.disk import check_writable, write_whole
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Event, Session, Summary
 
@@ -94,7 +94,7 @@ class EventWriter(Extension):
             lines[-1] = lines[-1] + b"\n" if _is_json(lines[-1]) else b""
         content = b"".join(line for line in lines if start is None or not _is_summary_past(start, line))
         if content != found:
-            replace_file(self._path, content)
+            write_whole(self._path, content)
 
 
 def _is_summary_past(start: int, line: bytes) -> bool:

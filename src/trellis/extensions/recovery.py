@@ -10,8 +10,8 @@ import numpy as np
 
 from trellis.aliases import Batch
 from trellis.data import SizedStream, StackingStream, Stream, is_stream
+from trellis.disk import write_whole
 from trellis.errors import DivergedError
-from trellis.extensions.disk import replace_file
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Summary
 
@@ -68,7 +68,7 @@ class SkippedData:
         """Leaves out the batches that would be those of `n_batches` steps from `step` on."""
         self._windows.append((step, n_batches))
         items = [{"step": step, "n_batches": n_batches} for step, n_batches in self._windows]
-        replace_file(self._path, json.dumps(items, indent=1).encode())
+        write_whole(self._path, json.dumps(items, indent=1).encode())
 
     def applied_to(self, data: Any) -> Any:
         """A stream without what is left out; other data as it is."""

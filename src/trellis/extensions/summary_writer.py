@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trellis.extensions.disk import check_writable, replace_file
+from trellis.disk import check_writable, write_whole
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Session, Summary
 
@@ -96,7 +96,7 @@ def _drop_points_past(start: int, path: Path) -> bool:
     kept = [record for record in records if not _is_point_past(start, record)]
     if len(kept) == len(records):
         return False
-    replace_file(path, b"".join(kept))
+    write_whole(path, b"".join(kept))
     return True
 
 
