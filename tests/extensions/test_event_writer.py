@@ -172,6 +172,28 @@ def test_lines_of_others_are_kept_as_they_are(tmp_path: Path) -> None:
     assert b'"loss": 201' in file.read_bytes()
 
 
+def test_summaries_are_known_whatever_the_order_of_their_keys(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    lines = [
+        {"metrics": {"train": {"loss": 100.0 + step}}, "time": 1.0, "step": step, "kind": "summary"}
+        for step in (1, 2, 3)
+    ]
+    text = '{"kind": "diverged", "step": 9, "text": "not a \\"kind\\": \\"summary\\""}\n'
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + text)
+    write_steps(tmp_path, range(2, 3), loss=200)
+    assert losses(tmp_path) == [(1, 101), (2, 202)]
+    assert text in file.read_text()
+
+
+@pytest.mark.parametrize("step", [None, "3", 3.5, {}])
+def test_a_summary_of_others_without_a_step_is_kept(tmp_path: Path, step: Any) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text(json.dumps({"kind": "summary", "step": step}) + "\n")
+    before = file.read_bytes()
+    write_steps(tmp_path, range(1, 2), loss=100)
+    assert file.read_bytes().startswith(before)
+
+
 def test_nothing_is_half_written_when_a_process_dies_while_it_drops_lost_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
