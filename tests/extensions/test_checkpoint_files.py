@@ -39,8 +39,8 @@ def reader(directory: Path, **options: Any) -> trellis.CheckpointFileReader:
 
 def train(directory: Path, n_steps: int, **options: Any) -> trellis.TrainLoop:
     """Trains up to a step with files at every second one; run again it resumes."""
-    given: dict[str, Any] = {"init": reader(directory), "n_steps": n_steps, "n_steps_per_checkpoint": 2} | options
-    loop = tiny.train_loop(**given)
+    arguments: dict[str, Any] = {"init": reader(directory), "n_steps": n_steps, "n_steps_per_checkpoint": 2} | options
+    loop = tiny.train_loop(**arguments)
     writer = trellis.CheckpointFileWriter(output_dir=directory)
     for checkpoint in loop:
         writer(checkpoint)
@@ -52,10 +52,10 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     trellis.CheckpointFileWriter(output_dir=tmp_path / "new" / "dir")(written)
     assert names(tmp_path / "new" / "dir") == ["regular_7"]
     shapes = jax.eval_shape(lambda: trellis.TrainState(0, written.model_params, {}, written.optimizer_state))
-    found = reader(tmp_path / "new" / "dir")(trellis.Checkpoint.of(shapes, step=0))
-    tiny.assert_equal(found.model_params, jax.tree.map(np.asarray, written.model_params))
-    tiny.assert_equal(found.optimizer_state, jax.tree.map(np.asarray, written.optimizer_state))
-    assert (found.step, found.position) == (7, {"n_batches": 7})
+    checkpoint = reader(tmp_path / "new" / "dir")(trellis.Checkpoint.of(shapes, step=0))
+    tiny.assert_equal(checkpoint.model_params, jax.tree.map(np.asarray, written.model_params))
+    tiny.assert_equal(checkpoint.optimizer_state, jax.tree.map(np.asarray, written.optimizer_state))
+    assert (checkpoint.step, checkpoint.position) == (7, {"n_batches": 7})
 
 
 def test_every_kind_of_leaf_comes_back(tmp_path: Path) -> None:
@@ -70,12 +70,12 @@ def test_every_kind_of_leaf_comes_back(tmp_path: Path) -> None:
     }
     state = trellis.TrainState(0, params, {"list": [jnp.ones(1), (jnp.zeros(2),)]}, ())
     trellis.CheckpointFileWriter(output_dir=tmp_path)(trellis.Checkpoint.of(state, step=1))
-    found = reader(tmp_path)(trellis.Checkpoint.of(jax.eval_shape(lambda: state), step=0))
+    checkpoint = reader(tmp_path)(trellis.Checkpoint.of(jax.eval_shape(lambda: state), step=0))
     data = {**params, "key": jax.random.key_data(params["key"])}
-    back = {**found.model_params, "key": jax.random.key_data(found.model_params["key"])}
+    back = {**checkpoint.model_params, "key": jax.random.key_data(checkpoint.model_params["key"])}
     tiny.assert_equal(back, jax.tree.map(np.asarray, data))
     assert back["half"].dtype == jnp.bfloat16
-    tiny.assert_equal(found.model_state, jax.tree.map(np.asarray, state.model_state))
+    tiny.assert_equal(checkpoint.model_state, jax.tree.map(np.asarray, state.model_state))
 
 
 class Keyed(nn.Module):
@@ -149,9 +149,9 @@ def test_a_file_that_does_not_tell_the_kind_of_a_key_is_resumed(tmp_path: Path, 
 
 def test_a_reader_that_finds_no_file_gives_the_step_that_it_starts_after(tmp_path: Path) -> None:
     initializer = tiny.checkpoint(step=0)
-    found = reader(tmp_path, after=20)(initializer)
-    assert found.step == 20
-    assert found.model_params is initializer.model_params
+    checkpoint = reader(tmp_path, after=20)(initializer)
+    assert checkpoint.step == 20
+    assert checkpoint.model_params is initializer.model_params
     trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=20))
     assert reader(tmp_path, after=20)(initializer).step == 20
     started = tiny.checkpoint(step=20)
@@ -177,11 +177,11 @@ def test_the_newest_files_are_kept_in_numeric_order(tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_read_without_a_model_as_nested_dicts(tmp_path: Path) -> None:
     trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=3, train={"loss": 0.25}))
-    found = reader(tmp_path).read()
-    assert found is not None
-    assert found.step == 3
-    assert found.loss == 0.25
-    assert found.model_params["Dense_0"]["kernel"].shape == (3, 2)
+    checkpoint = reader(tmp_path).read()
+    assert checkpoint is not None
+    assert checkpoint.step == 3
+    assert checkpoint.loss == 0.25
+    assert checkpoint.model_params["Dense_0"]["kernel"].shape == (3, 2)
 
 
 @pytest.mark.parametrize("n_fused_steps", [1, 10])
@@ -229,8 +229,8 @@ def test_the_position_in_the_data_is_saved(tmp_path: Path, kind: str, capsys: py
 
     whole = run(tmp_path / "whole", 9)
     assert run(tmp_path / "parts", 3) + run(tmp_path / "parts", 9) == whole
-    said = "3 batches of the iterator were read and skipped" in capsys.readouterr().out
-    assert said == (kind == "iterator")
+    is_reported = "3 batches of the iterator were read and skipped" in capsys.readouterr().out
+    assert is_reported == (kind == "iterator")
 
 
 def test_restoring_does_not_run_the_model_initialisation(tmp_path: Path) -> None:
@@ -262,10 +262,10 @@ def test_a_damaged_newest_file_is_skipped_with_a_line(
     hurt(newest, largest, damage)
     loop = tiny.train_loop(init=reader(tmp_path), n_steps=6, stdout=True)
     assert loop.step == 2
-    said = capsys.readouterr().out
-    assert "Skipping the damaged checkpoint file" in said
-    assert str(newest) in said
-    assert "regular_2`" in said
+    output = capsys.readouterr().out
+    assert "Skipping the damaged checkpoint file" in output
+    assert str(newest) in output
+    assert "regular_2`" in output
 
 
 def hurt(newest: Path, largest: Path, damage: str) -> None:
@@ -374,9 +374,9 @@ def test_files_of_later_steps_are_set_aside_and_not_lost(tmp_path: Path) -> None
     for step in (9, 10, 1):
         writer(tiny.checkpoint(step=step))
     assert names(tmp_path) == ["regular_1", "regular_10.superseded", "regular_9.superseded"]
-    found = reader(tmp_path).read()
-    assert found is not None
-    assert found.step == 1
+    checkpoint = reader(tmp_path).read()
+    assert checkpoint is not None
+    assert checkpoint.step == 1
 
 
 def test_nothing_is_replaced_without_leave(tmp_path: Path) -> None:
@@ -393,10 +393,10 @@ def test_a_file_of_the_same_step_is_replaced_whole(tmp_path: Path) -> None:
     writer = trellis.CheckpointFileWriter(output_dir=tmp_path)
     writer(tiny.checkpoint(step=5, seed=1))
     writer(tiny.checkpoint(step=5, seed=2))
-    found = reader(tmp_path).read()
-    assert found is not None
+    checkpoint = reader(tmp_path).read()
+    assert checkpoint is not None
     np.testing.assert_array_equal(
-        found.model_params["Dense_0"]["kernel"], tiny.checkpoint(seed=2).model_params["Dense_0"]["kernel"]
+        checkpoint.model_params["Dense_0"]["kernel"], tiny.checkpoint(seed=2).model_params["Dense_0"]["kernel"]
     )
     assert names(tmp_path) == ["regular_5"]
 
@@ -404,9 +404,9 @@ def test_a_file_of_the_same_step_is_replaced_whole(tmp_path: Path) -> None:
 def test_a_file_that_was_being_replaced_at_the_kill_is_found(tmp_path: Path) -> None:
     trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=5))
     (tmp_path / "regular_5").rename(tmp_path / "regular_5.replaced")
-    found = reader(tmp_path).read()
-    assert found is not None
-    assert found.step == 5
+    checkpoint = reader(tmp_path).read()
+    assert checkpoint is not None
+    assert checkpoint.step == 5
 
 
 def test_what_a_killed_save_left_is_swept_away(tmp_path: Path) -> None:
@@ -433,9 +433,9 @@ def test_a_file_appears_only_when_all_that_is_done_with_its_checkpoint_is_done(t
 def test_a_reader_in_the_same_process_sees_what_was_saved(tmp_path: Path) -> None:
     loop = tiny.train_loop(n_steps=5)
     trellis.CheckpointFileWriter(output_dir=tmp_path)(loop.next_step())
-    found = reader(tmp_path).read()
-    assert found is not None
-    assert found.step == 1
+    checkpoint = reader(tmp_path).read()
+    assert checkpoint is not None
+    assert checkpoint.step == 1
 
 
 def test_the_saved_arrays_are_those_of_the_step_and_not_of_later_ones(tmp_path: Path) -> None:

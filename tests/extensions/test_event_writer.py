@@ -155,8 +155,8 @@ def test_a_last_line_that_was_cut_short_is_repaired(tmp_path: Path, n_bytes_lost
     session.emit("initialized", step=3)
     trellis.EventWriter(tmp_path).attach(session)
     # Only the end of the line is missing: all that it says is there.
-    kept = [(1, 101), (2, 102), (3, 103)] if n_bytes_lost == 1 else [(1, 101), (2, 102)]
-    assert losses(tmp_path) == kept
+    expected = [(1, 101), (2, 102), (3, 103)] if n_bytes_lost == 1 else [(1, 101), (2, 102)]
+    assert losses(tmp_path) == expected
     write_steps(tmp_path, range(3, 5), loss=200)
     assert losses(tmp_path) == [(1, 101), (2, 102), (3, 203), (4, 204)]
 

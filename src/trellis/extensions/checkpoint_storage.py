@@ -97,7 +97,7 @@ def is_key(leaf: Any) -> bool:
 def key_kind(key: Any) -> Any:
     """The implementation of a random key, or of the shape of one, such as `rbg`."""
     kinds: list[Any] = []
-    # JAX tells it of arrays and of what is traced, but not of shapes.
+    # JAX has this for arrays and for what is traced, but not for shapes.
     jax.eval_shape(lambda traced: kinds.append(jax.random.key_impl(traced)), key)
     return kinds[0]
 
@@ -190,7 +190,7 @@ def find_differences(manifest: Mapping[str, Any], template: Checkpoint) -> str:
     Sums for the next checkpoint do not have to fit.
     """
     tree, needed = dict(manifest["tree"]), {name: describe(leaf) for name, leaf in flatten(template)}
-    # A file of an older version does not tell the kinds of its keys: they are taken for those that are needed.
+    # A file of an older version does not say of which kind its keys are: they are read as those that are needed.
     if "keys" in manifest:
         tree |= {name: f"{tree[name]} ({kind} key)" for name, kind in manifest["keys"].items()}
         needed |= {name: f"{needed[name]} ({key_kind(leaf)} key)" for name, leaf in flatten(template) if is_key(leaf)}
