@@ -14,14 +14,13 @@ import numpy as np
 from jax import export
 
 from trellis.aliases import JSON, PyTree
-from trellis.disk import checksum, files_in
+from trellis.disk import check_free, checksum, files_in, whole_directory
 from trellis.errors import ArgumentError, MissingPackageError, ModelError
 from trellis.loops import batch_size as size_of_batch
 from trellis.runtime import print_line
 from trellis.serving.formats import FILES_OF, Format, check_format
 from trellis.serving.manifest import BATCH, PARAMETERS, ArraySpec, Manifest, SignatureSpec
 from trellis.serving.tensor_file import write_tensors
-from trellis.serving.whole_directory import check_free, whole_directory
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 """What a model is exported for, where JAX can."""
