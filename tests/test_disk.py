@@ -168,6 +168,16 @@ def test_a_full_disk_is_told_when_the_caller_meets_it(tmp_path: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def test_a_file_system_that_turns_read_only_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for method in ("open", "unlink"):
+        monkeypatch.setattr(Path, method, refuse)
+    with pytest.raises(FileWriteError, match=r"file` could not be written: Read-only file system"):
+        disk.write_whole(tmp_path / "file", b"")
+
+
 def test_an_error_of_the_caller_is_raised_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="vocab"), disk.whole_directory(tmp_path / "model"):
         Path("/nowhere/vocab.txt").read_text()

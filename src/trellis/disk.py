@@ -199,10 +199,12 @@ def _unfinished(path: Path) -> Iterator[Path]:
     try:
         yield hidden
     finally:
-        if hidden.is_dir():
-            shutil.rmtree(hidden, ignore_errors=True)
-        else:
-            hidden.unlink(missing_ok=True)
+        # What cannot be removed must not hide the error that is under way.
+        with suppress(OSError):
+            if hidden.is_dir():
+                shutil.rmtree(hidden)
+            else:
+                hidden.unlink(missing_ok=True)
 
 
 @contextmanager

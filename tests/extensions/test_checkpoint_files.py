@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import gc
 import json
+import logging
 import os
 import shutil
 import weakref
@@ -339,6 +340,52 @@ def test_a_failed_save_is_raised_at_the_next_step(
                 loop.session._pending[0].written.exception()
     assert steps == [1]
     assert names(tmp_path) == []
+
+
+def test_a_failed_save_is_told_in_one_message_and_not_by_orbax(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import orbax.checkpoint as ocp
+
+    def log_and_fail(*_: Any, **__: Any) -> None:
+        log_by_orbax()
+        logging.getLogger("absl").error("of someone else")
+        raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
+
+    # As if it were a line of Orbax that logs.
+    namespace: dict[str, Any] = {"logging": logging}
+    source = "def log_by_orbax():\n    logging.getLogger('absl').error('a long trace')"
+    exec(compile(source, Path(ocp.__file__).parent / "future.py", "exec"), namespace)  # noqa: S102
+    log_by_orbax = namespace["log_by_orbax"]
+    monkeypatch.setattr(ocp.Checkpointer, "save", log_and_fail)
+    with pytest.raises(CheckpointFileError, match="No space left on device"):
+        trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint())
+    assert [record.message for record in caplog.records] == ["of someone else"]
+    log_by_orbax()
+    assert caplog.records[-1].message == "a long trace"
+
+
+def test_a_failed_save_is_raised_once_and_the_next_one_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    session = Session()
+    writer = trellis.CheckpointFileWriter(output_dir=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_storage, "write", full)
+        writer(tiny.checkpoint(step=1, session=session))
+        with pytest.raises(CheckpointFileError, match="step 1 could not be saved"):
+            writer(tiny.checkpoint(step=2, session=session))
+        session.finish()
+        writer(tiny.checkpoint(step=2, session=session))
+        with pytest.raises(CheckpointFileError, match="step 2 could not be saved"):
+            session.finish()
+        with pytest.raises(CheckpointFileError, match="step 3 could not be saved"):
+            writer(tiny.checkpoint(step=3))
+    writer(tiny.checkpoint(step=4))
+    assert names(tmp_path) == ["regular_4"]
 
 
 def test_a_directory_that_turns_unwritable_is_raised(tmp_path: Path) -> None:

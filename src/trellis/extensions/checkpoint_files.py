@@ -82,21 +82,24 @@ class FileWriter(Extension):
                 f"Cannot write `{self._dir / name}`: the directory already holds {', '.join(newer)}. "
                 f"Choose another output_dir, or pass overwrite=True."
             )
+        session = checkpoint.session or Session()
         if self._written is not None:
             # One save under way at a time: host memory holds at most one copy more.
-            self._written.result()
-        session = checkpoint.session or Session()
+            written, self._written = self._written, None
+            session.wait_for(written)
         snapshot = session.shared(storage.Snapshots).take(checkpoint)
         if snapshot.spans_processes and not is_first_process():
             return
         hidden = hidden_path(self._dir)
-        self._written = session.save(
+        written = session.save(
             lambda: self._write(hidden, checkpoint, snapshot),
             lambda: self._commit(hidden, name, checkpoint.step, session),
             is_resumable=self.is_resumable,
         )
         if checkpoint.session is None:
             session.finish()
+        else:
+            self._written = written
 
     def _write(self, hidden: Path, checkpoint: Checkpoint, snapshot: storage.Snapshot) -> None:
         with self._saving(hidden, checkpoint.step):

@@ -1,9 +1,11 @@
 """A checkpoint on disk: arrays written by Orbax, and a manifest with checksums, written last."""
 
 import json
+import logging
 import weakref
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -117,8 +119,9 @@ def write(path: Path, checkpoint: Checkpoint, snapshot: Snapshot) -> None:
     # Orbax refuses arrays without elements; their shapes in the manifest say all about them.
     arrays = {name: array for name, array in snapshot.arrays.items() if array.size}
     checkpointer = _checkpointer()
-    checkpointer.save((path / _ARRAYS).absolute(), args=ocp.args.PyTreeSave(arrays))
-    checkpointer.close()
+    with _silent_orbax():
+        checkpointer.save((path / _ARRAYS).absolute(), args=ocp.args.PyTreeSave(arrays))
+        checkpointer.close()
     manifest = {
         "version": _VERSION,
         "step": checkpoint.step,
@@ -251,6 +254,24 @@ def _host_copy(leaf: Any) -> np.ndarray:
         leaf = jax.random.key_data(leaf)
     # On the CPU a NumPy view shares the memory that the next step overwrites.
     return np.array(fetch(leaf), copy=True)
+
+
+@contextmanager
+def _silent_orbax() -> Iterator[None]:
+    """Drops what Orbax logs: of an error that it also raises, it logs several traces of fifty lines."""
+    import orbax.checkpoint as ocp
+
+    folder = str(Path(ocp.__file__).parent)
+    logger = logging.getLogger("absl")
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return not record.pathname.startswith(folder)
+
+    logger.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_of_others)
 
 
 def _checkpointer() -> Any:

@@ -131,6 +131,15 @@ class Session:
         self._pending.append(_Save(written, commit, is_resumable))
         return written
 
+    def wait_for(self, written: Future[None]) -> None:
+        """Waits until a save is written; raises its error if it failed and nobody was told yet."""
+        error = written.exception()
+        is_new = written in self._futures or any(save.written is written for save in self._pending)
+        if error is not None and is_new:
+            self._pending = [save for save in self._pending if save.written is not written]
+            self._futures = [future for future in self._futures if future is not written]
+            raise error
+
     def advance(self) -> None:
         """Commits the saves of the checkpoint that is left behind; raises the error of a save that failed."""
         self._shared.clear()
