@@ -1,9 +1,170 @@
-"""What every folder that writes asks of a file system."""
+"""The one way to write a file or a directory whole, and what else every folder asks of a file system."""
 
+import errno
 import os
+import re
+import secrets
+import shutil
+import socket
+import time
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
+
+from trellis.errors import ArgumentError, FileWriteError
+
+_MACHINE = f"{zlib.crc32(socket.gethostname().encode()):08x}"
+_PROCESS = secrets.token_hex(4)  # A process of another time or container may have had the same number.
+_HIDDEN = re.compile(
+    r"\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-(?P<process>[0-9a-f]{8})-[0-9a-f]{8}\.(writing|removing)"
+)
+_ABANDONED_SECONDS = 24 * 60 * 60
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that appears with all its content or not at all; it replaces a file of the same name."""
+    with whole_file(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Opens a hidden file to write to, which gets its name when the block ends; if the block fails, nothing is left.
+
+    Several processes may write the same file at once: the last one wins. What is there when the block has ended is
+    there after a power cut, too.
+    """
+    with _unfinished(path) as hidden:
+        with _named(path):
+            file = hidden.open("xb")
+        with file:
+            with _named(path, only=_FULL):
+                yield file
+            with _named(path):
+                file.flush()
+                os.fsync(file.fileno())
+        with _named(path):
+            hidden.replace(path)
+            sync(path.parent)
+
+
+@contextmanager
+def whole_directory(path: Path) -> Iterator[Path]:
+    """Gives a hidden directory to fill, which gets its name when the block ends; if the block fails, nothing is left.
+
+    A directory that is there already has to be empty: `check_free` says so before the work is done.
+    """
+    check_free(path)
+    with _unfinished(path) as hidden:
+        with _named(path):
+            hidden.mkdir()
+        with _named(path, only=_FULL):
+            yield hidden
+        with _named(path):
+            sync_all(hidden)
+            hidden.rename(path)
+            sync(path.parent)
+
+
+def check_free(path: Path) -> None:
+    """Raises an error if a directory cannot be written anew without losing something."""
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise FileWriteError(f"output_dir `{path}` is there already and not empty. Choose another directory.")
+
+
+def remove_whole(path: Path) -> None:
+    """Removes a directory so that no reader ever sees half of it; one that is gone already is none of our concern."""
+    hidden = hidden_path(path.parent, ending="removing")
+    with suppress(FileNotFoundError):
+        path.rename(hidden)
+        shutil.rmtree(hidden)
+
+
+def hidden_path(directory: Path, *, ending: str = "writing") -> Path:
+    """A name that no other process and no other call will use, for what is not whole yet or no longer.
+
+    The name of what it will be is not part of it: a TensorBoard reads every file with `tfevents` in its name.
+    """
+    return directory / f".{_MACHINE}-{os.getpid()}-{_PROCESS}-{secrets.token_hex(4)}.{ending}"
+
+
+def sweep(directory: Path) -> None:
+    """Removes what processes that were killed have left under a `hidden_path`.
+
+    On this machine, that is what belongs to no living process. What another machine has left is removed when it has
+    not changed for a day.
+    """
+    for path in directory.glob(".*ing"):
+        match = _HIDDEN.fullmatch(path.name)
+        if match and _is_abandoned(path, match):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _is_abandoned(path: Path, match: re.Match[str]) -> bool:
+    if match["machine"] != _MACHINE:
+        return time.time() - _last_change(path) > _ABANDONED_SECONDS
+    pid = int(match["pid"])
+    if pid == os.getpid():
+        return match["process"] != _PROCESS
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        # It lives, and is another user's.
+        return False
+    return False
+
+
+def _last_change(path: Path) -> float:
+    try:
+        return max(part.stat().st_mtime for part in (path, *path.rglob("*")))
+    except FileNotFoundError:
+        # It is being renamed or removed at this moment.
+        return time.time()
+
+
+def sync(path: Path) -> None:
+    """Brings a file, or the names in a directory, to the disk, so that a power cut does not take them."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_all(directory: Path) -> None:
+    """Brings a directory and all that is in it to the disk."""
+    for path in (*directory.rglob("*"), directory):
+        sync(path)
+
+
+def check_writable(directory: Path) -> None:
+    """Makes a directory if need be; an error if nothing can be written there."""
+    try:
+        _make_directory(directory)
+        probe = hidden_path(directory)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ArgumentError(
+            f"Nothing can be written to output_dir `{directory}`: {error.strerror}. Choose another directory."
+        ) from error
+
+
+def describe_failure(error: Exception) -> str:
+    """What the system says of an error, in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    # TensorStore quotes the system at the end of a long trace.
+    lines = [text for text in map(os.strerror, (*_FULL, errno.EACCES)) if text in str(error)] or str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def files_in(directory: Path) -> Iterator[Path]:
@@ -20,10 +181,45 @@ def checksum(file: Path) -> dict[str, int]:
     return {"size": size, "crc32": value}
 
 
-def sync(path: Path) -> None:
-    """Has a file, or the names in a directory, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
+def _make_directory(directory: Path) -> None:
     try:
-        os.fsync(descriptor)
+        directory.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        # "File exists" would be no help to someone who wants it to exist.
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from None
+
+
+@contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
+    """Gives the hidden path beside a path, and removes what is there in the end."""
+    with _named(path):
+        _make_directory(path.parent)
+        sweep(path.parent)
+    hidden = hidden_path(path.parent)
+    try:
+        yield hidden
     finally:
-        os.close(descriptor)
+        # What cannot be removed must not hide the error that is under way.
+        with suppress(OSError):
+            if hidden.is_dir():
+                shutil.rmtree(hidden)
+            else:
+                hidden.unlink(missing_ok=True)
+
+
+@contextmanager
+def _named(path: Path, *, only: tuple[int, ...] = ()) -> Iterator[None]:
+    """Has an error of the disk say what could not be written, and the way out.
+
+    Args:
+        only: The kinds of errors; others, such as a missing file that was to be copied, are raised as they are.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or (only and error.errno not in only):
+            raise
+        raise FileWriteError(
+            f"`{path}` could not be written: {error.strerror}. What was there before is untouched. Make room, or "
+            f"choose a directory that can be written to."
+        ) from error

@@ -53,6 +53,10 @@ class StaleCheckpointError(TrellisError, RuntimeError):
     """A checkpoint was touched after its loop had moved on and reused its arrays."""
 
 
+class FileWriteError(TrellisError, OSError):
+    """A file or a directory that cannot be written."""
+
+
 class CheckpointFileError(TrellisError, OSError):
     """A checkpoint file that cannot be written or read."""
 

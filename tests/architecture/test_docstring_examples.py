@@ -104,10 +104,8 @@ def test_an_example_runs(file: Path, code: str, tmp_path: Path) -> None:
     elif "export_task(" in code:
         namespace["task"] = trellis.get_task(namespace["params"].task)
         namespace["checkpoint"] = namespace["trainer"].initialize()
-    exec(
-        compile(code, f"an example in {file.name}", "exec"),
-        namespace | vars(importlib.import_module(module_name(file))) | namespace,
-    )
+    program = compile(code, f"an example in {file.name}", "exec")
+    exec(program, vars(importlib.import_module(module_name(file))) | namespace)  # noqa: S102
 
 
 @pytest.mark.parametrize("file", DOCTESTS, ids=module_name)

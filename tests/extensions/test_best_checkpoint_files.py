@@ -40,10 +40,10 @@ def written(writer: Any, directory: Path, values: list[float]) -> list[int]:
     ],
 )
 def test_only_a_better_value_is_written(tmp_path: Path, writer: Any, values: list[float], expected: list[int]) -> None:
-    made = writer(output_dir=tmp_path, metric="loss")
-    assert written(made, tmp_path, values) == expected
-    assert names(tmp_path) == [f"{made.word}_eval_loss_{expected[-1]}"]
-    assert made.best_metric == values[expected[-1] - 1]
+    best = writer(output_dir=tmp_path, metric="loss")
+    assert written(best, tmp_path, values) == expected
+    assert names(tmp_path) == [f"{best.word}_eval_loss_{expected[-1]}"]
+    assert best.best_metric == values[expected[-1] - 1]
 
 
 def test_both_kinds_on_one_metric_live_side_by_side_and_are_found(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_both_kinds_on_one_metric_live_side_by_side_and_are_found(tmp_path: Path
     assert names(tmp_path) == ["highest_eval_loss_3", "lowest_eval_loss_2"]
     options: dict[str, Any] = {"dir": tmp_path, "target": tiny.Classifier().init, "metric": "loss"}
     lowest, highest = trellis.LowestCheckpointFileReader(**options), trellis.HighestCheckpointFileReader(**options)
-    assert [found.step for found in (lowest.read(), highest.read()) if found] == [2, 3]
+    assert [checkpoint.step for checkpoint in (lowest.read(), highest.read()) if checkpoint] == [2, 3]
 
 
 @pytest.mark.parametrize(("writer", "best", "worse"), [(LOWEST, 0.0, 0.5), (HIGHEST, 0.0, -0.5)])

@@ -1,7 +1,14 @@
 """Checkpoint files: found again by their reader, whole or not at all, and errors that are not lost."""
 
+import dataclasses
+import errno
+import gc
 import json
+import logging
+import os
 import shutil
+import weakref
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +21,11 @@ import pytest
 
 import trellis
 from tests import tiny
+from trellis import disk
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage
+from trellis.loops import Session
+from trellis.runtime.random import quick_key
 
 
 def names(directory: Path) -> list[str]:
@@ -30,8 +40,8 @@ def reader(directory: Path, **options: Any) -> trellis.CheckpointFileReader:
 
 def train(directory: Path, n_steps: int, **options: Any) -> trellis.TrainLoop:
     """Trains up to a step with files at every second one; run again it resumes."""
-    given: dict[str, Any] = {"init": reader(directory), "n_steps": n_steps, "n_steps_per_checkpoint": 2} | options
-    loop = tiny.train_loop(**given)
+    arguments: dict[str, Any] = {"init": reader(directory), "n_steps": n_steps, "n_steps_per_checkpoint": 2} | options
+    loop = tiny.train_loop(**arguments)
     writer = trellis.CheckpointFileWriter(output_dir=directory)
     for checkpoint in loop:
         writer(checkpoint)
@@ -43,10 +53,10 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     trellis.CheckpointFileWriter(output_dir=tmp_path / "new" / "dir")(written)
     assert names(tmp_path / "new" / "dir") == ["regular_7"]
     shapes = jax.eval_shape(lambda: trellis.TrainState(0, written.model_params, {}, written.optimizer_state))
-    found = reader(tmp_path / "new" / "dir")(trellis.Checkpoint.of(shapes, step=0))
-    tiny.assert_equal(found.model_params, jax.tree.map(np.asarray, written.model_params))
-    tiny.assert_equal(found.optimizer_state, jax.tree.map(np.asarray, written.optimizer_state))
-    assert (found.step, found.position) == (7, {"n_batches": 7})
+    checkpoint = reader(tmp_path / "new" / "dir")(trellis.Checkpoint.of(shapes, step=0))
+    tiny.assert_equal(checkpoint.model_params, jax.tree.map(np.asarray, written.model_params))
+    tiny.assert_equal(checkpoint.optimizer_state, jax.tree.map(np.asarray, written.optimizer_state))
+    assert (checkpoint.step, checkpoint.position) == (7, {"n_batches": 7})
 
 
 def test_every_kind_of_leaf_comes_back(tmp_path: Path) -> None:
@@ -61,12 +71,94 @@ def test_every_kind_of_leaf_comes_back(tmp_path: Path) -> None:
     }
     state = trellis.TrainState(0, params, {"list": [jnp.ones(1), (jnp.zeros(2),)]}, ())
     trellis.CheckpointFileWriter(output_dir=tmp_path)(trellis.Checkpoint.of(state, step=1))
-    found = reader(tmp_path)(trellis.Checkpoint.of(jax.eval_shape(lambda: state), step=0))
+    checkpoint = reader(tmp_path)(trellis.Checkpoint.of(jax.eval_shape(lambda: state), step=0))
     data = {**params, "key": jax.random.key_data(params["key"])}
-    back = {**found.model_params, "key": jax.random.key_data(found.model_params["key"])}
+    back = {**checkpoint.model_params, "key": jax.random.key_data(checkpoint.model_params["key"])}
     tiny.assert_equal(back, jax.tree.map(np.asarray, data))
     assert back["half"].dtype == jnp.bfloat16
-    tiny.assert_equal(found.model_state, jax.tree.map(np.asarray, state.model_state))
+    tiny.assert_equal(checkpoint.model_state, jax.tree.map(np.asarray, state.model_state))
+
+
+class Keyed(nn.Module):
+    """Draws its noise from a key in its own state."""
+
+    seed: Any = None
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        """Logits of four classes."""
+        key = self.variable("noise", "key", lambda: self.seed)
+        if not self.is_initializing():
+            key.value, fresh = jax.random.split(key.value)
+            x = x + jax.random.normal(fresh, x.shape)
+        return nn.Dense(4)(x)
+
+
+KEYS = {impl: jax.random.key(3, impl=impl) for impl in ("threefry2x32", "rbg", "unsafe_rbg")}
+KEYS["quick"] = quick_key(KEYS["threefry2x32"])
+
+
+def train_keyed(directory: Path, impl: str, n_steps: int) -> tuple[Any, list[float]]:
+    """Trains a model with a key in its state; run again it resumes. Returns the key, and the losses."""
+    model = Keyed(KEYS[impl])
+    init = trellis.CheckpointFileReader(dir=directory, target=model.init)
+    loop = tiny.train_loop(tiny.train_task(model), init=init, n_steps=n_steps, n_steps_per_checkpoint=2)
+    writer = trellis.CheckpointFileWriter(output_dir=directory)
+    losses, key = [], None
+    for checkpoint in loop:
+        writer(checkpoint)
+        losses.append(checkpoint.loss)
+        key = jnp.copy(checkpoint.model_state["noise"]["key"])
+    return key, losses
+
+
+@pytest.mark.parametrize("impl", KEYS)
+def test_a_key_in_the_model_state_keeps_its_kind_over_a_resume(tmp_path: Path, impl: str) -> None:
+    whole, losses = train_keyed(tmp_path / "whole", impl, 6)
+    _, first = train_keyed(tmp_path / "parts", impl, 4)
+    resumed, rest = train_keyed(tmp_path / "parts", impl, 6)
+    assert first + rest == losses
+    assert jax.random.key_impl(resumed) == jax.random.key_impl(whole) == jax.random.key_impl(KEYS[impl])
+    tiny.assert_equal(jax.random.key_data(resumed), jax.random.key_data(whole))
+
+
+@pytest.mark.parametrize(("one", "other"), [("rbg", "unsafe_rbg"), ("threefry2x32", "quick"), ("rbg", "threefry2x32")])
+def test_a_key_of_another_kind_is_shown_as_a_difference(tmp_path: Path, one: str, other: str) -> None:
+    train_keyed(tmp_path, one, 2)
+    message = rf"model_state/noise/key: .*{one}.* in the file, .*{other}.* here"
+    with pytest.raises(CheckpointMismatchError, match=message):
+        train_keyed(tmp_path, other, 4)
+
+
+def without_keys(manifest_file: Path) -> None:
+    """Turns a manifest into one of the time when the kind of a key was not written down."""
+    manifest = json.loads(manifest_file.read_text())["manifest"]
+    del manifest["keys"]
+    crc = zlib.crc32(json.dumps(manifest, indent=1).encode())
+    manifest_file.write_text(json.dumps({"checksum": crc, "manifest": manifest}, indent=1))
+
+
+@pytest.mark.parametrize("impl", KEYS)
+def test_a_file_that_does_not_tell_the_kind_of_a_key_is_resumed(tmp_path: Path, impl: str) -> None:
+    whole, losses = train_keyed(tmp_path / "whole", impl, 4)
+    train_keyed(tmp_path / "parts", impl, 2)
+    without_keys(tmp_path / "parts" / "regular_2" / "manifest.json")
+    resumed, rest = train_keyed(tmp_path / "parts", impl, 4)
+    assert rest == losses[1:]
+    tiny.assert_equal(jax.random.key_data(resumed), jax.random.key_data(whole))
+
+
+def test_a_reader_that_finds_no_file_gives_the_step_that_it_starts_after(tmp_path: Path) -> None:
+    initializer = tiny.checkpoint(step=0)
+    checkpoint = reader(tmp_path, after=20)(initializer)
+    assert checkpoint.step == 20
+    assert checkpoint.model_params is initializer.model_params
+    trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=20))
+    assert reader(tmp_path, after=20)(initializer).step == 20
+    started = tiny.checkpoint(step=20)
+    assert reader(tmp_path, after=20)(started) is started
+    trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=25))
+    assert reader(tmp_path, after=20)(initializer).step == 25
 
 
 def test_an_absent_or_empty_directory_is_no_checkpoint_and_is_not_made(tmp_path: Path) -> None:
@@ -86,11 +178,11 @@ def test_the_newest_files_are_kept_in_numeric_order(tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_read_without_a_model_as_nested_dicts(tmp_path: Path) -> None:
     trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=3, train={"loss": 0.25}))
-    found = reader(tmp_path).read()
-    assert found is not None
-    assert found.step == 3
-    assert found.loss == 0.25
-    assert found.model_params["Dense_0"]["kernel"].shape == (3, 2)
+    checkpoint = reader(tmp_path).read()
+    assert checkpoint is not None
+    assert checkpoint.step == 3
+    assert checkpoint.loss == 0.25
+    assert checkpoint.model_params["Dense_0"]["kernel"].shape == (3, 2)
 
 
 @pytest.mark.parametrize("n_fused_steps", [1, 10])
@@ -138,8 +230,8 @@ def test_the_position_in_the_data_is_saved(tmp_path: Path, kind: str, capsys: py
 
     whole = run(tmp_path / "whole", 9)
     assert run(tmp_path / "parts", 3) + run(tmp_path / "parts", 9) == whole
-    said = "3 batches of the iterator were read and skipped" in capsys.readouterr().out
-    assert said == (kind == "iterator")
+    is_reported = "3 batches of the iterator were read and skipped" in capsys.readouterr().out
+    assert is_reported == (kind == "iterator")
 
 
 def test_restoring_does_not_run_the_model_initialisation(tmp_path: Path) -> None:
@@ -171,10 +263,10 @@ def test_a_damaged_newest_file_is_skipped_with_a_line(
     hurt(newest, largest, damage)
     loop = tiny.train_loop(init=reader(tmp_path), n_steps=6, stdout=True)
     assert loop.step == 2
-    said = capsys.readouterr().out
-    assert "Skipping the damaged checkpoint file" in said
-    assert str(newest) in said
-    assert "regular_2`" in said
+    output = capsys.readouterr().out
+    assert "Skipping the damaged checkpoint file" in output
+    assert str(newest) in output
+    assert "regular_2`" in output
 
 
 def hurt(newest: Path, largest: Path, damage: str) -> None:
@@ -250,12 +342,72 @@ def test_a_failed_save_is_raised_at_the_next_step(
     assert names(tmp_path) == []
 
 
+def test_a_failed_save_is_told_in_one_message_and_not_by_orbax(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import orbax.checkpoint as ocp
+
+    def log_and_fail(*_: Any, **__: Any) -> None:
+        log_by_orbax()
+        logging.getLogger("absl").error("of someone else")
+        raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
+
+    # As if it were a line of Orbax that logs.
+    namespace: dict[str, Any] = {"logging": logging}
+    source = "def log_by_orbax():\n    logging.getLogger('absl').error('a long trace')"
+    exec(compile(source, Path(ocp.__file__).parent / "future.py", "exec"), namespace)  # noqa: S102
+    log_by_orbax = namespace["log_by_orbax"]
+    monkeypatch.setattr(ocp.Checkpointer, "save", log_and_fail)
+    with pytest.raises(CheckpointFileError, match="No space left on device"):
+        trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint())
+    assert [record.message for record in caplog.records] == ["of someone else"]
+    log_by_orbax()
+    assert caplog.records[-1].message == "a long trace"
+
+
+def test_a_failed_save_is_raised_once_and_the_next_one_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    session = Session()
+    writer = trellis.CheckpointFileWriter(output_dir=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_storage, "write", full)
+        writer(tiny.checkpoint(step=1, session=session))
+        with pytest.raises(CheckpointFileError, match="step 1 could not be saved"):
+            writer(tiny.checkpoint(step=2, session=session))
+        session.finish()
+        writer(tiny.checkpoint(step=2, session=session))
+        with pytest.raises(CheckpointFileError, match="step 2 could not be saved"):
+            session.finish()
+        with pytest.raises(CheckpointFileError, match="step 3 could not be saved"):
+            writer(tiny.checkpoint(step=3))
+    writer(tiny.checkpoint(step=4))
+    assert names(tmp_path) == ["regular_4"]
+
+
 def test_a_directory_that_turns_unwritable_is_raised(tmp_path: Path) -> None:
     writer = trellis.CheckpointFileWriter(output_dir=tmp_path / "gone")
     shutil.rmtree(tmp_path / "gone")
     (tmp_path / "gone").write_text("a file in its place")
     with pytest.raises(CheckpointFileError, match="could not be saved"):
         writer(tiny.checkpoint())
+
+
+def test_a_commit_that_fails_is_raised_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, target: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    session = Session()
+    trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=3, session=session))
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(
+        CheckpointFileError, match=r"step 3 could not be saved in .*: Read-only file .*Make room or mend"
+    ):
+        session.finish()
+    assert names(tmp_path) == []
 
 
 def test_an_unwritable_directory_is_refused_at_once(tmp_path: Path) -> None:
@@ -269,9 +421,9 @@ def test_files_of_later_steps_are_set_aside_and_not_lost(tmp_path: Path) -> None
     for step in (9, 10, 1):
         writer(tiny.checkpoint(step=step))
     assert names(tmp_path) == ["regular_1", "regular_10.superseded", "regular_9.superseded"]
-    found = reader(tmp_path).read()
-    assert found is not None
-    assert found.step == 1
+    checkpoint = reader(tmp_path).read()
+    assert checkpoint is not None
+    assert checkpoint.step == 1
 
 
 def test_nothing_is_replaced_without_leave(tmp_path: Path) -> None:
@@ -288,10 +440,10 @@ def test_a_file_of_the_same_step_is_replaced_whole(tmp_path: Path) -> None:
     writer = trellis.CheckpointFileWriter(output_dir=tmp_path)
     writer(tiny.checkpoint(step=5, seed=1))
     writer(tiny.checkpoint(step=5, seed=2))
-    found = reader(tmp_path).read()
-    assert found is not None
+    checkpoint = reader(tmp_path).read()
+    assert checkpoint is not None
     np.testing.assert_array_equal(
-        found.model_params["Dense_0"]["kernel"], tiny.checkpoint(seed=2).model_params["Dense_0"]["kernel"]
+        checkpoint.model_params["Dense_0"]["kernel"], tiny.checkpoint(seed=2).model_params["Dense_0"]["kernel"]
     )
     assert names(tmp_path) == ["regular_5"]
 
@@ -299,13 +451,16 @@ def test_a_file_of_the_same_step_is_replaced_whole(tmp_path: Path) -> None:
 def test_a_file_that_was_being_replaced_at_the_kill_is_found(tmp_path: Path) -> None:
     trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=5))
     (tmp_path / "regular_5").rename(tmp_path / "regular_5.replaced")
-    found = reader(tmp_path).read()
-    assert found is not None
-    assert found.step == 5
+    checkpoint = reader(tmp_path).read()
+    assert checkpoint is not None
+    assert checkpoint.step == 5
 
 
 def test_what_a_killed_save_left_is_swept_away(tmp_path: Path) -> None:
-    (tmp_path / ".regular_3.abc.writing" / "arrays").mkdir(parents=True)
+    of_this_machine = disk.hidden_path(tmp_path).name.split("-")[0]
+    for ending in ("writing", "removing"):
+        # No process has this number: it is above the greatest that Linux gives.
+        (tmp_path / f"{of_this_machine}-{2**22 + 1}-00000000-00000000.{ending}" / "arrays").mkdir(parents=True)
     trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=5))
     assert names(tmp_path) == ["regular_5"]
 
@@ -325,9 +480,9 @@ def test_a_file_appears_only_when_all_that_is_done_with_its_checkpoint_is_done(t
 def test_a_reader_in_the_same_process_sees_what_was_saved(tmp_path: Path) -> None:
     loop = tiny.train_loop(n_steps=5)
     trellis.CheckpointFileWriter(output_dir=tmp_path)(loop.next_step())
-    found = reader(tmp_path).read()
-    assert found is not None
-    assert found.step == 1
+    checkpoint = reader(tmp_path).read()
+    assert checkpoint is not None
+    assert checkpoint.step == 1
 
 
 def test_the_saved_arrays_are_those_of_the_step_and_not_of_later_ones(tmp_path: Path) -> None:
@@ -338,6 +493,80 @@ def test_the_saved_arrays_are_those_of_the_step_and_not_of_later_ones(tmp_path: 
         manifest = checkpoint_storage.read_manifest(tmp_path / f"regular_{step}")
         arrays = checkpoint_storage.read_arrays(tmp_path / f"regular_{step}", manifest["tree"])
         tiny.assert_equal(jax.tree.leaves(checkpoint_storage.nest("model_params", arrays)), params)
+
+
+def params_in(file: Path) -> list[np.ndarray]:
+    """The parameters that a file holds."""
+    arrays = checkpoint_storage.read_arrays(file, checkpoint_storage.read_tree(file))
+    return jax.tree.leaves(checkpoint_storage.nest("model_params", arrays))
+
+
+def test_a_writer_after_an_extension_that_replaces_parameters_writes_the_new_ones(tmp_path: Path) -> None:
+    def double(checkpoint: trellis.Checkpoint) -> trellis.Checkpoint:
+        return dataclasses.replace(checkpoint, model_params=jax.tree.map(lambda x: 2 * x, checkpoint.model_params))
+
+    process = trellis.serial(
+        trellis.CheckpointFileWriter(output_dir=tmp_path / "before"),
+        double,
+        trellis.CheckpointFileWriter(output_dir=tmp_path / "after"),
+    )
+    for checkpoint in tiny.train_loop(n_steps=2):
+        process(checkpoint)
+    tiny.assert_equal(
+        params_in(tmp_path / "after" / "regular_2"), [2 * x for x in params_in(tmp_path / "before" / "regular_2")]
+    )
+
+
+def test_arrays_that_are_changed_in_place_between_two_writers_are_written_as_they_are(tmp_path: Path) -> None:
+    session = Session()
+    checkpoint = dataclasses.replace(tiny.checkpoint(step=1, session=session), model_params={"x": np.zeros(2)})
+    trellis.CheckpointFileWriter(output_dir=tmp_path / "before")(checkpoint)
+    checkpoint.model_params["x"] += 1
+    trellis.CheckpointFileWriter(output_dir=tmp_path / "after")(checkpoint)
+    session.finish()
+    assert params_in(tmp_path / "before" / "regular_1")[0].tolist() == [0, 0]
+    assert params_in(tmp_path / "after" / "regular_1")[0].tolist() == [1, 1]
+
+
+def test_two_writers_of_one_checkpoint_share_a_copy_and_nothing_of_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[int] = []
+    copies: list[weakref.ref[np.ndarray]] = []
+    copy = checkpoint_storage._host_copy
+
+    def counted(leaf: Any) -> np.ndarray:
+        array = copy(leaf)
+        copied.append(array.nbytes)
+        copies.append(weakref.ref(array))
+        return array
+
+    monkeypatch.setattr(checkpoint_storage, "_host_copy", counted)
+    loop = tiny.train_loop(n_steps=6, n_steps_per_checkpoint=2)
+    process = trellis.serial(
+        trellis.CheckpointFileWriter(output_dir=tmp_path / "one"),
+        trellis.CheckpointFileWriter(output_dir=tmp_path / "two"),
+        lambda checkpoint: dataclasses.replace(
+            checkpoint, model_params=jax.tree.map(lambda x: 2 * x, checkpoint.model_params)
+        ),
+        trellis.CheckpointFileWriter(output_dir=tmp_path / "three"),
+    )
+    for checkpoint in loop:
+        before = len(copied)
+        process(checkpoint)
+        n_params = len(jax.tree.leaves(checkpoint.model_params))
+        n_leaves = len(list(checkpoint_storage.flatten(checkpoint)))
+        assert len(copied) - before == n_leaves + n_params, "only what was replaced is copied again"
+    loop.session.finish()
+    gc.collect()
+    assert [array() for array in copies if array() is not None] == []
+
+
+def test_two_writers_in_one_directory_do_not_remove_what_the_other_writes(tmp_path: Path) -> None:
+    other = tmp_path / disk.hidden_path(tmp_path).name.replace(f"-{os.getpid()}-", f"-{os.getppid()}-")
+    other.mkdir()
+    trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=5))
+    assert names(tmp_path) == sorted([other.name, "regular_5"])
 
 
 def test_a_file_is_self_describing(tmp_path: Path) -> None:

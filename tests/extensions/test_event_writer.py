@@ -155,8 +155,8 @@ def test_a_last_line_that_was_cut_short_is_repaired(tmp_path: Path, n_bytes_lost
     session.emit("initialized", step=3)
     trellis.EventWriter(tmp_path).attach(session)
     # Only the end of the line is missing: all that it says is there.
-    kept = [(1, 101), (2, 102), (3, 103)] if n_bytes_lost == 1 else [(1, 101), (2, 102)]
-    assert losses(tmp_path) == kept
+    expected = [(1, 101), (2, 102), (3, 103)] if n_bytes_lost == 1 else [(1, 101), (2, 102)]
+    assert losses(tmp_path) == expected
     write_steps(tmp_path, range(3, 5), loss=200)
     assert losses(tmp_path) == [(1, 101), (2, 102), (3, 203), (4, 204)]
 
@@ -170,6 +170,28 @@ def test_lines_of_others_are_kept_as_they_are(tmp_path: Path) -> None:
     assert file.read_bytes().startswith(foreign)
     assert b'"loss": 102' not in file.read_bytes()
     assert b'"loss": 201' in file.read_bytes()
+
+
+def test_summaries_are_known_whatever_the_order_of_their_keys(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    lines = [
+        {"metrics": {"train": {"loss": 100.0 + step}}, "time": 1.0, "step": step, "kind": "summary"}
+        for step in (1, 2, 3)
+    ]
+    text = '{"kind": "diverged", "step": 9, "text": "not a \\"kind\\": \\"summary\\""}\n'
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + text)
+    write_steps(tmp_path, range(2, 3), loss=200)
+    assert losses(tmp_path) == [(1, 101), (2, 202)]
+    assert text in file.read_text()
+
+
+@pytest.mark.parametrize("step", [None, "3", 3.5, {}])
+def test_a_summary_of_others_without_a_step_is_kept(tmp_path: Path, step: Any) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text(json.dumps({"kind": "summary", "step": step}) + "\n")
+    before = file.read_bytes()
+    write_steps(tmp_path, range(1, 2), loss=100)
+    assert file.read_bytes().startswith(before)
 
 
 def test_nothing_is_half_written_when_a_process_dies_while_it_drops_lost_work(

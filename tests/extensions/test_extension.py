@@ -1,5 +1,8 @@
 """Extensions: called in order, at their own times, and taking part in a run from its first step."""
 
+import dataclasses
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -112,3 +115,33 @@ def test_an_extension_joins_the_session_of_each_loop_that_it_serves() -> None:
     for session in sessions:
         recorder(tiny.checkpoint(1, session=session))
     assert recorder.sessions == sessions
+
+
+@dataclasses.dataclass
+class Threshold(Recorder):
+    """Equal to another one with the same fields, and so without a hash."""
+
+    value: float = 0.5
+    sessions: list[Session] = dataclasses.field(default_factory=list, compare=False)
+    steps: list[int] = dataclasses.field(default_factory=list, compare=False)
+
+
+def test_an_extension_may_be_a_dataclass() -> None:
+    one, other = Threshold(), Threshold()
+    assert one == other
+    loop = tiny.train_loop(n_steps=2)
+    process = trellis.serial(one, trellis.every(2, other))
+    loop.attach(process)
+    for checkpoint in loop:
+        process(checkpoint)
+    assert [one.sessions, other.sessions] == [[loop.session]] * 2
+    assert [one.steps, other.steps] == [[1, 2], [2]]
+
+
+def test_an_extension_keeps_no_session_alive() -> None:
+    recorder, session = trellis.serial(), Session()
+    recorder(tiny.checkpoint(1, session=session))
+    alive = weakref.ref(session)
+    del session
+    gc.collect()
+    assert alive() is None

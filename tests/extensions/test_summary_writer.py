@@ -121,8 +121,8 @@ def test_a_directory_that_cannot_be_written_is_named_at_once(tmp_path: Path) -> 
 def test_after_a_resume_no_point_appears_twice(tmp_path: Path) -> None:
     write_steps(tmp_path, range(10, 60, 10), loss=100)
     write_steps(tmp_path, range(40, 90, 10), loss=200)
-    kept = [(step, 100 + step) for step in (10, 20, 30)]
-    assert_points(tmp_path, {"train/loss": kept + [(step, 200 + step) for step in range(40, 90, 10)]})
+    first = [(step, 100 + step) for step in (10, 20, 30)]
+    assert_points(tmp_path, {"train/loss": first + [(step, 200 + step) for step in range(40, 90, 10)]})
     assert len(list(tmp_path.iterdir())) == 2
 
 

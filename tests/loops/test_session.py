@@ -1,12 +1,15 @@
 """The session of a loop: events, saves in the background, the wish to stop."""
 
+import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from trellis.errors import Preempted
 from trellis.loops import Event, Session, finish_saves
 
 
@@ -118,3 +121,85 @@ def test_those_who_asked_for_it_save_on_preemption() -> None:
     session.on_preemption(save)
     assert session.preempt("checkpoint") == 1
     assert saved == ["checkpoint"]
+
+
+def test_a_break_out_of_a_loop_is_no_error() -> None:
+    session, heard = Session(), []
+    session.subscribe(heard.append)
+
+    def loop() -> Iterator[int]:
+        with session.running(lambda: 7):
+            yield from range(100)
+
+    for _ in loop():
+        break
+    assert [(event.kind, event.step, dict(event.values)) for event in heard] == [("stopped", 7, {})]
+
+
+@pytest.mark.parametrize(
+    ("error", "events"),
+    [
+        (None, [("finished", {})]),
+        (Preempted(), [("stopped", {})]),
+        (KeyboardInterrupt(), [("stopped", {"error": "KeyboardInterrupt()"})]),
+        (OSError("full"), [("stopped", {"error": "OSError('full')"})]),
+    ],
+)
+def test_the_end_of_a_loop_is_told_once(error: BaseException | None, events: list[Any]) -> None:
+    session, heard = Session(), []
+    session.subscribe(heard.append)
+    with contextlib.suppress(BaseException), session.running(lambda: 7):
+        if error is not None:
+            raise error
+    assert [(event.kind, dict(event.values)) for event in heard] == events
+    assert [event.step for event in heard] == [7]
+
+
+def test_a_save_that_fails_when_a_loop_is_left_is_an_error() -> None:
+    session, heard = Session(), []
+    session.subscribe(heard.append)
+
+    def fail() -> None:
+        raise OSError("full")
+
+    def loop() -> Iterator[int]:
+        with session.running(lambda: 7):
+            yield 1
+
+    steps = loop()
+    next(steps)
+    session.save(fail, lambda: None, is_resumable=True)
+    with pytest.raises(OSError, match="full"):
+        steps.close()
+    assert [(event.kind, dict(event.values)) for event in heard] == [("stopped", {"error": "OSError('full')"})]
+
+
+def test_extensions_share_something_until_the_loop_moves_on() -> None:
+    session = Session()
+    shared = session.shared(list)
+    shared.append(1)
+    assert session.shared(list) is shared
+    assert session.shared(dict) == {}
+    session.advance()
+    assert session.shared(list) == []
+
+
+def test_a_session_knows_who_takes_part_by_identity() -> None:
+    session = Session()
+    one, other = [1], [1]
+    assert [session.admit(each) for each in (one, other, one, other)] == [True, True, False, False]
+    assert Session().admit(one)
+
+
+def test_looks_for_a_stop_of_other_processes_are_counted_over_all_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers: list[int] = []
+
+    def look(number: int) -> bool:
+        numbers.append(number)
+        return False
+
+    monkeypatch.setattr("trellis.loops.session.is_any_stopping", look)
+    for _ in range(2):
+        session = Session(is_shared=True)
+        assert [session.wants_to_stop for _ in range(3)] == [False] * 3
+    assert numbers == list(range(numbers[0], numbers[0] + 6))

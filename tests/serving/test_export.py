@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 import trellis
 from tests import tiny
 from tests.cli.command import environment
-from trellis.errors import ArgumentError, DataError, MissingPackageError, ModelError, ServedModelError
+from trellis.errors import ArgumentError, DataError, FileWriteError, MissingPackageError, ModelError, ServedModelError
 from trellis.serving import Signature, export_model, load_model
 from trellis.serving.tensor_file import read_tensors
 
@@ -228,7 +228,7 @@ def test_what_is_damaged_or_missing_is_named(served: Path) -> None:
 
 
 def test_a_directory_that_holds_something_is_not_written_to(served: Path, variables: Any) -> None:
-    with pytest.raises(ServedModelError, match="is there already and not empty. Choose another directory"):
+    with pytest.raises(FileWriteError, match="is there already and not empty. Choose another directory"):
         export_model(served, variables=variables, signatures={"f": Signature(MODEL.apply, X)})
     with pytest.raises(ArgumentError, match="no signatures"):
         export_model(served.parent / "other", variables=variables, signatures={})

@@ -1,9 +1,7 @@
 """Hugging Face's directories of BERT, ALBERT and MobileBERT: read and written, without torch and transformers."""
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 from trellis.aliases import PyTree
 from trellis.bridges.hugging_face_config import read_config, write_config
 from trellis.bridges.hugging_face_names import Weight, weights_of
+from trellis.disk import whole_directory
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, MissingPackageError
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
@@ -240,16 +239,12 @@ def _prefixed(name: str, kind: str) -> str:
 def _write(
     folder: Path, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray], vocab_files: Sequence[str | Path]
 ) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
-        unfinished = Path(scratch, "model")
-        unfinished.mkdir()
+    with whole_directory(folder) as unfinished:
         # Not by `save_file`, whose files nobody else may read.
         (unfinished / _WEIGHTS).write_bytes(_safetensors().save(dict(arrays), metadata={"format": "pt"}))
         (unfinished / _CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         for file in vocab_files:
             shutil.copyfile(file, unfinished / Path(file).name)
-        os.rename(unfinished, folder)
 
 
 def _flat(params: PyTree, above: str = "") -> dict[str, np.ndarray]:

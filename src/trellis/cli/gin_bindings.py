@@ -141,6 +141,6 @@ def _missing_file(name: str) -> str:
 
 
 def _write(gin: Any, path: Path) -> None:
-    from trellis.extensions import replace_file
+    from trellis.disk import write_whole
 
-    replace_file(path, gin.operative_config_str().encode())
+    write_whole(path, gin.operative_config_str().encode())

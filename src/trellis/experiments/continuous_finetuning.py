@@ -4,10 +4,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from trellis.disk import write_whole
 from trellis.errors import CheckpointFileError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.new_files import new_files
-from trellis.extensions import replace_file
 from trellis.runtime import print_line
 from trellis.tasks import BoundModel
 
@@ -42,7 +42,7 @@ def run_continuous_finetune(
             run_post_eval=True,
         )
         result = run()
-        replace_file(model_dir / f"metrics-{step}.json", f"{json.dumps(result[1], indent=2)}\n".encode())
+        write_whole(model_dir / f"metrics-{step}.json", f"{json.dumps(result[1], indent=2)}\n".encode())
     if result is None:
         raise CheckpointFileError(
             f"task.init_checkpoint: no checkpoint file has appeared in `{pretrained}` for "

@@ -1,15 +1,16 @@
-"""Checkpoint files as another process writes them."""
+"""Checkpoint files as another process writes them, and the events that tell of its end."""
 
-import re
+import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from trellis.extensions import regular_files
 from trellis.runtime import print_line
 
 _SECONDS_BETWEEN_LOOKS = 0.2
-_TAIL = 8192
 
 
 def new_files(directory: Path, *, timeout: float | None, last_step: int | None) -> Iterator[Path]:
@@ -19,13 +20,15 @@ def new_files(directory: Path, *, timeout: float | None, last_step: int | None) 
         timeout: Seconds to wait for another one; None is for ever.
         last_step: The step after which no other is awaited.
     """
-    seen = -1
+    newest_step = -1
     deadline = time.monotonic() + (timeout or 0)
-    while last_step is None or seen < last_step:
-        is_over = _has_stopped_early(directory)
-        fresh = [(step, path) for step, path in regular_files(directory) if step > seen]
-        if fresh:
-            seen, path = fresh[0]
+    end = _EarlyEnd(directory / "events.jsonl")
+    while last_step is None or newest_step < last_step:
+        # Before the files are listed: a run has written all of them when it tells of its end.
+        is_over = end.is_reached()
+        files = [(step, path) for step, path in regular_files(directory) if step > newest_step]
+        if files:
+            newest_step, path = files[0]
             yield path
             deadline = time.monotonic() + (timeout or 0)
         elif is_over:
@@ -37,9 +40,68 @@ def new_files(directory: Path, *, timeout: float | None, last_step: int | None) 
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def _has_stopped_early(directory: Path) -> bool:
-    """Whether a run has left all its files before its last step, and said so."""
-    events = directory / "events.jsonl"
-    tail = events.read_bytes()[-_TAIL:] if events.is_file() else b""
-    kinds = re.findall(rb'^\{"kind": "(\w+)"', tail, re.MULTILINE)
-    return b"stopped_early" in kinds and kinds[-1] == b"stopped"
+class _EarlyEnd:
+    """Whether a run has stopped before its last step because it did not get better."""
+
+    def __init__(self, path: Path) -> None:
+        self._events = NewEvents(path)
+        self._stops_early = False
+        self._last_kind = ""
+
+    def is_reached(self) -> bool:
+        """Reads the new events of the run; returns whether they tell of its early end."""
+        events = self._events.read()
+        if self._events.is_new:
+            self._stops_early = False
+            self._last_kind = ""
+        for event in events:
+            self._last_kind = event.get("kind", "")
+            if self._last_kind == "stopped_early":
+                self._stops_early = True
+            elif self._last_kind == "initialized":
+                # The run was started again.
+                self._stops_early = False
+        return self._stops_early and self._last_kind == "stopped"
+
+
+class NewEvents:
+    """Reads a file of events that another process writes; each call of `read` returns what was added since the last."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._identity = (0, 0)
+        self.is_new = False
+        """Whether the last call has read the file from its beginning."""
+
+    def read(self) -> list[dict[str, Any]]:
+        """The events of the lines that were added; those of all lines if the file was replaced or has shrunk.
+
+        A last line without an end is left to the next call, and lines that hold no JSON object are passed over.
+        """
+        self.is_new = False
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return []
+        with file:
+            status = os.fstat(file.fileno())
+            identity = (status.st_dev, status.st_ino)
+            if identity != self._identity or status.st_size < self._offset:
+                self.is_new = True
+                self._identity = identity
+                self._offset = 0
+            file.seek(self._offset)
+            content = file.read()
+        content = content[: content.rfind(b"\n") + 1]
+        self._offset += len(content)
+        events = map(_parsed, content.split(b"\n"))
+        return [event for event in events if event is not None]
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None

@@ -5,9 +5,9 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from trellis.disk import write_whole
 from trellis.experiments.experiment import ExperimentConfig, params_text
 from trellis.experiments.reports import show_config
-from trellis.extensions import replace_file
 
 _PACKAGES = ("trellis", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorboardX")
 
@@ -15,10 +15,10 @@ _PACKAGES = ("trellis", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "n
 def write_params(params: ExperimentConfig, directory: Path) -> None:
     """Writes down what is about to run."""
     directory.mkdir(parents=True, exist_ok=True)
-    replace_file(directory / "params.yaml", params_text(params).encode())
-    replace_file(directory / "provenance.yaml", show_config(params).encode())
+    write_whole(directory / "params.yaml", params_text(params).encode())
+    write_whole(directory / "provenance.yaml", show_config(params).encode())
     versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
-    replace_file(directory / "versions.json", f"{json.dumps(versions, indent=2)}\n".encode())
+    write_whole(directory / "versions.json", f"{json.dumps(versions, indent=2)}\n".encode())
 
 
 def _version(package: str) -> str | None:

@@ -7,6 +7,7 @@ from trellis.doors import door
 if TYPE_CHECKING:
     from trellis.extensions.best_checkpoint_files import (
         BestCheckpointFileWriter as BestCheckpointFileWriter,
+        EarlyStopping as EarlyStopping,
         HighestCheckpointFileReader as HighestCheckpointFileReader,
         HighestCheckpointFileWriter as HighestCheckpointFileWriter,
         LowestCheckpointFileReader as LowestCheckpointFileReader,
@@ -16,16 +17,15 @@ if TYPE_CHECKING:
     from trellis.extensions.checkpoint_files import (
         CheckpointFileReader as CheckpointFileReader,
         CheckpointFileWriter as CheckpointFileWriter,
+        newest_file as newest_file,
+        regular_files as regular_files,
         restore_file as restore_file,
     )
     from trellis.extensions.recovery import DivergenceCheck as DivergenceCheck, SkippedData as SkippedData
-    from trellis.extensions.early_stopping import EarlyStopping as EarlyStopping
     from trellis.extensions.event_writer import EventWriter as EventWriter
     from trellis.extensions.extension import Extension as Extension, every as every, serial as serial
     from trellis.extensions.progress import ProgressBar as ProgressBar
     from trellis.extensions.summary_logger import SummaryLogger as SummaryLogger
     from trellis.extensions.summary_writer import SummaryWriter as SummaryWriter
-    from trellis.extensions.checkpoint_names import newest_file as newest_file, regular_files as regular_files
-    from trellis.extensions.disk import replace_file as replace_file
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -1,5 +1,6 @@
-"""The checkpoint with the best value of a metric, on disk."""
+"""The checkpoint with the best value of a metric, on disk, and the end of a run that does not get better."""
 
+import dataclasses
 import difflib
 import math
 import os
@@ -9,8 +10,8 @@ from pathlib import Path
 from trellis.aliases import Init
 from trellis.errors import ArgumentError, CheckpointFileError
 from trellis.extensions import checkpoint_storage as storage
-from trellis.extensions.checkpoint_files import FileReader, FileWriter
-from trellis.extensions.checkpoint_names import find_files
+from trellis.extensions.checkpoint_files import FileReader, FileWriter, find_files
+from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Summary
 from trellis.runtime import print_line
 
@@ -34,7 +35,8 @@ class BestCheckpointFileWriter(FileWriter):
         stdout: bool = True,
     ) -> None:
         super().__init__(output_dir, keep=keep, overwrite=overwrite)
-        self._group, self._metric = group, metric
+        self._group = group
+        self._metric = metric
         self._best: float | None = None
         self._best_step: int | None = None
         self._read_best()
@@ -61,7 +63,8 @@ class BestCheckpointFileWriter(FileWriter):
         value = self._value_in(checkpoint)
         if self.sign * value < self.sign * self.best_metric:
             self.write(checkpoint)
-            self._best, self._best_step = value, checkpoint.step
+            self._best = value
+            self._best_step = checkpoint.step
         return checkpoint
 
     def _value_in(self, checkpoint: Checkpoint) -> float:
@@ -91,7 +94,8 @@ class BestCheckpointFileWriter(FileWriter):
                 continue
             if self._metric not in metrics.get(self._group, {}):
                 raise CheckpointFileError(f"`{path}` does not hold the metric {self._group}/{self._metric}.")
-            self._best, self._best_step = float(metrics[self._group][self._metric]), step
+            self._best = float(metrics[self._group][self._metric])
+            self._best_step = step
             return
 
 
@@ -102,7 +106,8 @@ class LowestCheckpointFileWriter(BestCheckpointFileWriter):
         serial(EvalLoop(task=task), LowestCheckpointFileWriter(output_dir="runs/digits", metric="loss"))
     """
 
-    word, sign = "lowest", 1
+    word = "lowest"
+    sign = 1
 
 
 class HighestCheckpointFileWriter(BestCheckpointFileWriter):
@@ -112,7 +117,42 @@ class HighestCheckpointFileWriter(BestCheckpointFileWriter):
         serial(EvalLoop(task=task), HighestCheckpointFileWriter(output_dir="runs/digits", metric="accuracy"))
     """
 
-    word, sign = "highest", -1
+    word = "highest"
+    sign = -1
+
+
+class EarlyStopping(Extension):
+    """Marks a checkpoint as the last one if the best was written `n_steps` steps ago or more.
+
+    The extensions after this one then do what is due at the last step; whoever runs the loop leaves it when `is_last`
+    is set. The best so far is that of a best writer, whose file tells it after a resume too.
+
+    Example:
+        best = HighestCheckpointFileWriter(output_dir="runs/digits", metric="accuracy")
+        process = serial(EvalLoop(task=task), best, EarlyStopping(best, n_steps=1000))
+        for checkpoint in loop:
+            if process(checkpoint).is_last:
+                break
+    """
+
+    def __init__(self, best: BestCheckpointFileWriter, *, n_steps: int) -> None:
+        if n_steps < 1:
+            raise ArgumentError(f"EarlyStopping has n_steps={n_steps}, but it waits for at least one step.")
+        self._best = best
+        self._n_steps = n_steps
+
+    def is_over(self, step: int) -> bool:
+        """Whether a run that was evaluated at this step ends here."""
+        return self._best.best_step is not None and step - self._best.best_step >= self._n_steps
+
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Returns the checkpoint, marked if the run is over."""
+        if checkpoint.is_last or not self.is_over(checkpoint.step):
+            return checkpoint
+        if checkpoint.session is not None:
+            text = f"Step {checkpoint.step:6d}: nothing better since step {self._best.best_step}; the run ends here."
+            checkpoint.session.emit("stopped_early", step=checkpoint.step, text=text, best_step=self._best.best_step)
+        return dataclasses.replace(checkpoint, is_last=True)
 
 
 class BestCheckpointFileReader(FileReader):
@@ -145,12 +185,12 @@ class HighestCheckpointFileReader(BestCheckpointFileReader):
 
 def best_file(directory: Path) -> Path | None:
     """The file of the last best checkpoint that a directory holds, by whichever metric; None if there is none."""
-    found = [
+    files = [
         (int(match[1]), path)
         for path in directory.glob("*est_*")
         if (match := re.fullmatch(r"(?:low|high)est_.*_(\d+)", path.name)) and storage.is_checkpoint_file(path)
     ]
-    return max(found)[1] if found else None
+    return max(files)[1] if files else None
 
 
 def best_prefix(word: str, group: str, metric: str) -> str:

@@ -2,32 +2,58 @@
 
 import dataclasses
 import os
+import re
 import shutil
 import time
-import uuid
 from abc import abstractmethod
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from trellis.aliases import Init
-from trellis.disk import sync
+from trellis.disk import check_writable, describe_failure, hidden_path, remove_whole, sweep, sync
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage as storage
-from trellis.extensions.checkpoint_names import PREEMPTED, REGULAR, find_files
-from trellis.extensions.disk import check_writable, describe_failure
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, CheckpointSource, Session, finish_saves
 from trellis.runtime import is_first_process, print_line, wait_for_processes
 
-_PROCESS = uuid.uuid4().hex
+REGULAR = "regular_"
+"""The names of files that a run writes as it goes begin with this."""
+PREEMPTED = "preempted_"
+"""The names of files of a run that was told to stop begin with this."""
+
+
+def find_files(directory: Path, *prefixes: str) -> list[tuple[int, Path]]:
+    """The checkpoint files under some prefixes as (step, path), oldest first."""
+    files: dict[tuple[int, str], Path] = {}
+    # A file that was being replaced by one of the same step when the process died stands in for it.
+    pattern = re.compile(rf"({'|'.join(map(re.escape, prefixes))})(\d+)(\.replaced)?")
+    for path in sorted(directory.iterdir(), reverse=True) if directory.is_dir() else ():
+        match = pattern.fullmatch(path.name)
+        if match:
+            files[int(match[2]), match[1]] = path
+    return [(step, path) for (step, _), path in sorted(files.items())]
+
+
+def regular_files(directory: Path) -> list[tuple[int, Path]]:
+    """The files of a `CheckpointFileWriter` as (step, path), oldest first."""
+    return find_files(directory, REGULAR)
+
+
+def newest_file(directory: Path) -> Path | None:
+    """The newest checkpoint file of a run; None if there is none."""
+    files = find_files(directory, REGULAR, PREEMPTED)
+    return files[-1][1] if files else None
 
 
 class FileWriter(Extension):
     """Writes checkpoints under a prefix, keeps the newest, and never leaves a half-written one behind."""
 
     is_resumable = False
-    """Whether a run starts from these files by default; such are committed after all others."""
+    """Whether a run starts from these files by default; they are committed after all others."""
 
     def __init__(self, output_dir: str | os.PathLike[str], *, keep: int, overwrite: bool) -> None:
         if keep < 1:
@@ -36,7 +62,6 @@ class FileWriter(Extension):
         self._keep = keep
         self._overwrite = overwrite
         self._written: Future[None] | None = None
-        self._n_set_aside = 0
         check_writable(self._dir)
 
     @property
@@ -57,49 +82,52 @@ class FileWriter(Extension):
                 f"Cannot write `{self._dir / name}`: the directory already holds {', '.join(newer)}. "
                 f"Choose another output_dir, or pass overwrite=True."
             )
+        session = checkpoint.session or Session()
         if self._written is not None:
             # One save under way at a time: host memory holds at most one copy more.
-            self._written.result()
-        snapshot = storage.take_snapshot(checkpoint)
-        if snapshot.is_shared and not is_first_process():
+            written, self._written = self._written, None
+            session.wait_for(written)
+        snapshot = session.shared(storage.Snapshots).take(checkpoint)
+        if snapshot.spans_processes and not is_first_process():
             return
-        temporary = self._dir / f".{name}.{_PROCESS}.{uuid.uuid4().hex}.writing"
-        session = checkpoint.session or Session()
-        self._written = session.save(
-            lambda: self._write(temporary, checkpoint, snapshot),
-            lambda: self._commit(temporary, name, checkpoint.step, session),
+        hidden = hidden_path(self._dir)
+        written = session.save(
+            lambda: self._write(hidden, checkpoint, snapshot),
+            lambda: self._commit(hidden, name, checkpoint.step, session),
             is_resumable=self.is_resumable,
         )
         if checkpoint.session is None:
             session.finish()
+        else:
+            self._written = written
 
-    def _write(self, temporary: Path, checkpoint: Checkpoint, snapshot: storage.Snapshot) -> None:
-        try:
-            # What a process that was killed has left.
-            for left in (*self._dir.glob(".*.writing"), *self._dir.glob(".*.removed")):
-                if _PROCESS not in left.name:
-                    shutil.rmtree(left, ignore_errors=True)
-            storage.write(temporary, checkpoint, snapshot)
-        except Exception as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise CheckpointFileError(
-                f"The checkpoint of step {checkpoint.step} could not be saved in `{self._dir}`: "
-                f"{describe_failure(error)}. The files before it are untouched. Make room or mend the directory, "
-                f"and start the same command again."
-            ) from error
+    def _write(self, hidden: Path, checkpoint: Checkpoint, snapshot: storage.Snapshot) -> None:
+        with self._saving(hidden, checkpoint.step):
+            sweep(self._dir)
+            storage.write(hidden, checkpoint, snapshot)
 
-    def _commit(self, temporary: Path, name: str, step: int, session: Session) -> None:
+    def _commit(self, hidden: Path, name: str, step: int, session: Session) -> None:
         final = self._dir / name
         replaced = final.with_name(f"{name}.replaced")
-        if replaced.exists():
-            storage.remove(replaced)
-        if final.exists():
-            final.rename(replaced)
-        temporary.rename(final)
-        sync(self._dir)
-        if replaced.exists():
-            storage.remove(replaced)
-        self._tidy(name, step, session)
+        with self._saving(hidden, step):
+            remove_whole(replaced)
+            if final.exists():
+                final.rename(replaced)
+            hidden.rename(final)
+            sync(self._dir)
+            remove_whole(replaced)
+            self._tidy(name, step, session)
+
+    @contextmanager
+    def _saving(self, hidden: Path, step: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            shutil.rmtree(hidden, ignore_errors=True)
+            raise CheckpointFileError(
+                f"The checkpoint of step {step} could not be saved in `{self._dir}`: {describe_failure(error)}. "
+                f"The files before it are untouched. Make room or mend the directory, and start the same command again."
+            ) from error
 
     def _tidy(self, name: str, step: int, session: Session) -> None:
         """Removes files that are not kept; sets aside those of a later step, which another run has left."""
@@ -109,13 +137,16 @@ class FileWriter(Extension):
         for later, path in files:
             if later > step:
                 aside = path.with_name(f"{self.prefix}{later}.superseded")
-                if aside.exists():
-                    storage.remove(aside)
-                path.rename(aside)
+                remove_whole(aside)
+                try:
+                    path.rename(aside)
+                except FileNotFoundError:
+                    # Another process that writes to this directory has removed it just now.
+                    continue
                 text = f"`{path}` is of a later step than {name}, which was written now: set aside as `{aside.name}`."
                 session.emit("superseded", step=step, text=text, path=str(aside))
         for _, path in [(at, path) for at, path in files if at <= step][: -self._keep]:
-            storage.remove(path)
+            remove_whole(path)
 
 
 class CheckpointFileWriter(FileWriter):
@@ -164,14 +195,14 @@ class CheckpointFileWriter(FileWriter):
         super()._tidy(name, step, session)
         for at, path in find_files(self._dir, PREEMPTED):
             if name != path.name and at <= step:
-                storage.remove(path)
+                remove_whole(path)
 
 
 class FileReader(CheckpointSource):
     """Finds the newest whole checkpoint file under some prefixes.
 
     Args:
-        after: Only files of later steps count: a run that starts at this step needs none.
+        after: Only files of later steps count; without one, the run starts at this step.
     """
 
     def __init__(self, dir: str | os.PathLike[str], *, target: Init, after: int = -1) -> None:
@@ -185,13 +216,14 @@ class FileReader(CheckpointSource):
         """What the names of the files begin with."""
 
     def __call__(self, initializer: Checkpoint) -> Checkpoint:
-        """The newest checkpoint in the form of `initializer`; `initializer` itself if there is none."""
+        """The newest checkpoint in the form of `initializer`; if there is none, `initializer` at the first step."""
         started = time.perf_counter()
-        found = self._find(initializer.session)
-        if found is None:
-            start = max(self._after, 0)
-            return initializer if start == initializer.step else dataclasses.replace(initializer, step=start)
-        path, manifest = found
+        file = self._find(initializer.session)
+        if file is None:
+            first_step = max(self._after, 0)
+            is_there = initializer.step == first_step
+            return initializer if is_there else dataclasses.replace(initializer, step=first_step)
+        path, manifest = file
         checkpoint = _restored(path, manifest, initializer)
         if initializer.session is not None:
             seconds = time.perf_counter() - started
@@ -200,17 +232,17 @@ class FileReader(CheckpointSource):
         return checkpoint
 
     def find_step(self) -> int | None:
-        """The step of the newest whole file; None if there is none. Of several processes, all have to ask."""
-        wait_for_processes("find_step")  # for what the first has written
-        found = self._find(None)
-        return None if found is None else int(found[1]["step"])
+        """The step of the newest whole file; None if there is none. All processes of a run have to call it."""
+        wait_for_processes("find_step")  # The first one may still be writing.
+        file = self._find(None)
+        return None if file is None else int(file[1]["step"])
 
     def read(self) -> Checkpoint | None:
         """The newest checkpoint with its trees as nested dicts; None if there is none."""
-        found = self._find(None)
-        if found is None:
+        file = self._find(None)
+        if file is None:
             return None
-        path, manifest = found
+        path, manifest = file
         arrays = storage.read_arrays(path, manifest["tree"])
         names = ("model_params", "model_state", "optimizer_state")
         return _checkpoint(manifest, {name: storage.nest(name, arrays) for name in names})
@@ -260,17 +292,19 @@ def restore_file(path: Path, *, template: Checkpoint) -> Checkpoint:
 
 
 def _restored(path: Path, manifest: dict[str, Any], template: Checkpoint) -> Checkpoint:
+    differences = storage.find_differences(manifest, template)
+    if differences:
+        raise CheckpointMismatchError(
+            f"`{path}` holds another structure than this run needs:\n{differences}\n"
+            f"Use the model and optimizer that wrote it, or another directory."
+        )
     tree: dict[str, str] = manifest["tree"]
-    wanted = {name: storage.describe(leaf) for name, leaf in storage.flatten(template)}
-    sums = {name for name in {*tree, *wanted} if name.startswith("totals/")}
-    differing = [name for name in sorted({*tree, *wanted} - sums) if tree.get(name) != wanted.get(name)]
-    if differing:
-        said = f"`{path}` holds another structure than this run needs:\n{storage.compare(tree, wanted, differing)}"
-        raise CheckpointMismatchError(f"{said}\nUse the model and optimizer that wrote it, or another directory.")
     arrays = storage.read_arrays(path, tree)
     names = ["model_params", "model_state", "optimizer_state"]
-    # Sums for the next checkpoint are there if the run was preempted; with other metrics than now they are no use.
-    if sums and all(tree.get(name) == wanted.get(name) for name in sums):
+    # Sums for the next checkpoint are there if the run was preempted. They are of no use if the metrics have changed.
+    sums = {name: text for name, text in tree.items() if name.startswith("totals/")}
+    needed = {name: storage.describe(leaf) for name, leaf in storage.flatten(template) if name.startswith("totals/")}
+    if sums and sums == needed:
         names.append("totals")
     trees = {name: storage.unflatten(getattr(template, name), name, arrays) for name in names}
     return _checkpoint(manifest, trees)

@@ -1,11 +1,12 @@
 """A checkpoint on disk: arrays written by Orbax, and a manifest with checksums, written last."""
 
 import json
-import os
-import shutil
+import logging
 import weakref
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trellis.aliases import PyTree
-from trellis.disk import checksum, files_in
+from trellis.disk import checksum, files_in, remove_whole, sync_all
 from trellis.errors import CheckpointFileError
 from trellis.loops import Checkpoint, Summary
 from trellis.runtime import fetch, spans_processes
@@ -28,32 +29,58 @@ _TREES = ("model_params", "model_state", "optimizer_state", "totals")
 _PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
+@dataclass(frozen=True)
 class Snapshot:
-    """Copies of a checkpoint's arrays in host memory, by path: `model_params/Dense_0/kernel`."""
+    """Copies of a checkpoint's arrays in host memory."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.lease = checkpoint.lease
+    arrays: Mapping[str, np.ndarray]
+    """By path, such as `model_params/Dense_0/kernel`; of a random key its data."""
+    keys: Mapping[str, str]
+    """The kinds of those that are random keys."""
+    spans_processes: bool
+    """Whether other processes have a part of an array, and so take the same snapshot."""
+
+
+class Snapshots:
+    """Takes snapshots; what several writers of one checkpoint have in common is copied once.
+
+    A copy is of one array and not of one checkpoint, because an extension between two writers may have replaced some
+    arrays. It is valid for as long as that very array lives: the content of a JAX array never changes.
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[int, tuple[weakref.ref[jax.Array], np.ndarray]] = {}
+
+    def take(self, checkpoint: Checkpoint) -> Snapshot:
+        """Copies a checkpoint to the host."""
         leaves = dict(flatten(checkpoint))
-        self.is_shared = any(map(spans_processes, leaves.values()))
-        for leaf in leaves.values():
+        missing = [leaf for leaf in leaves.values() if self._copy_of(leaf) is None]
+        for leaf in missing:
             if isinstance(leaf, jax.Array):
                 leaf.copy_to_host_async()
-        self.arrays = {path: _host_copy(leaf) for path, leaf in leaves.items()}
+        return Snapshot(
+            arrays={path: self._copied(leaf) for path, leaf in leaves.items()},
+            keys={
+                path: str(key_kind(leaf))
+                for path, leaf in leaves.items()
+                if isinstance(leaf, jax.Array) and is_key(leaf)
+            },
+            spans_processes=any(map(spans_processes, leaves.values())),
+        )
 
+    def _copied(self, leaf: Any) -> np.ndarray:
+        copy = self._copy_of(leaf)
+        if copy is None:
+            copy = _host_copy(leaf)
+            # NumPy arrays are not shared: they may be changed in place.
+            if isinstance(leaf, jax.Array):
+                self._copies[id(leaf)] = (weakref.ref(leaf), copy)
+        return copy
 
-_snapshots: weakref.WeakValueDictionary[int, Snapshot] = weakref.WeakValueDictionary()
-_held: list[Snapshot] = []
-
-
-def take_snapshot(checkpoint: Checkpoint) -> Snapshot:
-    """Copies a checkpoint to the host; several writers of one checkpoint share the copy."""
-    snapshot = _snapshots.get(id(checkpoint.lease))
-    if snapshot is None or snapshot.lease is None or snapshot.lease is not checkpoint.lease:
-        snapshot = Snapshot(checkpoint)
-        _snapshots[id(checkpoint.lease)] = snapshot
-        # Several processes make a copy together, so all of them have to agree on whether there is one.
-        _held[:] = [snapshot] if jax.process_count() > 1 else []
-    return snapshot
+    def _copy_of(self, leaf: Any) -> np.ndarray | None:
+        original, copy = self._copies.get(id(leaf), (None, None))
+        # Another array may have got the id of one that is gone.
+        return copy if original is not None and original() is leaf else None
 
 
 def flatten(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
@@ -64,9 +91,22 @@ def flatten(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
             yield (f"{name}/{inner}" if inner else name), leaf
 
 
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is a random key, or the shape of one."""
+    return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def key_kind(key: Any) -> Any:
+    """The implementation of a random key, or of the shape of one, such as `rbg`."""
+    kinds: list[Any] = []
+    # JAX has this for arrays and for what is traced, but not for shapes.
+    jax.eval_shape(lambda traced: kinds.append(jax.random.key_impl(traced)), key)
+    return kinds[0]
+
+
 def describe(leaf: Any) -> str:
-    """A leaf's dtype and shape, such as `float32[784,128]`."""
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    """A leaf's dtype and shape, such as `float32[784,128]`; of a random key those of its data."""
+    if is_key(leaf):
         leaf = jax.eval_shape(jax.random.key_data, leaf)
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
@@ -79,8 +119,9 @@ def write(path: Path, checkpoint: Checkpoint, snapshot: Snapshot) -> None:
     # Orbax refuses arrays without elements; their shapes in the manifest say all about them.
     arrays = {name: array for name, array in snapshot.arrays.items() if array.size}
     checkpointer = _checkpointer()
-    checkpointer.save((path / _ARRAYS).absolute(), args=ocp.args.PyTreeSave(arrays))
-    checkpointer.close()
+    with _silent_orbax():
+        checkpointer.save((path / _ARRAYS).absolute(), args=ocp.args.PyTreeSave(arrays))
+        checkpointer.close()
     manifest = {
         "version": _VERSION,
         "step": checkpoint.step,
@@ -90,14 +131,14 @@ def write(path: Path, checkpoint: Checkpoint, snapshot: Snapshot) -> None:
         "elapsed_time": checkpoint.elapsed_time,
         "packages": {name: version(name) for name in _PACKAGES},
         "tree": {name: describe(array) for name, array in snapshot.arrays.items()},
+        "keys": dict(snapshot.keys),
         "files": {str(file.relative_to(path)): checksum(file) for file in files_in(path)},
     }
     text = json.dumps(manifest, indent=1)
     text = json.dumps({"checksum": zlib.crc32(text.encode()), "manifest": manifest}, indent=1)
-    with (path / _MANIFEST).open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    (path / _MANIFEST).write_text(text)
+    # Orbax does not bring all of its files to the disk.
+    sync_all(path)
 
 
 def is_checkpoint_file(path: Path) -> bool:
@@ -134,11 +175,11 @@ def read_arrays(path: Path, tree: Mapping[str, str]) -> dict[str, np.ndarray]:
     import orbax.checkpoint as ocp
 
     empty = {name: _empty(text) for name, text in tree.items() if 0 in _shape(text)}
-    wanted = {name: 0 for name in tree if name not in empty}
+    names = {name: 0 for name in tree if name not in empty}
     checkpointer = _checkpointer()
     arguments = ocp.args.PyTreeRestore(
-        item=wanted,
-        restore_args={name: ocp.RestoreArgs(restore_type=np.ndarray) for name in wanted},
+        item=names,
+        restore_args={name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names},
         partial_restore=True,
     )
     arrays: dict[str, np.ndarray] = checkpointer.restore((path / _ARRAYS).absolute(), args=arguments)
@@ -146,9 +187,23 @@ def read_arrays(path: Path, tree: Mapping[str, str]) -> dict[str, np.ndarray]:
     return arrays | empty
 
 
-def compare(found: Mapping[str, str], wanted: Mapping[str, str], names: Sequence[str]) -> str:
+def find_differences(manifest: Mapping[str, Any], template: Checkpoint) -> str:
+    """What a file holds beside what is needed, a line for each leaf that differs; empty if the file fits.
+
+    Sums for the next checkpoint do not have to fit.
+    """
+    tree, needed = dict(manifest["tree"]), {name: describe(leaf) for name, leaf in flatten(template)}
+    # A file of an older version does not say of which kind its keys are: they are read as those that are needed.
+    if "keys" in manifest:
+        tree |= {name: f"{tree[name]} ({kind} key)" for name, kind in manifest["keys"].items()}
+        needed |= {name: f"{needed[name]} ({key_kind(leaf)} key)" for name, leaf in flatten(template) if is_key(leaf)}
+    names = sorted(name for name in {*tree, *needed} if not name.startswith("totals/"))
+    return compare(tree, needed, [name for name in names if tree.get(name) != needed.get(name)])
+
+
+def compare(tree: Mapping[str, str], needed: Mapping[str, str], names: Sequence[str]) -> str:
     """What a file holds beside what is needed, a line for each of some leaves."""
-    lines = [f"  {name}: {found.get(name, '—')} in the file, {wanted.get(name, '—')} here" for name in names]
+    lines = [f"  {name}: {tree.get(name, '—')} in the file, {needed.get(name, '—')} here" for name in names]
     more = [f"  … and {len(lines) - _MOST_COMPARED} more"] if len(lines) > _MOST_COMPARED else []
     return "\n".join([*lines[:_MOST_COMPARED], *more])
 
@@ -159,9 +214,7 @@ def unflatten(template: PyTree, name: str, arrays: Mapping[str, np.ndarray]) -> 
     def pick(path: Any, leaf: Any) -> Any:
         inner = jax.tree_util.keystr(path, simple=True, separator="/")
         array = arrays[f"{name}/{inner}" if inner else name]
-        return (
-            jax.random.wrap_key_data(jnp.asarray(array)) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else array
-        )
+        return jax.random.wrap_key_data(jnp.asarray(array), impl=key_kind(leaf)) if is_key(leaf) else array
 
     return jax.tree_util.tree_map_with_path(pick, template)
 
@@ -179,12 +232,7 @@ def nest(name: str, arrays: Mapping[str, np.ndarray]) -> PyTree:
     return tree
 
 
-def remove(path: Path) -> None:
-    """Removes a checkpoint file so that no reader ever sees half of it."""
-    hidden = path.with_name(f".{path.name}.removed")
-    shutil.rmtree(hidden, ignore_errors=True)
-    path.rename(hidden)
-    shutil.rmtree(hidden)
+remove = remove_whole  # A checkpoint file is a directory.
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -202,10 +250,28 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _host_copy(leaf: Any) -> np.ndarray:
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if isinstance(leaf, jax.Array) and is_key(leaf):
         leaf = jax.random.key_data(leaf)
     # On the CPU a NumPy view shares the memory that the next step overwrites.
     return np.array(fetch(leaf), copy=True)
+
+
+@contextmanager
+def _silent_orbax() -> Iterator[None]:
+    """Drops what Orbax logs: of an error that it also raises, it logs several traces of fifty lines."""
+    import orbax.checkpoint as ocp
+
+    folder = str(Path(ocp.__file__).parent)
+    logger = logging.getLogger("absl")
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return not record.pathname.startswith(folder)
+
+    logger.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_of_others)
 
 
 def _checkpointer() -> Any:

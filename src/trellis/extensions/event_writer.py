@@ -3,17 +3,14 @@
 import json
 import math
 import os
-import re
 import threading
 import time
 from pathlib import Path
 
 from trellis.aliases import JSON
-from trellis.extensions.disk import check_writable, replace_file
+from trellis.disk import check_writable, write_whole
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Event, Session, Summary
-
-_SUMMARY_LINE = re.compile(rb'\{"kind": "summary", "step": (\d+),')
 
 
 class EventWriter(Extension):
@@ -39,7 +36,7 @@ class EventWriter(Extension):
         self._path = Path(output_dir) / "events.jsonl"
         self._is_whole = False
         self._last_step: int | None = None
-        # Saves that run in the background tell of events too.
+        # Saves that run in the background emit events too.
         self._lock = threading.Lock()
         check_writable(self._path.parent)
 
@@ -53,7 +50,8 @@ class EventWriter(Extension):
         summary = Summary.from_checkpoint(checkpoint)
         with self._lock:
             if self._last_step is None or summary.step < self._last_step:
-                self._mend(summary.step - summary.n_completed_steps)
+                self._mend_last_line()
+                self._drop_summaries_past(summary.step - summary.n_completed_steps)
             self._last_step = summary.step
             self._append(
                 "summary",
@@ -70,36 +68,63 @@ class EventWriter(Extension):
 
     def _write_event(self, event: Event) -> None:
         with self._lock:
-            if not self._is_whole:
-                self._mend()
-            said: dict[str, JSON] = {"text": event.text} if event.text else {}
-            self._append(event.kind, event.step, event.time, **said | dict(event.values))
+            self._mend_last_line()
+            text: dict[str, JSON] = {"text": event.text} if event.text else {}
+            self._append(event.kind, event.step, event.time, **text | dict(event.values))
 
     def _append(self, kind: str, step: int, time: float, **values: JSON) -> None:
-        # `kind` and `step` come first: a line's beginning tells whether it is lost work.
         line = {"kind": kind, "step": step, "time": time} | values
         text = json.dumps(_without_nan(line), ensure_ascii=False, allow_nan=False)
         # Opened anew for each line, so that nothing is written to a file that was replaced.
         with self._path.open("ab") as file:
             file.write(f"{text}\n".encode())
 
-    def _mend(self, start: int | None = None) -> None:
-        """Repairs a last line that was cut short, and drops summaries past the step `start`."""
+    def _mend_last_line(self) -> None:
+        """Ends or removes a last line that was cut short when another process died; once is enough."""
+        if self._is_whole:
+            return
         self._is_whole = True
+        if not self._path.exists() or not self._path.stat().st_size:
+            return
+        with self._path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            if file.read() == b"\n":
+                return
+        lines = self._path.read_bytes().splitlines(keepends=True)
+        lines[-1] = lines[-1] + b"\n" if _is_json(lines[-1]) else b""
+        write_whole(self._path, b"".join(lines))
+
+    def _drop_summaries_past(self, start: int) -> None:
+        """Removes the summaries of later steps than `start`, which come from lost work."""
         if not self._path.exists():
             return
-        found = self._path.read_bytes()
-        lines = found.splitlines(keepends=True)
-        if lines and not lines[-1].endswith(b"\n"):
-            lines[-1] = lines[-1] + b"\n" if _is_json(lines[-1]) else b""
-        content = b"".join(line for line in lines if start is None or not _is_summary_past(start, line))
-        if content != found:
-            replace_file(self._path, content)
+        lines = self._path.read_bytes().splitlines(keepends=True)
+        is_changed = False
+        # From the end: summaries are in the order of their steps, because each run begins with this.
+        for index in reversed(range(len(lines))):
+            step = _summary_step(lines[index])
+            if step is not None and step <= start:
+                break
+            if step is not None:
+                lines[index] = b""
+                is_changed = True
+        if is_changed:
+            write_whole(self._path, b"".join(lines))
 
 
-def _is_summary_past(start: int, line: bytes) -> bool:
-    found = _SUMMARY_LINE.match(line)
-    return found is not None and int(found[1]) > start
+def _summary_step(line: bytes) -> int | None:
+    """The step of a summary; None if a line is something else."""
+    # Most lines of other kinds need not be parsed.
+    if b'"summary"' not in line:
+        return None
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(event, dict) or event.get("kind") != "summary":
+        return None
+    step = event.get("step")
+    return step if isinstance(step, int) else None
 
 
 def _is_json(line: bytes) -> bool:

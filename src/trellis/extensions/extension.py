@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
 
 from trellis.errors import ArgumentError
 from trellis.loops import Checkpoint, Session
@@ -23,20 +22,16 @@ class Extension(ABC):
         return self.handle(checkpoint)
 
     def attach(self, session: Session) -> None:
-        """Takes part in a session; once is enough."""
-        if session not in _joined.setdefault(self, WeakSet()):
-            _joined[self].add(session)
+        """Takes part in a session; a second call for the same session does nothing."""
+        if session.admit(self):
             self.join(session)
 
     def join(self, session: Session) -> None:  # noqa: B027  (most extensions have nothing to subscribe to)
-        """Subscribes to what the session tells; called once for each session."""
+        """Subscribes to the events of the session; called once for each session."""
 
     @abstractmethod
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         """Does the work for one checkpoint."""
-
-
-_joined: WeakKeyDictionary[Extension, WeakSet[Session]] = WeakKeyDictionary()
 
 
 class _Serial(Extension):

@@ -10,8 +10,8 @@ import numpy as np
 
 from trellis.aliases import Batch
 from trellis.data import SizedStream, StackingStream, Stream, is_stream
+from trellis.disk import write_whole
 from trellis.errors import DivergedError
-from trellis.extensions.disk import replace_file
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Summary
 
@@ -19,13 +19,13 @@ from trellis.loops import Checkpoint, Summary
 class DivergenceCheck(Extension):
     """Raises a `DivergedError` at a checkpoint that no run should go on from; put it before all that writes.
 
-    Such is one whose loss is not a number or above the bound, or whose weights are not finite.
+    That is a checkpoint whose loss is not a number or above the bound, or whose weights are not finite.
 
     Example:
         process = serial(DivergenceCheck(loss_upper_bound=100.0), CheckpointFileWriter(output_dir="runs/digits"))
 
     Args:
-        begin_steps: The bound counts from this step on; numbers that are none always do.
+        begin_steps: The bound counts from this step on; a loss or a weight that is not a number always counts.
     """
 
     def __init__(self, *, loss_upper_bound: float = math.inf, begin_steps: int = 0) -> None:
@@ -51,7 +51,7 @@ class DivergenceCheck(Extension):
 
 
 class SkippedData:
-    """Which batches a run leaves out, in a file beside its checkpoint files, so that a resumed run does the same."""
+    """The batches that a run leaves out, in a file beside its checkpoint files, so that a resumed run does the same."""
 
     def __init__(self, model_dir: Path) -> None:
         self._path = model_dir / "skipped_data.json"
@@ -68,7 +68,7 @@ class SkippedData:
         """Leaves out the batches that would be those of `n_batches` steps from `step` on."""
         self._windows.append((step, n_batches))
         items = [{"step": step, "n_batches": n_batches} for step, n_batches in self._windows]
-        replace_file(self._path, json.dumps(items, indent=1).encode())
+        write_whole(self._path, json.dumps(items, indent=1).encode())
 
     def applied_to(self, data: Any) -> Any:
         """A stream without what is left out; other data as it is."""
@@ -84,9 +84,9 @@ class SkippingStream:
 
     @property
     def n_batches(self) -> int | None:
-        """How many batches are left; None if the stream is endless."""
-        held = self._stream.n_batches if isinstance(self._stream, SizedStream) else None
-        return None if held is None else max(0, held - sum(n for _, n in self._windows))
+        """How many batches the stream has without what is left out; None if it is endless."""
+        n_batches = self._stream.n_batches if isinstance(self._stream, SizedStream) else None
+        return None if n_batches is None else max(0, n_batches - sum(n for _, n in self._windows))
 
     def batch(self, step: int) -> Batch:
         """The batch of one step."""

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trellis.extensions.disk import check_writable, replace_file
+from trellis.disk import check_writable, write_whole
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Session, Summary
 
-_PREFIX, _SUFFIX = "events.out.tfevents.", ".trellis"
+_PREFIX = "events.out.tfevents."
+_SUFFIX = ".trellis"
 
 
 class SummaryWriter(Extension):
@@ -93,10 +94,10 @@ def _checksum(data: bytes) -> bytes:
 def _drop_points_past(start: int, path: Path) -> bool:
     """Removes the lost points from a file; returns whether there were any."""
     records = list(_whole_records(path.read_bytes()))
-    kept = [record for record in records if not _is_point_past(start, record)]
-    if len(kept) == len(records):
+    remaining = [record for record in records if not _is_point_past(start, record)]
+    if len(remaining) == len(records):
         return False
-    replace_file(path, b"".join(kept))
+    write_whole(path, b"".join(remaining))
     return True
 
 

@@ -1,6 +1,7 @@
-"""What a loop shares with the extensions that see its checkpoints: events, saves under way, the wish to stop."""
+"""What a loop shares with the extensions that see its checkpoints: events, saves under way, a request to stop."""
 
 import atexit
+import itertools
 import signal
 import sys
 import threading
@@ -10,10 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from types import FrameType
+from typing import Any, Protocol, TypeVar
 
 from trellis.aliases import JSON
+from trellis.errors import Preempted
 from trellis.runtime import is_any_stopping, print_line
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class _Save:
 
 
 class Session:
-    """Events, saves and preemption of one loop.
+    """Events, saves and preemption of one loop, and who takes part in it.
 
     A save is written in the background and committed when the loop moves on, so that a checkpoint file is there only if
     all that was done with its checkpoint is done too. Files that a run resumes from are committed last.
@@ -47,9 +52,12 @@ class Session:
 
     def __init__(self, *, stdout: bool = False, is_shared: bool = False) -> None:
         self.is_stopping = False
+        """Whether SIGTERM has come."""
         self._is_shared = is_shared
         self._stdout = stdout
         self._lock = threading.Lock()
+        self._joined: dict[int, object] = {}
+        self._shared: dict[Callable[[], Any], Any] = {}
         self._listeners: list[Callable[[Event], None]] = []
         self._progress_listeners: list[Callable[[int, int | None], None]] = []
         self._backlog: deque[Event] = deque(maxlen=1000)
@@ -58,10 +66,32 @@ class Session:
         self._pending: list[_Save] = []
         self._futures: list[Future[None]] = []
 
+    def admit(self, extension: object) -> bool:
+        """Notes that an extension takes part; returns False if it did so before.
+
+        Extensions are told apart by identity: two dataclasses with the same fields are equal, and have no hash.
+        """
+        if id(extension) in self._joined:
+            return False
+        # The extension itself is kept, so that no other one gets its id.
+        self._joined[id(extension)] = extension
+        return True
+
+    def shared(self, build: Callable[[], _T]) -> _T:
+        """An object that all extensions share while they handle one checkpoint; it is gone when the loop moves on.
+
+        Args:
+            build: Makes the object at the first call for a checkpoint, such as its class.
+        """
+        if build not in self._shared:
+            self._shared[build] = build()
+        result: _T = self._shared[build]
+        return result
+
     def emit(self, kind: str, *, step: int, text: str = "", **values: JSON) -> None:
         """Tells every listener, now or when it subscribes, that something happened."""
         event = Event(kind=kind, step=step, text=text, values=values)
-        # Saves in the background tell of events too.
+        # Saves in the background emit events too.
         with self._lock:
             self._backlog.append(event)
             listeners = list(self._listeners)
@@ -72,8 +102,8 @@ class Session:
 
     @property
     def wants_to_stop(self) -> bool:
-        """Whether to stop now; of several processes none does so before the others. Asked once between two calls."""
-        return self.is_stopping or (self._is_shared and is_any_stopping())
+        """Whether to stop now; of several processes none does so before the others. Read once between two calls."""
+        return self.is_stopping or (self._is_shared and is_any_stopping(next(_process.looks)))
 
     def subscribe(self, listener: Callable[[Event], None]) -> None:
         """Calls the listener with each event so far, and from now on."""
@@ -96,13 +126,23 @@ class Session:
         """Runs `write` in the background now, and `commit` after it once the loop has moved on."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trellis-save")
-        _unfinished.add(self)
+        _process.unfinished.add(self)
         written = self._pool.submit(write)
         self._pending.append(_Save(written, commit, is_resumable))
         return written
 
+    def wait_for(self, written: Future[None]) -> None:
+        """Waits until a save is written; raises its error if it failed and nobody was told yet."""
+        error = written.exception()
+        is_new = written in self._futures or any(save.written is written for save in self._pending)
+        if error is not None and is_new:
+            self._pending = [save for save in self._pending if save.written is not written]
+            self._futures = [future for future in self._futures if future is not written]
+            raise error
+
     def advance(self) -> None:
         """Commits the saves of the checkpoint that is left behind; raises the error of a save that failed."""
+        self._shared.clear()
         if not self._pending and not self._futures:
             return
         pending, self._pending = self._pending, []
@@ -112,7 +152,7 @@ class Session:
         done = [future for future in self._futures if future.done()]
         self._futures = [future for future in self._futures if not future.done()]
         if not self._futures:
-            _unfinished.discard(self)
+            _process.unfinished.discard(self)
         for future in done:
             future.result()
 
@@ -120,17 +160,17 @@ class Session:
         """Commits every save and waits for it; raises the error of one that failed."""
         self.advance()
         futures, self._futures = self._futures, []
-        _unfinished.discard(self)
+        _process.unfinished.discard(self)
         for future in futures:
             future.result()
 
     def on_preemption(self, save: Callable[[Any], None]) -> None:
-        """Has `save` called with a checkpoint when the run is told to stop."""
+        """Calls `save` with a checkpoint when the run is told to stop."""
         if save not in self._savers:
             self._savers.append(save)
 
     def preempt(self, checkpoint: Any) -> int:
-        """Saves a checkpoint with everyone who asked for it; returns how many did."""
+        """Calls all that was given to `on_preemption` with a checkpoint; returns how many there were."""
         for save in self._savers:
             save(checkpoint)
         self.finish()
@@ -138,10 +178,10 @@ class Session:
 
     @contextmanager
     def running(self, step: Callable[[], int]) -> Iterator[None]:
-        """Holds a loop that trains: SIGTERM is a wish to stop, and however the loop is left, saves are finished.
+        """Surrounds a loop that trains: SIGTERM is a request to stop, and saves are finished however the loop is left.
 
         Args:
-            step: Tells how many steps are completed.
+            step: Returns how many steps are completed.
         """
         try:
             with self.watching_for_sigterm():
@@ -149,6 +189,10 @@ class Session:
                     yield
                 finally:
                     self.finish()
+        except (GeneratorExit, Preempted):
+            # Someone left the loop by `break`, or it was told to stop and did: there is no error.
+            self.emit("stopped", step=step())
+            raise
         except BaseException as error:
             self.emit("stopped", step=step(), error=repr(error))
             raise
@@ -156,21 +200,16 @@ class Session:
 
     @contextmanager
     def watching_for_sigterm(self) -> Iterator[None]:
-        """Turns SIGTERM into a wish to stop, which a loop follows when its steps under way are done."""
-        # Where processes train together, JAX itself hears the signal, and has all of them stop at the same step.
+        """Turns SIGTERM into a request to stop, which a loop follows when its steps under way are done."""
+        # Where processes train together, JAX itself handles the signal, and has all of them stop at the same step.
         if threading.current_thread() is not threading.main_thread() or self._is_shared:
             yield
             return
-        if not _watching:
-            _previous.append(signal.signal(signal.SIGTERM, _stop_all))
-        _watching.append(self)
+        _process.watch(self)
         try:
             yield
         finally:
-            _watching.remove(self)
-            # Loops may end in any order: the last one gives the signal back.
-            if not _watching:
-                signal.signal(signal.SIGTERM, _previous.pop())
+            _process.unwatch(self)
 
     def finish_at_exit(self) -> None:
         """Commits, without a thread, what no loop will come back to."""
@@ -186,19 +225,54 @@ class Attachable(Protocol):
     """An extension that can take part in a run before it sees a checkpoint."""
 
     def attach(self, session: Session) -> None:
-        """Subscribes to what the session tells."""
+        """Subscribes to the events of the session."""
 
 
-_unfinished: set[Session] = set()
-_watching: list[Session] = []
-_previous: list[Any] = []
+class _Process:
+    """What all sessions of a process have in common, because a process has it only once.
+
+    That is the handler of SIGTERM, the end of the interpreter, and the number by which JAX finds the look at which all
+    processes stop together. JAX compares these numbers between processes, so they go on from one loop to the next: two
+    processes that are in different loops for a moment still mean the same look.
+    """
+
+    def __init__(self) -> None:
+        self.unfinished: set[Session] = set()
+        """Sessions with saves under way."""
+        self.looks = itertools.count()
+        self._watching: list[Session] = []
+        self._previous_handler: Any = None
+
+    def watch(self, session: Session) -> None:
+        """Tells a session of SIGTERM from now on."""
+        if not self._watching:
+            self._previous_handler = signal.signal(signal.SIGTERM, self._handle_sigterm)
+        self._watching.append(session)
+
+    def unwatch(self, session: Session) -> None:
+        """Ends what `watch` began; loops may end in any order, and the last one gives the signal back."""
+        self._watching.remove(session)
+        if not self._watching:
+            signal.signal(signal.SIGTERM, self._previous_handler)
+            self._previous_handler = None
+
+    def finish_at_exit(self) -> None:
+        """Commits the saves that no loop will come back to."""
+        for session in list(self.unfinished):
+            try:
+                session.finish_at_exit()
+            except Exception as error:  # noqa: BLE001  (the interpreter is leaving: there is no caller to raise to)
+                print(f"A checkpoint was not saved: {error}", file=sys.stderr)
+
+    def _handle_sigterm(self, number: int, frame: FrameType | None) -> None:
+        for session in self._watching:
+            session.is_stopping = True
+        if callable(self._previous_handler):
+            self._previous_handler(number, frame)
 
 
-def _stop_all(number: int, frame: Any) -> None:
-    for session in _watching:
-        session.is_stopping = True
-    if callable(_previous[-1]):
-        _previous[-1](number, frame)
+_process = _Process()
+atexit.register(_process.finish_at_exit)
 
 
 def _commit(save: _Save) -> None:
@@ -209,14 +283,5 @@ def _commit(save: _Save) -> None:
 
 def finish_saves() -> None:
     """Commits every save under way in this process, of any session, and waits for it."""
-    for session in list(_unfinished):
+    for session in list(_process.unfinished):
         session.finish()
-
-
-@atexit.register
-def _finish_all_at_exit() -> None:
-    for session in list(_unfinished):
-        try:
-            session.finish_at_exit()
-        except Exception as error:  # noqa: BLE001  (the interpreter is leaving: there is no caller to raise to)
-            print(f"A checkpoint was not saved: {error}", file=sys.stderr)

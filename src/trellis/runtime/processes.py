@@ -1,6 +1,5 @@
 """Processes that train together, each with a part of the devices: how they join, and how arrays span them."""
 
-import itertools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +11,6 @@ from jax.experimental import multihost_utils
 from jax.sharding import Sharding
 
 from trellis.aliases import Array, PyTree
-
-_looks = itertools.count()
 
 
 def join_processes(environment: Mapping[str, str] = os.environ) -> None:
@@ -50,9 +47,13 @@ def wait_for_processes(name: str) -> None:
         multihost_utils.sync_global_devices(name)
 
 
-def is_any_stopping() -> bool:
-    """Whether one of several processes was told to stop (SIGTERM): True in all of them at the same call."""
-    return multihost_utils.reached_preemption_sync_point(next(_looks))
+def is_any_stopping(look: int) -> bool:
+    """Whether one of several processes was told to stop (SIGTERM): True in all of them at the same look.
+
+    Args:
+        look: The number of this look, one more than that of the look before.
+    """
+    return multihost_utils.reached_preemption_sync_point(look)
 
 
 def spread(tree: PyTree, shardings: PyTree) -> PyTree:

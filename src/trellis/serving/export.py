@@ -14,7 +14,7 @@ import numpy as np
 from jax import export
 
 from trellis.aliases import JSON, PyTree
-from trellis.disk import checksum, files_in
+from trellis.disk import check_free, checksum, files_in, whole_directory
 from trellis.errors import ArgumentError, ModelError
 from trellis.loops import batch_size as size_of_batch
 from trellis.runtime import print_line
@@ -30,7 +30,6 @@ from trellis.serving.manifest import (
 )
 from trellis.serving.saved_model import write_saved_model
 from trellis.serving.tensor_file import write_tensors
-from trellis.serving.whole_directory import check_free, whole_directory
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 """What a model is exported for, where JAX can."""

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import optax
 
+from trellis.disk import write_whole
 from trellis.extensions import (
     BestCheckpointFileWriter,
     CheckpointFileWriter,
@@ -22,7 +23,6 @@ from trellis.extensions import (
     SummaryLogger,
     SummaryWriter,
     every,
-    replace_file,
 )
 from trellis.loops import Checkpoint, EvalLoop, Session, Summary
 from trellis.optimizers import average_weights
@@ -159,7 +159,7 @@ class _BestInfo(Extension):
             metrics = Summary.from_checkpoint(checkpoint).metrics["eval"]
             info = {published_name(name): value for name, value in metrics.items()}
             info["best_ckpt_global_step"] = float(checkpoint.step)
-            replace_file(self._file, f"{json.dumps(info, indent=4)}\n".encode())
+            write_whole(self._file, f"{json.dumps(info, indent=4)}\n".encode())
         return checkpoint
 
 

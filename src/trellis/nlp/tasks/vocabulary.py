@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trellis.data import DataConfig
-from trellis.extensions import replace_file
+from trellis.disk import write_whole
 from trellis.tasks import TaskConfig
 
 VOCABULARY_NAMES = ("vocab.txt", "spiece.model")
@@ -40,7 +40,7 @@ def keep_vocabulary(vocab_file: Path | None, *, directory: str) -> None:
     # A plan looks at how a run would start, and leaves nothing behind: only a run has made its directory.
     if vocab_file is None or not Path(directory).is_dir():
         return
-    replace_file(Path(directory, kept_name(vocab_file)), vocab_file.read_bytes())
+    write_whole(Path(directory, kept_name(vocab_file)), vocab_file.read_bytes())
 
 
 def find_kept_vocabulary(directory: str | os.PathLike[str]) -> Path | None:

@@ -1,0 +1,242 @@
+"""Files and directories that are whole or not there, whatever happens to the process that writes them."""
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trellis import disk
+from trellis.errors import ArgumentError, FileWriteError
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def dead_pid() -> int:
+    """The number of a process that is over."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def left_by(directory: Path, *, machine: str | None = None, pid: int, process: str = "00000000") -> Path:
+    """What a process has left behind, with a file in it."""
+    path = directory / f".{machine or disk._MACHINE}-{pid}-{process}-01234567.writing"
+    path.mkdir()
+    (path / "file").touch()
+    return path
+
+
+def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file.json"
+    disk.write_whole(path, b"one")
+    disk.write_whole(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert names(path.parent) == ["file.json"]
+    (plain := tmp_path / "plain").touch()
+    assert path.stat().st_mode == plain.stat().st_mode
+
+
+def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "events.out.tfevents.1"
+    with disk.whole_file(path) as file:
+        file.write(b"one")
+        assert not path.exists()
+        (hidden,) = names(tmp_path)
+        assert hidden.startswith(".")
+        assert "tfevents" not in hidden, "TensorBoard would read it"
+    assert names(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("of the caller")])
+def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "file"
+    disk.write_whole(path, b"before")
+    with pytest.raises(type(error)), disk.whole_file(path) as file:
+        file.write(b"half")
+        raise error
+    with pytest.raises(type(error)), disk.whole_directory(tmp_path / "directory") as directory:
+        (directory / "half").touch()
+        raise error
+    assert path.read_bytes() == b"before"
+    assert names(tmp_path) == ["file"]
+
+
+def test_two_writers_of_one_file_do_not_get_in_each_others_way(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with disk.whole_file(path) as one, disk.whole_file(path) as other:
+        one.write(b"one")
+        other.write(b"other")
+    assert path.read_bytes() == b"one"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: disk.write_whole(path, bytes([n]) * 100_000), range(50)))
+    content = path.read_bytes()
+    assert len(content) == 100_000
+    assert len(set(content)) == 1
+    assert names(tmp_path) == ["file"]
+
+
+def test_two_processes_write_one_file_many_times(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from trellis.disk import write_whole\n"
+        "for n in range(300): write_whole(Path(sys.argv[1]), sys.argv[2].encode() * 10_000)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(disk.__file__).parents[1])}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path / "file"), letter], stderr=subprocess.PIPE, env=environment
+        )
+        for letter in "ab"
+    ]
+    for process in started:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors.decode()
+    assert (tmp_path / "file").read_bytes() in (b"a" * 10_000, b"b" * 10_000)
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_directory_appears_only_when_it_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "deep" / "model", tmp_path / "empty"):
+        with disk.whole_directory(path) as directory:
+            (directory / "inner").mkdir()
+            (directory / "inner" / "file").write_text("x")
+            assert not (path / "inner").exists()
+        assert (path / "inner" / "file").read_text() == "x"
+        assert not [name for name in names(path.parent) if name.startswith(".")]
+
+
+def test_a_directory_that_holds_something_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "file").write_text("precious")
+    (tmp_path / "file").write_text("precious")
+    for path in (tmp_path / "model", tmp_path / "file"):
+        with (
+            pytest.raises(FileWriteError, match=r"is there already and not empty\. Choose another directory"),
+            disk.whole_directory(path),
+        ):
+            raise AssertionError("the work is not done")
+
+
+def test_a_directory_that_someone_else_fills_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    with (
+        pytest.raises(FileWriteError, match=r"model` could not be written: Directory not empty"),
+        disk.whole_directory(tmp_path / "model"),
+    ):
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "file").write_text("precious")
+    assert (tmp_path / "model" / "file").read_text() == "precious"
+    assert names(tmp_path) == ["model"]
+
+
+@pytest.mark.parametrize("n_calls_before", [0, 1])
+def test_a_full_disk_is_told_with_the_place_and_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_calls_before: int
+) -> None:
+    disk.write_whole(tmp_path / "file", b"before")
+    n_calls = 0
+
+    def full(descriptor: int) -> None:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls > n_calls_before:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    message = r"could not be written: No space left on device\. What was there .* untouched\. Make room, or choose"
+    with pytest.raises(FileWriteError, match=rf"directory` {message}"), disk.whole_directory(tmp_path / "directory"):
+        pass
+    n_calls = n_calls_before
+    with pytest.raises(FileWriteError, match=rf"file` {message}"):
+        disk.write_whole(tmp_path / "file", b"after")
+    assert (tmp_path / "file").read_bytes() == b"before"
+    assert not [name for name in names(tmp_path) if name.startswith(".")]
+
+
+def test_a_full_disk_is_told_when_the_caller_meets_it(tmp_path: Path) -> None:
+    with (
+        pytest.raises(FileWriteError, match=r"model` could not be written: No space left on device"),
+        disk.whole_directory(tmp_path / "model"),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_system_that_turns_read_only_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for method in ("open", "unlink"):
+        monkeypatch.setattr(Path, method, refuse)
+    with pytest.raises(FileWriteError, match=r"file` could not be written: Read-only file system"):
+        disk.write_whole(tmp_path / "file", b"")
+
+
+def test_an_error_of_the_caller_is_raised_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="vocab"), disk.whole_directory(tmp_path / "model"):
+        Path("/nowhere/vocab.txt").read_text()
+
+
+def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileWriteError, match=r"file/inner` could not be written: Not a directory"):
+        disk.write_whole(tmp_path / "file" / "inner", b"")
+    for path in (tmp_path / "file", tmp_path / "file" / "inner"):
+        with pytest.raises(ArgumentError, match=rf"Nothing can be written to output_dir `{path}`: Not a directory"):
+            disk.check_writable(path)
+
+
+@pytest.mark.parametrize("write", ["file", "directory"])
+def test_what_killed_processes_have_left_is_swept_away_by_the_next_writer(tmp_path: Path, write: str) -> None:
+    left_by(tmp_path, pid=dead_pid())
+    left_by(tmp_path, pid=os.getpid())  # of a container that is no more, in which it had the same number
+    (tmp_path / f".{disk._MACHINE}-{dead_pid()}-00000000-01234568.writing").write_text("a file")
+    if write == "file":
+        disk.write_whole(tmp_path / "file", b"")
+    else:
+        with disk.whole_directory(tmp_path / "directory"):
+            pass
+    assert names(tmp_path) == [write]
+
+
+def test_what_others_are_writing_stays(tmp_path: Path) -> None:
+    living = [
+        left_by(tmp_path, pid=os.getppid()),
+        left_by(tmp_path, pid=os.getpid(), process=disk._PROCESS),
+        left_by(tmp_path, pid=dead_pid(), machine="ffffffff"),
+        tmp_path / ".mine.writing",
+    ]
+    living[-1].touch()
+    disk.sweep(tmp_path)
+    assert names(tmp_path) == sorted(path.name for path in living)
+
+
+def test_what_another_machine_has_left_is_swept_away_after_a_day(tmp_path: Path) -> None:
+    path = left_by(tmp_path, pid=1, machine="ffffffff")
+    two_days_ago = time.time() - 2 * 24 * 60 * 60
+    os.utime(path, (two_days_ago, two_days_ago))
+    disk.sweep(tmp_path)
+    assert names(tmp_path) == [path.name], "a file in it is new"
+    os.utime(path / "file", (two_days_ago, two_days_ago))
+    disk.sweep(tmp_path)
+    assert names(tmp_path) == []
+
+
+def test_a_directory_is_removed_at_once_for_every_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+
+    def die(path: Path, **_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk.shutil, "rmtree", die)
+        with pytest.raises(KeyboardInterrupt):
+            disk.remove_whole(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    disk.remove_whole(tmp_path / "model")
