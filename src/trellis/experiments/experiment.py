@@ -1,9 +1,7 @@
 """Named configurations of a whole run."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 from trellis.config import Config, Origin, stamp
@@ -53,23 +51,8 @@ def get_exp_config(name: str) -> ExperimentConfig:
     config = _experiments.get(name)()
     if not isinstance(config, Config):
         raise ConfigError(f"The factory of experiment {name!r} returned {config!r}. It has to return its config.")
-    stamp(config, Origin(f"factory {name}"))
-    vars(config)["_experiment"] = name
+    stamp(config, Origin(f"factory {name}"), name=name)
     return config
-
-
-def params_text(config: ExperimentConfig) -> str:
-    """Returns what a run's `params.yaml` holds: all values, below the experiment's name if it has one."""
-    name = vars(config).get("_experiment")
-    return f"# Experiment: {name}\n{config.as_yaml()}" if name else config.as_yaml()
-
-
-def recorded_experiment(config_file: str) -> str | None:
-    """Returns the name of the experiment that a run's `params.yaml` is of; None if a file does not say."""
-    path = Path(config_file)
-    first = path.read_text().partition("\n")[0] if path.is_file() else ""
-    found = re.fullmatch(r"# Experiment: (\S+)", first)
-    return found[1] if found else None
 
 
 def experiment_summaries() -> dict[str, str]:

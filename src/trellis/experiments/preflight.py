@@ -13,9 +13,8 @@ from trellis.aliases import PyTree
 from trellis.config import DEFAULT, Problem
 from trellis.data import SizedStream, is_stream
 from trellis.errors import CheckpointFileError, TrellisError
-from trellis.experiments.corrections import problem_at
 from trellis.experiments.experiment import ExperimentConfig
-from trellis.experiments.requirements import evaluates, trains
+from trellis.experiments.requirements import evaluates, problem_at, trains
 from trellis.experiments.resources import Disk, Memory, device_memory, size_text
 from trellis.extensions import checkpoint_storage as storage, newest_file, regular_files
 from trellis.loops import batch_size
@@ -83,7 +82,7 @@ def _split_problems(run: Preflight) -> Iterator[Problem]:
     unit = math.lcm(n_devices, run.params.trainer.n_microbatches)
     value = max(unit, size - size % unit)
     advice = f"Take a multiple, {one}. Write:"
-    yield problem_at(path, config=run.params, said=f"is {size}. {said}", advice=advice, value=value)
+    yield problem_at(path, config=run.params, message=f"is {size}. {said}", advice=advice, value=value)
 
 
 def _length_problems(run: Preflight) -> Iterator[Problem]:
@@ -93,17 +92,17 @@ def _length_problems(run: Preflight) -> Iterator[Problem]:
     if held is not None and held < run.outline.n_steps:
         said = f"is {config.train_steps}, but the training data ends after {held} batches."
         advice = "Train for less, or set task.train_data.is_training=true if that lets the task repeat its data. Write:"
-        yield problem_at("trainer.train_steps", config=run.params, said=said, advice=advice, value=held)
+        yield problem_at("trainer.train_steps", config=run.params, message=said, advice=advice, value=held)
     validation = run.outline.validation
     held = n_batches(validation)
     path = "trainer.validation_steps"
     if held is not None and held < config.validation_steps:
         said = f"is {config.validation_steps}, but the validation data has {held} batches."
-        yield problem_at(path, config=run.params, said=said, advice="Take all of them. Write:", value=-1)
+        yield problem_at(path, config=run.params, message=said, advice="Take all of them. Write:", value=-1)
     if validation is not None and is_stream(validation.data) and held is None and config.validation_steps == -1:
         advice = "Say how many batches to take, or set task.validation_data.is_training=false if that ends them. Write:"
         said = "is -1, for all batches, but the validation data has no end."
-        yield problem_at(path, config=run.params, said=said, advice=advice, value=100)
+        yield problem_at(path, config=run.params, message=said, advice=advice, value=100)
 
 
 def _metric_problems(run: Preflight) -> Iterator[Problem]:
@@ -116,7 +115,7 @@ def _metric_problems(run: Preflight) -> Iterator[Problem]:
         close = nearest(wanted, validation.metrics) or validation.metrics[0]
         said = f"is {wanted}, which is not measured."
         advice = f"{type(run.trainer.task).__name__} measures: {', '.join(sorted(validation.metrics))}. Write:"
-        yield problem_at(BEST, config=run.params, said=said, advice=advice, value=close)
+        yield problem_at(BEST, config=run.params, message=said, advice=advice, value=close)
 
 
 def _start_problems(run: Preflight) -> Iterator[Problem]:
