@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from trellis.config import Given, Text, for_shell, plain_value
+from trellis.config import Setting, Text, for_shell, plain_value
 from trellis.experiments import parse_params_override, parse_setting
 
 
-def plain(given: Given) -> Any:
-    if isinstance(given.value, dict):
-        return {name: plain(item) for name, item in given.value.items()}
-    if isinstance(given.value, list):
-        return [plain(item) for item in given.value]
-    return plain_value(given.value) if isinstance(given.value, Text) else given.value
+def plain(setting: Setting) -> Any:
+    if isinstance(setting.value, dict):
+        return {name: plain(item) for name, item in setting.value.items()}
+    if isinstance(setting.value, list):
+        return [plain(item) for item in setting.value]
+    return plain_value(setting.value) if isinstance(setting.value, Text) else setting.value
 
 
 def read(text: str) -> Any:
-    given, problems = parse_params_override(text)
+    setting, problems = parse_params_override(text)
     assert problems == []
-    return plain(given)
+    return plain(setting)
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ def test_an_unquoted_comma_is_explained_with_the_quotes() -> None:
     ],
 )
 def test_a_setting_takes_all_that_follows_the_equals_sign(text: str, values: object) -> None:
-    given, problems = parse_setting(text)
+    setting, problems = parse_setting(text)
     assert problems == []
-    assert plain(given) == values
+    assert plain(setting) == values
 
 
 def test_a_setting_without_a_value_is_explained() -> None:
