@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from trellis.cli.words import Once, Parser
@@ -101,9 +100,7 @@ def vocabulary(flags: argparse.Namespace) -> None:
 
 def finetuning(flags: argparse.Namespace) -> None:
     """Makes records of a published task's files."""
-    make: Callable[[argparse.Namespace], dict[str, object]]
-    make = _squad if flags.fine_tuning_task_type == "squad" else _sentences
-    meta = make(flags)
+    meta = _squad(flags) if flags.fine_tuning_task_type == "squad" else _sentences(flags)
     sizes = ", ".join(f"{name.split('_')[0]} {size}" for name, size in meta.items() if name.endswith("_data_size"))
     print(f"Examples: {sizes}. What a model needs to know of them: {flags.meta_data_file_path}")
 
@@ -141,12 +138,12 @@ def _sentences(flags: argparse.Namespace) -> dict[str, object]:
     kind = "regression" if task.labels is None else "classification"
     if flags.fine_tuning_task_type != kind:
         raise ArgumentError(f"{task.name} is a {kind}: give --fine_tuning_task_type={kind}.")
-    given: dict[Split, str | None] = {
+    outputs: dict[Split, str | None] = {
         "train": flags.train_data_output_path,
         "dev": flags.eval_data_output_path,
         "test": flags.test_data_output_path,
     }
-    paths = {split: path for split, path in given.items() if path}
+    paths = {split: path for split, path in outputs.items() if path}
     if not paths:
         raise ArgumentError("Nothing is to be written: give --train_data_output_path, --eval_… or --test_….")
     if not flags.input_data_dir:

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from trellis.cli.experiment_flags import add_experiment_flags, resolved
+from trellis.cli.experiments import add_experiment_flags, resolved
 from trellis.cli.words import Once, Parser
 from trellis.errors import ArgumentError
 from trellis.serving import check_format

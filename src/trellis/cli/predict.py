@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from trellis.cli.experiment_flags import add_module_flag
+from trellis.cli.experiments import add_module_flag
 from trellis.cli.words import Once, Parser
 from trellis.errors import ArgumentError
 from trellis.experiments import ExperimentConfig, read_params, register_experiments
@@ -73,9 +73,9 @@ def _read_params(flags: argparse.Namespace) -> ExperimentConfig | None:
         return None
     if not (directory / "params.yaml").is_file():
         names = sorted(path.name for path in directory.iterdir())[:8] if directory.is_dir() else []
-        held = f"holds {', '.join(names) or 'nothing'}" if directory.is_dir() else "does not exist"
+        state = f"holds {', '.join(names) or 'nothing'}" if directory.is_dir() else "does not exist"
         raise ArgumentError(
-            f"--model_dir: `{directory}` {held}. Give the directory of a run, which has a params.yaml, or one that "
+            f"--model_dir: `{directory}` {state}. Give the directory of a run, which has a params.yaml, or one that "
             f"`trellis export` wrote, which has a manifest.json."
         )
     register_experiments(flags.module)

@@ -1,10 +1,18 @@
-"""The flags that name an experiment and change its config."""
+"""The flags that name an experiment and change its config, and the words that show experiments; none imports JAX."""
 
 import argparse
 
 from trellis.cli.words import Once, Parser
 from trellis.errors import ArgumentError
-from trellis.experiments import ExperimentConfig, recorded_experiment, register_experiments, resolve
+from trellis.experiments import (
+    ExperimentConfig,
+    diff_configs,
+    list_experiments,
+    recorded_experiment,
+    register_experiments,
+    resolve,
+    show_config,
+)
 
 
 def add_module_flag(parser: Parser) -> None:
@@ -43,7 +51,7 @@ def add_experiment_flags(parser: Parser) -> None:
 
 
 def resolved(flags: argparse.Namespace, *, mode: str | None = None) -> ExperimentConfig:
-    """Returns the config that the flags describe; `flags.experiment` is its name, also where a file has said it."""
+    """Returns the config that the flags describe; sets `flags.experiment` if it is a file that names the experiment."""
     flags.experiment = flags.experiment or next(filter(None, map(recorded_experiment, flags.config_file)), None)
     if not flags.experiment:
         raise ArgumentError(f"--experiment is missing.\n{flags.way_out}")
@@ -55,3 +63,28 @@ def resolved(flags: argparse.Namespace, *, mode: str | None = None) -> Experimen
         settings=flags.set,
         mode=mode,
     )
+
+
+def add_diff_flags(parser: Parser) -> None:
+    """Adds what `diff` compares."""
+    text = "the name of an experiment, or a file such as a run's params.yaml"
+    parser.add_argument("first", metavar="A", help=text)
+    parser.add_argument("second", metavar="B", help="the same")
+    add_module_flag(parser)
+
+
+def experiments(flags: argparse.Namespace) -> None:
+    """Lists the registered experiments."""
+    register_experiments(flags.module)
+    print(list_experiments(), end="")
+
+
+def show(flags: argparse.Namespace) -> None:
+    """Shows a resolved config with the origin of each value."""
+    print(show_config(resolved(flags)), end="")
+
+
+def diff(flags: argparse.Namespace) -> None:
+    """Shows in what two configs differ."""
+    register_experiments(flags.module)
+    print(diff_configs(flags.first, flags.second) or "They do not differ.\n", end="")
