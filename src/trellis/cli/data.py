@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from trellis.cli.words import Once, Parser
+from trellis.cli.words import Parser
 from trellis.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -206,9 +206,7 @@ def _add(parser: Parser, name: str, kind: Any, default: object, text: str, **opt
     if kind is _boolean:
         options |= {"nargs": "?", "const": True}
     metavar = {int: "N", float: "X", _boolean: "BOOL"}.get(kind, "TEXT")
-    parser.add_argument(
-        f"--{name}", action=Once, type=kind, default=default, metavar=metavar, help=text + shown, **options
-    )
+    parser.add_flag(name, metavar, text + shown, type=kind, default=default, **options)
 
 
 def _boolean(text: str) -> bool:

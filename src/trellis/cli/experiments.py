@@ -2,7 +2,7 @@
 
 import argparse
 
-from trellis.cli.words import Once, Parser
+from trellis.cli.words import Parser
 from trellis.errors import ArgumentError
 from trellis.experiments import (
     ExperimentConfig,
@@ -18,35 +18,20 @@ from trellis.experiments import (
 def add_module_flag(parser: Parser) -> None:
     """Adds the flag for experiments of one's own."""
     text = "a module that registers experiments of your own: its dotted name, or a .py file; as often as you like"
-    parser.add_argument("--module", action="append", default=[], metavar="NAME", help=text)
+    parser.add_repeated_flag("module", "NAME", text)
 
 
 def add_experiment_flags(parser: Parser) -> None:
     """Adds the flags that `resolved` reads."""
     text = "a name that `trellis experiments` lists; a --config_file that is a run's params.yaml says it too"
-    parser.add_argument("--experiment", action=Once, metavar="NAME", help=text)
+    parser.add_flag("experiment", "NAME", text)
     parser.set_defaults(way_out=parser.way_out)
-    parser.add_argument(
-        "--config_file",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a YAML file that changes the config; as often as you like, later ones win",
-    )
-    parser.add_argument(
-        "--params_override",
-        action=Once,
-        default="",
-        metavar="TEXT",
-        help="changes after all files: task.hidden_size=32,trainer.train_steps=2000",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="one change after all others, to the end of the text; as often as you like",
-    )
+    text = "a YAML file that changes the config; as often as you like, later ones win"
+    parser.add_repeated_flag("config_file", "FILE", text)
+    text = "changes after all files: task.hidden_size=32,trainer.train_steps=2000"
+    parser.add_flag("params_override", "TEXT", text, default="")
+    text = "one change after all others, to the end of the text; as often as you like"
+    parser.add_repeated_flag("set", "FIELD=VALUE", text)
     add_module_flag(parser)
 
 

@@ -54,9 +54,9 @@ BINDABLE: Mapping[str, Bindable] = {
 def add_gin_flags(parser: Parser) -> None:
     """Adds the published flags."""
     text = "a file that binds arguments of building blocks; as often as you like"
-    parser.add_argument("--gin_file", action="append", default=[], metavar="FILE", help=text)
+    parser.add_repeated_flag("gin_file", "FILE", text)
     text = "one such binding, after all files: Trainer.save_summary=False; as often as you like"
-    parser.add_argument("--gin_params", action="append", default=[], metavar="BINDING", help=text)
+    parser.add_repeated_flag("gin_params", "BINDING", text)
 
 
 def check_gin_flags(flags: argparse.Namespace) -> None:

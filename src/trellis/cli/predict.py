@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trellis.cli.experiments import add_module_flag
-from trellis.cli.words import Once, Parser
+from trellis.cli.words import Parser
 from trellis.errors import ArgumentError
 from trellis.experiments import ExperimentConfig, read_params, register_experiments
 from trellis.serving import find_served_model
@@ -27,16 +27,14 @@ A model that `trellis export` wrote answers in the same way, without its code an
 def add_flags(parser: Parser) -> None:
     """Adds what to ask, and whom."""
     parser.epilog = _EPILOG
-    parser.add_argument(
-        "--model_dir", action=Once, required=True, metavar="DIR", help="where a run was trained, or a served model"
-    )
-    parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="what to ask, part by part")
+    parser.add_flag("model_dir", "DIR", "where a run was trained, or a served model", required=True)
+    parser.add_repeated_flag("text", "TEXT", "what to ask, part by part")
     files = "many questions: lines with tabs between parts, or TSV, CSV or JSONL with columns, or SQuAD's JSON"
-    parser.add_argument("--input_file", action=Once, default="", metavar="FILE", help=files)
+    parser.add_flag("input_file", "FILE", files, default="")
     output = "where answers go as JSON, a line for each; for SQuAD's JSON one object, as its scripts read it"
-    parser.add_argument("--output_file", action=Once, default="", metavar="FILE", help=output)
+    parser.add_flag("output_file", "FILE", output, default="")
     vocabulary = "the vocabulary, if the model does not know it"
-    parser.add_argument("--vocab_file", action=Once, default="", metavar="FILE", help=vocabulary)
+    parser.add_flag("vocab_file", "FILE", vocabulary, default="")
     add_module_flag(parser)
 
 

@@ -8,7 +8,7 @@ from trellis.bindings import bound
 from trellis.cli.ending import ending
 from trellis.cli.experiments import add_experiment_flags, resolved
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
-from trellis.cli.words import Once, Parser
+from trellis.cli.words import Parser
 from trellis.config import raise_if_any, without_effect
 from trellis.errors import ArgumentError
 from trellis.experiments import MODES, ExperimentConfig, get_mode
@@ -27,7 +27,7 @@ _TPU = "JAX finds the TPUs of its host itself"
 _IDLE: Mapping[str, str] = {
     "tpu": _TPU,
     "tpu_platform": _TPU,
-    "tf_data_service": "each process reads its own share of the data",
+    "tf_data_service": "each process reads the data itself",
     "tfhub_handle": _HUB,
     "tfhub_cache_dir": _HUB,
     "tflex_output_uri": "all output goes to --model_dir",
@@ -42,13 +42,13 @@ def add_flags(parser: Parser) -> None:
     """Adds the published flags."""
     parser.epilog = _EPILOG
     modes = f"one of {', '.join(MODES)}; the default is train_and_eval"
-    parser.add_argument("--mode", action=Once, default="train_and_eval", metavar="MODE", help=modes)
+    parser.add_flag("mode", "MODE", modes, default="train_and_eval")
     where = "where the run writes all that it leaves, and resumes from"
-    parser.add_argument("--model_dir", action=Once, required=True, metavar="DIR", help=where)
+    parser.add_flag("model_dir", "DIR", where, required=True)
     add_experiment_flags(parser)
     add_gin_flags(parser)
     steps = "the last step of the pretraining that continuous_train_and_eval follows; without it, until no file comes"
-    parser.add_argument("--pretrain_steps", action=Once, type=int, metavar="N", help=steps)
+    parser.add_flag("pretrain_steps", "N", steps, type=int)
     for name in _IDLE:
         parser.add_argument(f"--{name}", nargs="?", const="", help=argparse.SUPPRESS)
 

@@ -36,6 +36,14 @@ class Parser(argparse.ArgumentParser):
         """The flags that there are."""
         return [text for action in self._actions for text in action.option_strings if text.startswith("--")]
 
+    def add_flag(self, name: str, metavar: str, text: str, **options: Any) -> None:
+        """Adds a flag that may occur once."""
+        self.add_argument(f"--{name}", action=Once, metavar=metavar, help=text, **options)
+
+    def add_repeated_flag(self, name: str, metavar: str, text: str) -> None:
+        """Adds a flag that may occur as often as one likes; its values are a list."""
+        self.add_argument(f"--{name}", action="append", default=[], metavar=metavar, help=text)
+
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Returns the values of the flags; an error tells of every one that there is not, or that is missing."""
         # Required flags are checked below, not by argparse: a misspelt flag is reported instead of the missing one.

@@ -39,9 +39,12 @@ def register_config_factory(name: str) -> Callable[[Factory], Factory]:
     """Returns a decorator that makes a function the factory of the experiment called `name`.
 
     Example:
-        >>> @register_config_factory("digits/classifier")
-        ... def digits_classifier() -> ExperimentConfig:
+        >>> from trellis.tasks import DigitsConfig
+        >>> @register_config_factory("digits/long")
+        ... def digits_long() -> ExperimentConfig:
         ...     return ExperimentConfig(task=DigitsConfig(), trainer=TrainerConfig(train_steps=2000))
+        >>> get_exp_config("digits/long").trainer.train_steps
+        2000
     """
     return _experiments.register(name)
 
