@@ -1,4 +1,4 @@
-"""The name that somebody probably meant."""
+"""The nearest of several names to one that is misspelt."""
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches

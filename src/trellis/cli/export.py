@@ -40,7 +40,7 @@ def add_flags(parser: Parser) -> None:
 
 
 def export(flags: argparse.Namespace) -> None:
-    """Exports a run's model; tells what was written and how to use it."""
+    """Exports a run's model; prints what was written and how to use it."""
     directory = Path(flags.model_dir)
     own = directory / "params.yaml"
     if not directory.is_dir():

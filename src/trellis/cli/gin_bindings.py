@@ -96,7 +96,7 @@ def _stand_in(name: str) -> Any:
 
 
 def _read(gin: Any, files: Sequence[str], bindings: Sequence[str]) -> None:
-    """Reads all files, then all bindings; one error tells of everything that is wrong with them."""
+    """Reads all files, then all bindings; one error lists everything that is wrong with them."""
     steps = [(f"--gin_file={name}", partial(gin.parse_config_file, name)) for name in files]
     steps += [(f"--gin_params={text}", partial(gin.parse_config, text)) for text in bindings]
     messages = [f"{flag}: {message}" for flag, parse in steps if (message := _problem(parse))]

@@ -1,4 +1,4 @@
-"""`trellis predict`: a trained model, asked."""
+"""`trellis predict`: the answers of a trained model."""
 
 import argparse
 import json
@@ -39,7 +39,7 @@ def add_flags(parser: Parser) -> None:
 
 
 def predict(flags: argparse.Namespace) -> None:
-    """Answers what is given or typed, on the screen and in a file."""
+    """Answers questions from flags, a file or the keyboard, on the screen and in a file."""
     if flags.text and flags.input_file:
         raise ArgumentError("--text and --input_file are both given. Give one of them.")
     if flags.input_file and not Path(flags.input_file).is_file():

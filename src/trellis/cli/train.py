@@ -54,7 +54,7 @@ def add_flags(parser: Parser) -> None:
 
 
 def train(flags: argparse.Namespace) -> None:
-    """Runs an experiment in one of its modes; tells where it writes, what was achieved and where that lies."""
+    """Runs an experiment in one of its modes; prints where it writes, its metrics and where its files are."""
     mode = get_mode(flags.mode)
     params = resolved(flags, mode=flags.mode)
     check_gin_flags(flags)
@@ -93,7 +93,7 @@ def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -
 
 
 def plan(flags: argparse.Namespace) -> None:
-    """Tells what a run would do, then all that is wrong with it; nothing is run or written."""
+    """Prints what a run would do, then all that is wrong with it; nothing is run or written."""
     get_mode(flags.mode)
     directory = _model_dir(flags)
     params = resolved(flags)

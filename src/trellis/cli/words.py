@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(f"--{name}", action="append", default=[], metavar=metavar, help=text)
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Returns the values of the flags; an error tells of every one that there is not, or that is missing."""
+        """Returns the values of the flags; one error lists all flags that do not exist or are missing."""
         # Required flags are checked below, not by argparse: a misspelt flag is reported instead of the missing one.
         required = [action for action in self._actions if action.option_strings and action.required]
         for action in required:

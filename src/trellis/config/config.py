@@ -17,7 +17,7 @@ from trellis.spelling import nearest
 
 
 class ConfigType(type):
-    """Constructs configs so that one error tells everything that is wrong with the arguments."""
+    """Constructs configs so that one error lists everything that is wrong with the arguments."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Returns a checked config."""
@@ -42,9 +42,9 @@ class Config(Branch, metaclass=ConfigType):
     """A dataclass of settings: typed, nested, overridable, and able to say where each value came from.
 
     Subclasses are dataclasses whose fields all have defaults. A field takes bool, int, float, str, Literal, Any,
-    another config, or lists, tuples, dicts, Optional and unions of them. A mapping given for a config becomes the
-    annotated class, or is merged into the config that is there. Types are checked and unknown names refused whenever
-    something is set, and an error tells all that is wrong.
+    another config, or lists, tuples, dicts, Optional and unions of them. A mapping in the place of a config becomes
+    the annotated class, or is merged into the config that is there. Whenever something is set, types are checked and
+    unknown names refused, and one error lists all that is wrong.
 
     `restrictions` are relations between values, which `validate` checks.
 
@@ -97,7 +97,7 @@ class Config(Branch, metaclass=ConfigType):
             draft.commit()
 
         def __getattr__(self, name: str) -> object:
-            """Tells the nearest field for a name that is none."""
+            """Raises an error that names the nearest field, because there is none of this name."""
             close = None if name.startswith("_") else nearest(name, fields_of(type(self)))
             suggestion = f" Did you mean {close}?" if close else ""
             raise AttributeError(f"{type(self).__name__} has no field {name!r}.{suggestion}")
@@ -129,7 +129,7 @@ class Config(Branch, metaclass=ConfigType):
             vars(branch)["_locked"] = True
 
     def validate(self) -> None:
-        """Raises one error that tells all restrictions, here and below, that do not hold."""
+        """Raises one error that lists all restrictions, here and below, that do not hold."""
         raise_if_any(violations(self))
 
     def as_dict(self) -> dict[str, Any]:

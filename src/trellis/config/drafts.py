@@ -84,7 +84,7 @@ class Place:
         return self.refuse(setting, f"takes {kind}, not {setting}.", advice=advice, value=value)
 
     def refuse_key(self, key: str, setting: Setting, *, owner: str, names: Mapping[str, object]) -> Refused:
-        """Notes that there is no field of that name, and which one was probably meant.
+        """Notes that there is no field of that name, and suggests the nearest.
 
         Below a name that is like no other, the fields in it are looked for in the rest of the tree.
         """

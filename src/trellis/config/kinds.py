@@ -136,7 +136,7 @@ class NumberKind:
 
 @dataclass(frozen=True)
 class TextKind:
-    """Takes text; what stands in a file or a flag is taken as it stands, so `off` and `12:30` are text here."""
+    """Takes text, as it is written in a file or a flag, so `off` and `12:30` are text here."""
 
     rank = 9
 

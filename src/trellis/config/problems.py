@@ -46,7 +46,7 @@ class Problem:
 
 
 def raise_if_any(problems: Sequence[Problem]) -> None:
-    """Raises one ConfigError that tells all problems, in the order in which they were written."""
+    """Raises one ConfigError that lists all problems, in the order in which they were written."""
     if not problems:
         return
     paragraphs = tuple(dict.fromkeys(str(problem) for problem in problems))

@@ -16,7 +16,7 @@ _TUPLE = "tag:yaml.org,2002:python/tuple"
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes only; what a scalar means is for the field to say."""
+    """Composes nodes only: the field that a scalar is for decides what it means."""
 
 
 class _Dumper(yaml.SafeDumper):

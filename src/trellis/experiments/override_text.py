@@ -173,7 +173,7 @@ class OverrideText:
                 self._refuse(message, at, advice)
 
     def _refuse_value(self, match: re.Match[str]) -> int:
-        """Tells why a value cannot be read, and returns where the next entry may start."""
+        """Notes why a value cannot be read, and returns where the next entry may start."""
         following = re.compile(r",\s*(?=[A-Za-z][\w.]*(\[\d+\])?\s*=)").search(self._text, match.end())
         stop = following.start() if following else len(self._text)
         text = self._text[match.end() : stop]
@@ -196,7 +196,7 @@ class OverrideText:
 
 
 def _is_open(text: str) -> bool:
-    """Tells whether a value starts with a quote, brace or bracket that does not end it."""
+    """Returns whether a value starts with a quote, brace or bracket that does not end it."""
     if text.startswith("["):
         return "[" in text[1:]
     return text[:1] in ("'", '"', "{") and not _QUOTED.fullmatch(text) and not text.endswith("}")

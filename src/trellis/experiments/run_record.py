@@ -1,4 +1,4 @@
-"""What a run leaves to tell what it was, and its config read from that again."""
+"""The record of a run: its config, the origins of its values and the versions of packages, written and read."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def write_params(params: ExperimentConfig, directory: Path) -> None:
 
 
 def recorded_experiment(config_file: str) -> str | None:
-    """Returns the name of the experiment that a run's `params.yaml` is of; None if a file does not say."""
+    """Returns the experiment that a run's `params.yaml` names in its first line; None if a file names none."""
     path = Path(config_file)
     first_line = path.read_text().partition("\n")[0] if path.is_file() else ""
     match = re.fullmatch(r"# Experiment: (\S+)", first_line)

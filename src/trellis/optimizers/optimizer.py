@@ -117,7 +117,7 @@ def _clip_each_by_norm(limit: float) -> optax.GradientTransformation:
 @register_optimizer_cls(SGDConfig)
 @register_optimizer_cls(SGDExperimentalConfig)
 def _sgd(config: SGDConfig | SGDExperimentalConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    # The learning rate is part of the momentum: a step keeps the size that it had when it was taken.
+    # The learning rate is part of the momentum: an earlier step keeps its size when the rate changes.
     return optax.chain(optax.scale_by_learning_rate(schedule), _momentum(config.momentum, nesterov=config.nesterov))
 
 
