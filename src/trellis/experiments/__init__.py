@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         register_config_dir as register_config_dir,
         shipped_config_files as shipped_config_files,
         find_config_file as find_config_file,
+        read_params as read_params,
+        recorded_experiment as recorded_experiment,
     )
     from trellis.experiments.reports import (
         show_config as show_config,
@@ -33,11 +35,7 @@ if TYPE_CHECKING:
     )
     from trellis.experiments.experiment_modules import register_experiments as register_experiments
     from trellis.experiments.lengths import derive_lengths as derive_lengths
-    from trellis.experiments.run_record import (
-        read_params as read_params,
-        recorded_experiment as recorded_experiment,
-        write_params as write_params,
-    )
+    from trellis.experiments.run_record import write_params as write_params
     from trellis.experiments.modes import run_experiment as run_experiment, prepare_experiment as prepare_experiment
     from trellis.experiments.plan import Plan as Plan, plan_experiment as plan_experiment
     from trellis.experiments.export import export_experiment as export_experiment, best_of_run as best_of_run

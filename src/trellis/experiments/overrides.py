@@ -1,10 +1,13 @@
 """From an experiment's name, files and flags to the config that runs."""
 
+import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trellis.config import Problem, Setting, merge, raise_if_any, read_file, violations
-from trellis.experiments.experiment import ExperimentConfig, get_exp_config
+from trellis.errors import ArgumentError
+from trellis.experiments.experiment import ExperimentConfig, experiment_summaries, get_exp_config
 from trellis.experiments.override_text import OverrideText
 from trellis.experiments.requirements import mode_problems
 from trellis.registry import Registry
@@ -94,3 +97,33 @@ def find_config_file(name: str) -> str:
     path = Path(name)
     shipped = None if path.exists() else shipped_config_files(suffix=path.suffix).get(path.name)
     return name if shipped is None else str(shipped)
+
+
+def recorded_experiment(config_file: str) -> str | None:
+    """Returns the experiment that a run's `params.yaml` names in its first line; None if a file names none."""
+    path = Path(config_file)
+    first_line = path.read_text().partition("\n")[0] if path.is_file() else ""
+    match = re.fullmatch(r"# Experiment: (\S+)", first_line)
+    return match[1] if match else None
+
+
+def read_params(model_dir: str | os.PathLike[str]) -> ExperimentConfig:
+    """Returns the config that a run was trained with, after its `params.yaml`.
+
+    Its class is that of the experiment that the file names or, if it names none, of the first that has all its fields.
+    """
+    file = Path(model_dir, "params.yaml")
+    if not file.is_file():
+        raise ArgumentError(f"There is no `{file}`. Give the model_dir of a run that was trained.")
+    setting, problems = read_file(file)
+    raise_if_any(problems)
+    recorded = recorded_experiment(str(file))
+    for name in [recorded] if recorded else experiment_summaries():
+        config = get_exp_config(name)
+        if not merge(config, setting):
+            config.lock()
+            return config
+    raise ArgumentError(
+        f"No registered experiment has all the fields of `{file}`. If the run's experiment is your own, name the "
+        f"module that registers it with --module."
+    )
