@@ -87,8 +87,7 @@ class Config(Branch, metaclass=ConfigType):
             """Checks and sets a field."""
             construction = self._construction
             setting = as_setting(value, CODE if construction else caller())
-            draft = Draft(lambda: paths(self))
-            draft_changes(self, Setting({name: setting}, setting.origin), Place(draft), is_new=bool(construction))
+            draft = _draft(self, Setting({name: setting}, setting.origin), is_new=bool(construction))
             if construction:
                 vars(self)[name] = value
                 construction.problems += draft.problems
@@ -108,8 +107,7 @@ class Config(Branch, metaclass=ConfigType):
 
     def override(self, params: "Mapping[str, Any] | Config") -> None:
         """Merges nested settings into this config: all of them or, if anything is wrong, none."""
-        draft = Draft(lambda: paths(self))
-        draft_changes(self, as_setting(_as_mapping(params), caller()), Place(draft))
+        draft = _draft(self, as_setting(_as_mapping(params), caller()))
         raise_if_any(draft.problems)
         draft.commit()
 
@@ -197,10 +195,15 @@ def merge(config: Config, setting: Setting) -> list[Problem]:
 
     Unlike `override` this is not atomic: throw the config away if there are problems.
     """
-    draft = Draft(lambda: paths(config))
-    draft_changes(config, setting, Place(draft))
+    draft = _draft(config, setting)
     draft.commit()
     return draft.problems
+
+
+def _draft(config: Config, setting: Setting, *, is_new: bool = False) -> Draft:
+    draft = Draft(lambda: paths(config))
+    draft_changes(config, setting, Place(draft), is_new=is_new)
+    return draft
 
 
 def _plain(value: object) -> Any:
