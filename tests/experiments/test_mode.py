@@ -25,6 +25,7 @@ def test_a_mode_is_known_by_what_it_does(name: str) -> None:
     mode = get_mode(name)
     assert str(mode) == name
     assert {answer for answer in ANSWERS if getattr(mode, answer)} == DOES[name]
+    assert mode.needs_checkpoint == (name == "eval")
 
 
 def test_a_name_that_is_none_is_told_the_nearest() -> None:

@@ -128,8 +128,7 @@ def _model_dir(flags: argparse.Namespace) -> Path:
 def _directory(flags: argparse.Namespace) -> Path:
     """Returns the directory of the run, made if the run will write to it."""
     directory = _model_dir(flags)
-    mode = get_mode(flags.mode)
-    if not mode.trains and not mode.follows and not directory.is_dir():
+    if get_mode(flags.mode).needs_checkpoint and not directory.is_dir():
         raise ArgumentError(f"--model_dir: there is no directory `{directory}` to evaluate. Give that of a run.")
     try:
         # Before JAX is loaded, so that an error comes at once. An evaluation that follows a run may be started first.

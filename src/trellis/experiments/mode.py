@@ -22,6 +22,11 @@ class Mode:
     follows: bool = False
     """Whether it waits for the checkpoint files that another run writes."""
 
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether there has to be a checkpoint file before it starts: it neither writes one nor waits for one."""
+        return not self.trains and not self.follows
+
     def __str__(self) -> str:
         return self.name
 
