@@ -101,8 +101,10 @@ def find_config_file(name: str) -> str:
 
 def recorded_experiment(config_file: str) -> str | None:
     """Returns the experiment that a run's `params.yaml` names in its first line; None if a file names none."""
-    path = Path(config_file)
-    first_line = path.read_text().partition("\n")[0] if path.is_file() else ""
+    try:
+        first_line = Path(config_file).read_text(errors="replace").partition("\n")[0]
+    except OSError:
+        return None  # what is wrong with the file is reported where it is read as a config
     match = re.fullmatch(r"# Experiment: (\S+)", first_line)
     return match[1] if match else None
 
