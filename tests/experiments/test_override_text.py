@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from trellis.config import Setting, Text, for_shell, plain_value
+from trellis.config import Edit, Problem, Setting, Text, for_shell, plain_value, raise_if_any
+from trellis.errors import ConfigError
 from trellis.experiments import parse_params_override, parse_setting
 
 
@@ -127,3 +128,11 @@ def test_a_setting_without_a_value_is_explained() -> None:
 @pytest.mark.parametrize("text", ["a='x,y'", "a=[[1, 2], [3]]", "a=$HOME", 'a="x"', "a=1"])
 def test_corrected_flags_survive_the_shell(text: str) -> None:
     assert shlex.split(f"--set={for_shell(text)}") == [f"--set={text}"]
+
+
+def test_corrections_of_the_same_place_are_not_joined_to_a_flag() -> None:
+    _, problems = parse_params_override("a=1,b-c=['d','e'],f=2")
+    first = Problem("a is not a field.", problems[0].origin, edits=(Edit(0, 3, "aa=1"),))
+    with pytest.raises(ConfigError, match="3 problems in the configuration") as caught:
+        raise_if_any([*problems, first])
+    assert "Corrected:" not in str(caught.value)

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from textwrap import wrap
 
 from trellis.config.settings import Origin, Setting
@@ -55,22 +56,25 @@ def raise_if_any(problems: Sequence[Problem]) -> None:
 
 
 def _corrected_flags(problems: Sequence[Problem]) -> list[str]:
-    """Returns each flag as a whole, if all that is wrong with it can be put right."""
+    """Returns each flag as a whole, if all that is wrong with it can be put right, each at a place of its own."""
     by_flag: dict[tuple[str, str], list[Problem]] = {}
     for problem in problems:
         if problem.origin.form == "flag":
             by_flag.setdefault((problem.origin.source, problem.origin.text), []).append(problem)
     corrected = []
     for (flag, text), of_flag in by_flag.items():
-        if all(problem.edits for problem in of_flag):
-            right = _edited(text, [edit for problem in of_flag for edit in problem.edits])
+        edits = sorted({edit for problem in of_flag for edit in problem.edits}, key=lambda edit: edit.start)
+        is_clear = all(first.stop <= second.start for first, second in pairwise(edits))
+        if is_clear and all(problem.edits for problem in of_flag):
+            right = _edited(text, edits)
             if right != of_flag[0].fix:
                 corrected.append(f"Corrected:\n      {flag}={for_shell(right)}")
     return corrected
 
 
 def _edited(text: str, edits: Sequence[Edit]) -> str:
-    for edit in sorted(set(edits), key=lambda edit: -edit.start):
+    # From the last to the first, so that the places of the others stay.
+    for edit in sorted(edits, key=lambda edit: -edit.start):
         text = f"{text[: edit.start]}{edit.text}{text[edit.stop :]}"
     return text
 
