@@ -17,10 +17,12 @@ class Registry(Generic[Entry]):
     A class that is not registered itself stands for its nearest registered parent.
 
     Example:
-        >>> experiments: Registry[Callable[[], ExperimentConfig]] = Registry("experiment")
-        >>> @experiments.register("digits/classifier")
-        ... def digits_classifier() -> ExperimentConfig: ...
-        >>> experiments.get("digits/classifier")
+        >>> greetings: Registry[Callable[[], str]] = Registry("greeting")
+        >>> @greetings.register("english/short")
+        ... def short() -> str:
+        ...     return "Hi"
+        >>> greetings.get("english/short")()
+        'Hi'
     """
 
     def __init__(self, noun: str, *, advice: str = "Import the module that registers it.") -> None:
@@ -59,39 +61,39 @@ class Registry(Generic[Entry]):
     def _check_free(self, key: str | type) -> None:
         if key in self._entries:
             raise RegistryError(
-                f"{self._noun} {_spoken(key)} is registered already, by {_described(self._entries[key])}. "
+                f"{self._noun} {_key_text(key)} is registered already, by {_entry_text(self._entries[key])}. "
                 "Give the second one a name of its own."
             )
         if isinstance(key, type):
             return
         if not all(key.split("/")):
             raise RegistryError(f"{self._noun} name {key!r} has an empty part. Write it like 'group/name'.")
-        for taken in self.names():
-            if taken.startswith(f"{key}/") or key.startswith(f"{taken}/"):
+        for other in self.names():
+            if other.startswith(f"{key}/") or key.startswith(f"{other}/"):
                 raise RegistryError(
-                    f"{self._noun} {key!r} cannot stand beside {taken!r}: a name is either a group or an entry."
+                    f"{self._noun} {key!r} cannot stand beside {other!r}: a name is either a group or an entry."
                 )
 
     def _missing(self, key: str | type) -> str:
-        what = f"There is no {self._noun} {_spoken(key)}."
+        what = f"There is no {self._noun} {_key_text(key)}."
         if isinstance(key, type):
             close = nearest(key.__name__, [entry.__name__ for entry in self._entries if isinstance(entry, type)])
-            return f"{what}{_meant(close)} {self._advice}"
+            return f"{what}{_suggestion(close)} {self._advice}"
         inside = [name for name in self.names() if name.startswith(f"{key.rstrip('/')}/")]
         if inside:
             return f"{what} It is a group, which has: {', '.join(inside)}."
         listed = f" Registered are: {', '.join(self.names())}." if self._entries else " None is registered."
-        return f"{what}{_meant(nearest(key, self.names()))}{listed} {self._advice}"
+        return f"{what}{_suggestion(nearest(key, self.names()))}{listed} {self._advice}"
 
 
-def _meant(name: str | None) -> str:
+def _suggestion(name: str | None) -> str:
     return f" Did you mean {name}?" if name else ""
 
 
-def _spoken(key: str | type) -> str:
+def _key_text(key: str | type) -> str:
     return f"for {key.__module__}.{key.__qualname__}" if isinstance(key, type) else repr(key)
 
 
-def _described(entry: object) -> str:
+def _entry_text(entry: object) -> str:
     name = getattr(entry, "__qualname__", None)
     return f"{getattr(entry, '__module__', '?')}.{name}" if name else repr(entry)

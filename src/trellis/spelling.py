@@ -1,4 +1,4 @@
-"""The name that somebody probably meant."""
+"""The nearest of several names to one that is misspelt."""
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
@@ -8,6 +8,10 @@ def nearest(name: str, candidates: Iterable[str], *, cutoff: float = 0.6) -> str
     """Returns the candidate most like `name`, or None if none is like it.
 
     Case, hyphens and underscores do not count, so `train-steps` and `trainSteps` are `train_steps`.
+
+    Example:
+        >>> nearest("trainStep", ["train_steps", "task"])
+        'train_steps'
     """
     by_plain: dict[str, str] = {}
     for candidate in candidates:

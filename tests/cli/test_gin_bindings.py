@@ -102,6 +102,12 @@ def test_what_stands_in_for_a_function_does_so_for_a_block_only() -> None:
     def greet(name: str = "you") -> str:
         return f"Hello {name}"
 
+    def leave(name: str = "you") -> str:
+        return f"Bye {name}"
+
     with standing_in({greet: lambda: greet("me")}):
+        with standing_in({leave: lambda: leave("them")}):
+            assert (bound(greet)(), bound(leave)()) == ("Hello me", "Bye them")
         assert bound(greet)() == "Hello me"
+        assert bound(leave) is leave
     assert bound(greet) is greet

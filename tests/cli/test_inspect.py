@@ -87,6 +87,14 @@ def test_config_show_tells_all_problems_at_once_without_jax(tmp_path: Path) -> N
     assert "--set=trainer.train_steps=1" in err
 
 
+def test_a_file_that_is_no_text_names_no_experiment(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(b"\xff\xfe\x00")
+    for name in ("model.bin", ".", "nowhere.yaml"):
+        assert refused("config", "show", f"--config_file={name}").startswith("--experiment is missing.\n")
+    err = refused("config", "show", "--experiment=digits/classifier", "--config_file=model.bin")
+    assert err.startswith("model.bin: The file is not UTF-8 text.\n")
+
+
 def test_config_diff_takes_names_and_files_without_jax(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("task:\n  hidden_size: 8\n")
     out = printed("config", "diff", "digits/classifier", "params.yaml")

@@ -112,7 +112,7 @@ def test_an_error_of_trellis_is_told_with_its_notes_and_causes(
         error.add_note("Lower the learning rate.")
         raise error from ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("trellis.cli.inspect.register_experiments", fail)
+    monkeypatch.setattr("trellis.cli.experiments.register_experiments", fail)
     assert failed(capsys, "experiments") == (
         "The loss is nan at step 3.\nLower the learning rate.\nCaused by ZeroDivisionError: by zero\n"
     )
@@ -135,7 +135,7 @@ def test_an_interrupt_exits_with_130_and_without_a_traceback(
     def interrupt(modules: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trellis.cli.inspect.register_experiments", interrupt)
+    monkeypatch.setattr("trellis.cli.experiments.register_experiments", interrupt)
     assert main(["experiments"]) == 130
     assert capsys.readouterr().err == "Interrupted.\n"
 

@@ -8,7 +8,7 @@ from tests.cli.command import trellis_without_jax
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         ([], "--model_dir is missing."),
         (["--model_dir=nowhere", "--text=a"], "--model_dir: `nowhere` does not exist. Give the directory of a run"),
@@ -19,10 +19,10 @@ from tests.cli.command import trellis_without_jax
         (["--model_dir=run", "--text=a"], "No registered experiment has all the fields of `run/params.yaml`."),
     ],
 )
-def test_predict_refuses_bad_input_before_jax_is_imported(tmp_path: Path, flags: list[str], said: str) -> None:
+def test_predict_refuses_bad_input_before_jax_is_imported(tmp_path: Path, flags: list[str], message: str) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run/params.yaml").write_text("task: {colour: blue}\n")
     done = trellis_without_jax("predict", *flags)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
-    assert done.stderr.startswith(said)
+    assert done.stderr.startswith(message)

@@ -85,7 +85,7 @@ def test_numbers_are_kept_in_the_type_of_their_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [
         ("gears", "seven", "gears takes a whole number, not 'seven'."),
         ("gears", 7.5, "gears takes a whole number, not 7.5."),
@@ -108,13 +108,13 @@ def test_numbers_are_kept_in_the_type_of_their_field() -> None:
         ("tags", b"raw", "tags takes a list, each text, not b'raw'."),
     ],
 )
-def test_a_value_of_the_wrong_type_is_refused_everywhere(name: str, value: object, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_value_of_the_wrong_type_is_refused_everywhere(name: str, value: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         BikeConfig(**{name: value})  # type: ignore[arg-type]
     bike = BikeConfig()
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         setattr(bike, name, value)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         bike.override({name: value})
     assert bike == BikeConfig()
 

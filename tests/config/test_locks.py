@@ -58,6 +58,21 @@ def test_a_locked_config_inside_an_open_one_stays_as_it_is() -> None:
         bike.override({"front": {"size": 1}})
 
 
+def test_a_copy_of_a_locked_config_can_be_changed_until_it_is_locked_itself() -> None:
+    bike, wheel = BikeConfig(bags=[WheelConfig()]), SpokedWheelConfig(size=3)
+    bike.lock()
+    wheel.lock()
+    other = bike.replace(front=wheel)
+    other.front.size = 4
+    other.bags[0].size = 5
+    assert (bike.bags[0].size, wheel.size) == (26, 3)
+    other.lock()
+    for config in (other.front, other.bags[0]):
+        with pytest.raises(ConfigError, match="WheelConfig is locked"):
+            config.size = 6
+    assert bike.replace().front.size == 26
+
+
 def test_replace_keeps_classes_and_leaves_the_original() -> None:
     bike = BikeConfig(front=SpokedWheelConfig())
     other = bike.replace(front={"size": 4}, gears=3)

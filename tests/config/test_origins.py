@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from trellis.config import DEFAULT, Config, Origin, origin_of, stamp, without_effect
+from trellis.config import DEFAULT, Config, Origin, origin_of, registered_name, stamp, without_effect
 from trellis.errors import ConfigError
 
 
@@ -55,6 +55,17 @@ def test_a_copy_has_the_same_origins() -> None:
     config.part.size = 3
     other = config.replace(name="z")
     assert origin_of(other, "part.size") == origin_of(config, "part.size")
+
+
+def test_a_copy_keeps_the_name_of_its_factory() -> None:
+    config = WholeConfig()
+    assert registered_name(config) is None
+    stamp(config, Origin("factory test/one"), name="test/one")
+    config.lock()
+    assert registered_name(config.replace(name="z")) == "test/one"
+    assert "_name" not in config.as_dict()
+    with pytest.raises(ConfigError, match="_name is not a field of WholeConfig"):
+        WholeConfig().override({"_name": "test/two"})
 
 
 def test_a_path_that_does_not_exist_is_told() -> None:

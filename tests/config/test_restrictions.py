@@ -43,7 +43,7 @@ def test_a_restriction_that_holds_passes(restriction: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("restriction", "told"),
+    ("restriction", "message"),
     [
         ("part.steps > steps", "Restriction 'part.steps > steps' does not hold: it is 1 > 2."),
         ("part.on != None", "'part.on != None' does not hold: it is None != None.\n  part.on comes from default."),
@@ -52,14 +52,14 @@ def test_a_restriction_that_holds_passes(restriction: str) -> None:
         ("rate < 3", "does not hold: None and 3.0 cannot be ordered."),
     ],
 )
-def test_a_restriction_that_does_not_hold_is_told_with_its_values(restriction: str, told: str) -> None:
+def test_a_restriction_that_does_not_hold_is_told_with_its_values(restriction: str, message: str) -> None:
     config = WholeConfig(restrictions=[restriction])
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         config.validate()
 
 
 @pytest.mark.parametrize(
-    ("restriction", "told"),
+    ("restriction", "message"),
     [
         ("steps == 1 == 1", "is not one relation between two operands"),
         ("steps ~ 1", "is not one relation between two operands"),
@@ -67,8 +67,8 @@ def test_a_restriction_that_does_not_hold_is_told_with_its_values(restriction: s
         ("steps == 1abc", "'1abc' is neither a number nor a path"),
     ],
 )
-def test_a_malformed_restriction_is_told_at_once(restriction: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_malformed_restriction_is_told_at_once(restriction: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         WholeConfig(restrictions=[restriction])
 
 

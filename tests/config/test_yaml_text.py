@@ -85,7 +85,7 @@ def test_the_field_decides_what_text_means(tmp_path: Path, line: str, name: str,
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("count: 12:30", "count takes a whole number, not 12:30."),
         ("count: '3'", "count takes a whole number, not '3'.\n.*\n.*\n  Write:\n      count: 3"),
@@ -102,8 +102,8 @@ def test_the_field_decides_what_text_means(tmp_path: Path, line: str, name: str,
         ("part: {<<: x}", "This is not YAML: expected a mapping or list of mappings for merging"),
     ],
 )
-def test_text_that_a_field_does_not_take_is_refused(tmp_path: Path, line: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_text_that_a_field_does_not_take_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         read(tmp_path, line)
 
 

@@ -6,22 +6,23 @@ from typing import Any
 
 import pytest
 
-from trellis.config import Given, Text, for_shell, plain_value
+from trellis.config import Edit, Problem, Setting, Text, for_shell, plain_value, raise_if_any
+from trellis.errors import ConfigError
 from trellis.experiments import parse_params_override, parse_setting
 
 
-def plain(given: Given) -> Any:
-    if isinstance(given.value, dict):
-        return {name: plain(item) for name, item in given.value.items()}
-    if isinstance(given.value, list):
-        return [plain(item) for item in given.value]
-    return plain_value(given.value) if isinstance(given.value, Text) else given.value
+def plain(setting: Setting) -> Any:
+    if isinstance(setting.value, dict):
+        return {name: plain(item) for name, item in setting.value.items()}
+    if isinstance(setting.value, list):
+        return [plain(item) for item in setting.value]
+    return plain_value(setting.value) if isinstance(setting.value, Text) else setting.value
 
 
 def read(text: str) -> Any:
-    given, problems = parse_params_override(text)
+    setting, problems = parse_params_override(text)
     assert problems == []
-    return plain(given)
+    return plain(setting)
 
 
 @pytest.mark.parametrize(
@@ -114,9 +115,9 @@ def test_an_unquoted_comma_is_explained_with_the_quotes() -> None:
     ],
 )
 def test_a_setting_takes_all_that_follows_the_equals_sign(text: str, values: object) -> None:
-    given, problems = parse_setting(text)
+    setting, problems = parse_setting(text)
     assert problems == []
-    assert plain(given) == values
+    assert plain(setting) == values
 
 
 def test_a_setting_without_a_value_is_explained() -> None:
@@ -127,3 +128,11 @@ def test_a_setting_without_a_value_is_explained() -> None:
 @pytest.mark.parametrize("text", ["a='x,y'", "a=[[1, 2], [3]]", "a=$HOME", 'a="x"', "a=1"])
 def test_corrected_flags_survive_the_shell(text: str) -> None:
     assert shlex.split(f"--set={for_shell(text)}") == [f"--set={text}"]
+
+
+def test_corrections_of_the_same_place_are_not_joined_to_a_flag() -> None:
+    _, problems = parse_params_override("a=1,b-c=['d','e'],f=2")
+    first = Problem("a is not a field.", problems[0].origin, edits=(Edit(0, 3, "aa=1"),))
+    with pytest.raises(ConfigError, match="3 problems in the configuration") as caught:
+        raise_if_any([*problems, first])
+    assert "Corrected:" not in str(caught.value)

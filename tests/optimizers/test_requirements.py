@@ -106,10 +106,10 @@ def test_a_config_is_refused_with_the_place_and_the_way_out(name: str) -> None:
     changes, place, way_out = REFUSED[name]
     with pytest.raises(ConfigError) as caught:
         build_optimizer(OptimizationConfig(WHOLE | changes), n_steps=None)
-    told = " ".join(str(caught.value).split())
-    assert told.startswith(AT)
-    assert place in told
-    assert way_out in told
+    message = " ".join(str(caught.value).split())
+    assert message.startswith(AT)
+    assert place in message
+    assert way_out in message
     assert len(caught.value.problems) == 1
 
 

@@ -2,10 +2,9 @@
 
 import argparse
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from trellis.cli.words import Once, Parser
+from trellis.cli.words import Parser
 from trellis.errors import ArgumentError
 from trellis.runtime import print_line
 
@@ -102,9 +101,7 @@ def vocabulary(flags: argparse.Namespace) -> None:
 
 def finetuning(flags: argparse.Namespace) -> None:
     """Makes records of a published task's files."""
-    make: Callable[[argparse.Namespace], dict[str, object]]
-    make = _squad if flags.fine_tuning_task_type == "squad" else _sentences
-    meta = make(flags)
+    meta = _squad(flags) if flags.fine_tuning_task_type == "squad" else _sentences(flags)
     sizes = ", ".join(f"{name.split('_')[0]} {size}" for name, size in meta.items() if name.endswith("_data_size"))
     print_line(f"Examples: {sizes}. What a model needs to know of them: {flags.meta_data_file_path}")
 
@@ -142,12 +139,12 @@ def _sentences(flags: argparse.Namespace) -> dict[str, object]:
     kind = "regression" if task.labels is None else "classification"
     if flags.fine_tuning_task_type != kind:
         raise ArgumentError(f"{task.name} is a {kind}: give --fine_tuning_task_type={kind}.")
-    given: dict[Split, str | None] = {
+    outputs: dict[Split, str | None] = {
         "train": flags.train_data_output_path,
         "dev": flags.eval_data_output_path,
         "test": flags.test_data_output_path,
     }
-    paths = {split: path for split, path in given.items() if path}
+    paths = {split: path for split, path in outputs.items() if path}
     if not paths:
         raise ArgumentError("Nothing is to be written: give --train_data_output_path, --eval_… or --test_….")
     if not flags.input_data_dir:
@@ -210,9 +207,7 @@ def _add(parser: Parser, name: str, kind: Any, default: object, text: str, **opt
     if kind is _boolean:
         options |= {"nargs": "?", "const": True}
     metavar = {int: "N", float: "X", _boolean: "BOOL"}.get(kind, "TEXT")
-    parser.add_argument(
-        f"--{name}", action=Once, type=kind, default=default, metavar=metavar, help=text + shown, **options
-    )
+    parser.add_flag(name, metavar, text + shown, type=kind, default=default, **options)
 
 
 def _boolean(text: str) -> bool:

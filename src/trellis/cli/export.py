@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from trellis.cli.experiment_flags import add_experiment_flags, resolved
-from trellis.cli.words import Once, Parser
+from trellis.cli.experiments import add_experiment_flags, resolved
+from trellis.cli.words import Parser
 from trellis.errors import ArgumentError
 from trellis.runtime import print_line
 from trellis.serving import check_format
@@ -26,22 +26,22 @@ The config is that of the run, from its params.yaml, unless --config_file names 
 def add_flags(parser: Parser) -> None:
     """Adds the flags that say what to export, and where to."""
     parser.epilog = _EPILOG
-    parser.add_argument("--model_dir", action=Once, required=True, metavar="DIR", help="where the run was written")
+    parser.add_flag("model_dir", "DIR", "where the run was written", required=True)
     where = "where to write the served model: a directory that is not there yet, or empty"
-    parser.add_argument("--output_dir", action=Once, required=True, metavar="DIR", help=where)
+    parser.add_flag("output_dir", "DIR", where, required=True)
     which = "a checkpoint file of the run; the default is the best one if it keeps that, or else the newest"
-    parser.add_argument("--checkpoint_file", action=Once, metavar="DIR", help=which)
+    parser.add_flag("checkpoint_file", "DIR", which)
     size = "the size of the batches that it takes; the default is any"
-    parser.add_argument("--batch_size", action=Once, type=int, metavar="N", help=size)
+    parser.add_flag("batch_size", "N", size, type=int)
     platforms = "what to export for, such as cpu,cuda; the default is cpu,cuda,tpu, or this machine's if that fails"
-    parser.add_argument("--platforms", action=Once, default="", metavar="NAMES", help=platforms)
+    parser.add_flag("platforms", "NAMES", platforms, default="")
     format = "jax_export, for Trellis, is the default; saved_model is for TensorFlow, which has to be installed"
-    parser.add_argument("--format", action=Once, default="jax_export", metavar="NAME", help=format)
+    parser.add_flag("format", "NAME", format, default="jax_export")
     add_experiment_flags(parser)
 
 
 def export(flags: argparse.Namespace) -> None:
-    """Exports a run's model; tells what was written and how to use it."""
+    """Exports a run's model; prints what was written and how to use it."""
     directory = Path(flags.model_dir)
     own = directory / "params.yaml"
     if not directory.is_dir():

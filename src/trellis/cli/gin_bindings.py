@@ -27,13 +27,13 @@ class Bindable:
     package: str
     name: str
     arguments: tuple[str, ...] | None = None
-    """Those that can be bound, if not all can: what a caller gives would win in silence."""
+    """Those that can be bound, if not all can: an argument that the library passes itself would win in silence."""
 
     @property
     def target(self) -> Callable[..., Any]:
         """The function or class, imported."""
-        found: Callable[..., Any] = getattr(importlib.import_module(self.package), self.name)
-        return found
+        target: Callable[..., Any] = getattr(importlib.import_module(self.package), self.name)
+        return target
 
 
 BINDABLE: Mapping[str, Bindable] = {
@@ -54,9 +54,9 @@ BINDABLE: Mapping[str, Bindable] = {
 def add_gin_flags(parser: Parser) -> None:
     """Adds the published flags."""
     text = "a file that binds arguments of building blocks; as often as you like"
-    parser.add_argument("--gin_file", action="append", default=[], metavar="FILE", help=text)
+    parser.add_repeated_flag("gin_file", "FILE", text)
     text = "one such binding, after all files: Trainer.save_summary=False; as often as you like"
-    parser.add_argument("--gin_params", action="append", default=[], metavar="BINDING", help=text)
+    parser.add_repeated_flag("gin_params", "BINDING", text)
 
 
 def check_gin_flags(flags: argparse.Namespace) -> None:
@@ -73,7 +73,7 @@ def check_gin_flags(flags: argparse.Namespace) -> None:
 def gin_bindings(flags: argparse.Namespace) -> Iterator[Callable[[Path], None]]:
     """Binds what the flags say for the length of a block.
 
-    Yields a function that writes what was bound, and what defaults there were beside it, of all that was called so far.
+    Yields a function that writes a file with the arguments, bound and default, of all that was called so far.
     """
     if not flags.gin_file and not flags.gin_params:
         yield lambda path: None
@@ -96,18 +96,19 @@ def _stand_in(name: str) -> Any:
 
 
 def _read(gin: Any, files: Sequence[str], bindings: Sequence[str]) -> None:
-    """Reads all files, then all bindings; one error tells of everything that is wrong with them."""
+    """Reads all files, then all bindings; one error lists everything that is wrong with them."""
     steps = [(f"--gin_file={name}", partial(gin.parse_config_file, name)) for name in files]
     steps += [(f"--gin_params={text}", partial(gin.parse_config, text)) for text in bindings]
-    said = [f"{flag}: {fault}" for flag, parse in steps if (fault := _fault(parse))]
+    messages = [f"{flag}: {message}" for flag, parse in steps if (message := _problem(parse))]
     # What a macro stands for is known when all is read.
-    said += [fault] if not said and (fault := _fault(gin.finalize)) else []
-    if said:
+    if not messages and (message := _problem(gin.finalize)):
+        messages = [message]
+    if messages:
         gin.clear_config()
-        raise ArgumentError("\n\n".join(said))
+        raise ArgumentError("\n\n".join(messages))
 
 
-def _fault(parse: Callable[[], object]) -> str:
+def _problem(parse: Callable[[], object]) -> str:
     """Does a part of the reading; returns what is wrong, empty if nothing is."""
     try:
         parse()
@@ -116,28 +117,29 @@ def _fault(parse: Callable[[], object]) -> str:
     return ""
 
 
-def _way_out(said: str) -> str:
-    wrong = re.search(r"'([\w.]+)' (?:doesn't have a|doesn't include) .*'(\w+)'", said)
+def _way_out(message: str) -> str:
+    """Returns what can be bound, after a message of gin about a name that cannot be."""
+    wrong = re.search(r"'([\w.]+)' (?:doesn't have a|doesn't include) .*'(\w+)'", message)
     if wrong and wrong[1] in BINDABLE:
         bindable = BINDABLE[wrong[1]]
         names = bindable.arguments or tuple(inspect.signature(bindable.target).parameters)
-        return f"\n{_meant(nearest(wrong[2], names))}Its arguments that can be bound are: {', '.join(names)}."
-    unknown = re.search(r"No configurable matching (?:reference )?'@?([\w.]+)", said)
+        return f"\n{_suggestion(nearest(wrong[2], names))}Its arguments that can be bound are: {', '.join(names)}."
+    unknown = re.search(r"No configurable matching (?:reference )?'@?([\w.]+)", message)
     if not unknown:
         return ""
     listed = f"{', '.join(BINDABLE)}, and what a --module makes so with gin.configurable"
-    return f"\n{_meant(nearest(unknown[1], BINDABLE))}What can be bound: {listed}."
+    return f"\n{_suggestion(nearest(unknown[1], BINDABLE))}What can be bound: {listed}."
 
 
-def _meant(close: str | None) -> str:
+def _suggestion(close: str | None) -> str:
     return f"Did you mean {close}? " if close else ""
 
 
 def _missing_file(name: str) -> str:
     directory = Path(name).parent
     close = nearest(Path(name).name, [file.name for file in directory.glob("*.gin")])
-    meant = f" Did you mean `{directory / close}`?" if close else ""
-    return f"--gin_file: there is no file `{name}`.{meant}"
+    suggestion = f" Did you mean `{directory / close}`?" if close else ""
+    return f"--gin_file: there is no file `{name}`.{suggestion}"
 
 
 def _write(gin: Any, path: Path) -> None:

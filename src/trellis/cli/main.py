@@ -4,8 +4,8 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 
-from trellis.cli import data, export, inspect, plan, predict, run, train
-from trellis.cli.experiment_flags import add_experiment_flags, add_module_flag
+from trellis.cli import data, experiments, export, predict, run, train
+from trellis.cli.experiments import add_experiment_flags, add_module_flag
 from trellis.cli.words import Word, parse
 from trellis.errors import ArgumentError, TrellisError
 from trellis.runtime import print_error, print_line, table
@@ -16,10 +16,10 @@ DONE, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 2, 130, 141
 WORDS = {
     word.name: word
     for word in (
-        Word("experiments", "list what can be trained", add_module_flag, inspect.experiments),
-        Word("config show", "show a config, and where each value comes from", add_experiment_flags, inspect.show),
-        Word("config diff", "show in what two configs differ", inspect.add_diff_flags, inspect.diff),
-        Word("plan", "check a run, and tell what it would do, without running it", train.add_flags, plan.plan),
+        Word("experiments", "list what can be trained", add_module_flag, experiments.experiments),
+        Word("config show", "show a config, and where each value comes from", add_experiment_flags, experiments.show),
+        Word("config diff", "show in what two configs differ", experiments.add_diff_flags, experiments.diff),
+        Word("plan", "check a run, and tell what it would do, without running it", train.add_flags, train.plan),
         Word("train", "run an experiment: train it, evaluate it", train.add_flags, train.train),
         Word("export", "write the model of a run, to be served", export.add_flags, export.export),
         Word("run", "run training code of your own between artifacts", run.add_flags, run.run),

@@ -1,4 +1,4 @@
-"""`trellis predict`: a trained model, asked."""
+"""`trellis predict`: the answers of a trained model."""
 
 import argparse
 import json
@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from trellis.cli.experiment_flags import add_module_flag
-from trellis.cli.words import Once, Parser
+from trellis.cli.experiments import add_module_flag
+from trellis.cli.words import Parser
 from trellis.errors import ArgumentError
 from trellis.experiments import ExperimentConfig, read_params, register_experiments
 from trellis.runtime import print_line
@@ -28,21 +28,19 @@ A model that `trellis export` wrote answers in the same way, without its code an
 def add_flags(parser: Parser) -> None:
     """Adds what to ask, and whom."""
     parser.epilog = _EPILOG
-    parser.add_argument(
-        "--model_dir", action=Once, required=True, metavar="DIR", help="where a run was trained, or a served model"
-    )
-    parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="what to ask, part by part")
+    parser.add_flag("model_dir", "DIR", "where a run was trained, or a served model", required=True)
+    parser.add_repeated_flag("text", "TEXT", "what to ask, part by part")
     files = "many questions: lines with tabs between parts, or TSV, CSV or JSONL with columns, or SQuAD's JSON"
-    parser.add_argument("--input_file", action=Once, default="", metavar="FILE", help=files)
+    parser.add_flag("input_file", "FILE", files, default="")
     output = "where answers go as JSON, a line for each; for SQuAD's JSON one object, as its scripts read it"
-    parser.add_argument("--output_file", action=Once, default="", metavar="FILE", help=output)
+    parser.add_flag("output_file", "FILE", output, default="")
     vocabulary = "the vocabulary, if the model does not know it"
-    parser.add_argument("--vocab_file", action=Once, default="", metavar="FILE", help=vocabulary)
+    parser.add_flag("vocab_file", "FILE", vocabulary, default="")
     add_module_flag(parser)
 
 
 def predict(flags: argparse.Namespace) -> None:
-    """Answers what is given or typed, on the screen and in a file."""
+    """Answers questions from flags, a file or the keyboard, on the screen and in a file."""
     if flags.text and flags.input_file:
         raise ArgumentError("--text and --input_file are both given. Give one of them.")
     if flags.input_file and not Path(flags.input_file).is_file():
@@ -74,9 +72,9 @@ def _read_params(flags: argparse.Namespace) -> ExperimentConfig | None:
         return None
     if not (directory / "params.yaml").is_file():
         names = sorted(path.name for path in directory.iterdir())[:8] if directory.is_dir() else []
-        held = f"holds {', '.join(names) or 'nothing'}" if directory.is_dir() else "does not exist"
+        state = f"holds {', '.join(names) or 'nothing'}" if directory.is_dir() else "does not exist"
         raise ArgumentError(
-            f"--model_dir: `{directory}` {held}. Give the directory of a run, which has a params.yaml, or one that "
+            f"--model_dir: `{directory}` {state}. Give the directory of a run, which has a params.yaml, or one that "
             f"`trellis export` wrote, which has a manifest.json."
         )
     register_experiments(flags.module)

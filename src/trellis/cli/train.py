@@ -1,18 +1,18 @@
-"""`trellis train`: an experiment, run."""
+"""`trellis train` and `trellis plan`: an experiment, run or only described."""
 
 import argparse
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from trellis.bindings import bound
 from trellis.cli.ending import ending
-from trellis.cli.experiment_flags import add_experiment_flags, resolved
+from trellis.cli.experiments import add_experiment_flags, resolved
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
-from trellis.cli.idle_flags import add_idle_flags, idle_flags
-from trellis.cli.words import Once, Parser
-from trellis.config import without_effect
+from trellis.cli.words import Parser
+from trellis.config import raise_if_any, without_effect
 from trellis.errors import ArgumentError
-from trellis.experiments import MODES, ExperimentConfig, check_mode
-from trellis.runtime import print_line
+from trellis.experiments import MODES, ExperimentConfig, get_mode
+from trellis.runtime import print_coloured, print_line
 
 _EPILOG = """\
 Started again after any kind of end, the same command goes on where it was.
@@ -22,33 +22,50 @@ Exit codes: 0 done, 2 bad input, 143 stopped by SIGTERM with everything saved.
   trellis train --experiment=digits/classifier --mode=train_and_eval --model_dir=runs/digits \\
     --config_file=small.yaml --params_override=task.hidden_size=32,trainer.train_steps=2000
 """
+_HUB = "models from elsewhere are named by task.hub_module_url or task.init_checkpoint"
+_TPU = "JAX finds the TPUs of its host itself"
+
+_IDLE: Mapping[str, str] = {
+    "tpu": _TPU,
+    "tpu_platform": _TPU,
+    "tf_data_service": "each process reads the data itself",
+    "tfhub_handle": _HUB,
+    "tfhub_cache_dir": _HUB,
+    "tflex_output_uri": "all output goes to --model_dir",
+    "enable_async_checkpointing": "checkpoint files are always written in the background",
+    "noenable_async_checkpointing": "checkpoint files are always written in the background",
+    "alsologtostderr": "what a run tells goes to stdout, and errors to stderr",
+}
+"""Flags of the published driver that do nothing here, each with the reason. Its command lines work as they are."""
+
+_PLAN_COLOURS = (r"^(?P<bold>[A-Z]\w*(?: \w+)?)  ", r"^(?P<yellow>No effect)  ")
 
 
 def add_flags(parser: Parser) -> None:
     """Adds the published flags."""
     parser.epilog = _EPILOG
     modes = f"one of {', '.join(MODES)}; the default is train_and_eval"
-    parser.add_argument("--mode", action=Once, default="train_and_eval", metavar="MODE", help=modes)
+    parser.add_flag("mode", "MODE", modes, default="train_and_eval")
     where = "where the run writes all that it leaves, and resumes from"
-    parser.add_argument("--model_dir", action=Once, required=True, metavar="DIR", help=where)
+    parser.add_flag("model_dir", "DIR", where, required=True)
     add_experiment_flags(parser)
     add_gin_flags(parser)
     steps = "the last step of the pretraining that continuous_train_and_eval follows; without it, until no file comes"
-    parser.add_argument("--pretrain_steps", action=Once, type=int, metavar="N", help=steps)
-    add_idle_flags(parser)
+    parser.add_flag("pretrain_steps", "N", steps, type=int)
+    for name in _IDLE:
+        parser.add_argument(f"--{name}", nargs="?", const="", help=argparse.SUPPRESS)
 
 
 def train(flags: argparse.Namespace) -> None:
-    """Runs an experiment in one of its modes; tells where it writes, what was achieved and where that lies."""
-    check_mode(flags.mode)
+    """Runs an experiment in one of its modes; prints where it writes, its metrics and where its files are."""
+    mode = get_mode(flags.mode)
     params = resolved(flags, mode=flags.mode)
     check_gin_flags(flags)
     settings = (f"{idle.path} has no effect ({idle.origin}): {idle.reason}." for idle in without_effect(params))
-    for line in (*idle_flags(flags), *settings):
+    for line in (*_idle_flags(flags), *settings):
         print_line(line)
-    is_evaluation = flags.mode in ("eval", "continuous_eval")
     directory = _directory(flags)
-    if is_evaluation:
+    if not mode.trains:
         print_line(f"{flags.experiment}, {flags.mode}: evaluates the checkpoint files in {directory}.")
     else:
         steps, epochs = params.trainer.train_steps, params.trainer.train_epochs
@@ -56,7 +73,7 @@ def train(flags: argparse.Namespace) -> None:
         print_line(f"{flags.experiment}, {flags.mode}, {length}.")
         print_line(f"It writes to {directory}, and resumes from there if it is interrupted.")
     logs = _run(params, flags, directory)
-    print_line("\n".join(ending(params, directory, logs=logs, has_trained=not is_evaluation)))
+    print_line("\n".join(ending(params, directory, logs=logs, has_trained=mode.trains)))
 
 
 def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -> dict[str, float]:
@@ -78,7 +95,34 @@ def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -
     return logs
 
 
-def model_dir(flags: argparse.Namespace) -> Path:
+def plan(flags: argparse.Namespace) -> None:
+    """Prints what a run would do, then all that is wrong with it; nothing is run or written."""
+    get_mode(flags.mode)
+    directory = _model_dir(flags)
+    params = resolved(flags)
+    check_gin_flags(flags)
+    # Names and types are right. The rest needs JAX, and all problems with it are reported together.
+    from trellis.experiments import plan_experiment
+
+    print_line(f"{flags.experiment}, {flags.mode}, in {directory}")
+    with gin_bindings(flags):
+        planned = plan_experiment(params, mode=flags.mode, model_dir=directory)
+    for line in _idle_flags(flags):
+        print_line(line)
+    if planned.report:
+        print_coloured(planned.report.removesuffix("\n"), _PLAN_COLOURS)
+    raise_if_any(planned.problems)
+    print_line("Nothing is wrong with it. `trellis train` with the same flags runs it.")
+
+
+def _idle_flags(flags: argparse.Namespace) -> Iterator[str]:
+    """Yields a line about each flag that was set and has no effect."""
+    for name, reason in _IDLE.items():
+        if getattr(flags, name) is not None:
+            yield f"--{name} has no effect: {reason}."
+
+
+def _model_dir(flags: argparse.Namespace) -> Path:
     """Returns the directory that the flags name."""
     if not flags.model_dir:
         raise ArgumentError("--model_dir is empty: a run needs a directory of its own, as in --model_dir=runs/digits.")
@@ -87,11 +131,11 @@ def model_dir(flags: argparse.Namespace) -> Path:
 
 def _directory(flags: argparse.Namespace) -> Path:
     """Returns the directory of the run, made if the run will write to it."""
-    directory = model_dir(flags)
-    if flags.mode == "eval" and not directory.is_dir():
+    directory = _model_dir(flags)
+    if get_mode(flags.mode).needs_checkpoint and not directory.is_dir():
         raise ArgumentError(f"--model_dir: there is no directory `{directory}` to evaluate. Give that of a run.")
     try:
-        # Before JAX is loaded, so that one that cannot be is told at once; a continuous evaluation may come first.
+        # Before JAX is loaded, so that an error comes at once. An evaluation that follows a run may be started first.
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArgumentError(

@@ -36,32 +36,40 @@ class Parser(argparse.ArgumentParser):
         """The flags that there are."""
         return [text for action in self._actions for text in action.option_strings if text.startswith("--")]
 
+    def add_flag(self, name: str, metavar: str, text: str, **options: Any) -> None:
+        """Adds a flag that may occur once."""
+        self.add_argument(f"--{name}", action=Once, metavar=metavar, help=text, **options)
+
+    def add_repeated_flag(self, name: str, metavar: str, text: str) -> None:
+        """Adds a flag that may occur as often as one likes; its values are a list."""
+        self.add_argument(f"--{name}", action="append", default=[], metavar=metavar, help=text)
+
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Returns the values of the flags; an error tells of every one that there is not, or that is missing."""
-        # What is needed is asked for below: a misspelt flag is better told than the one that is missing for it.
-        needed = [action for action in self._actions if action.option_strings and action.required]
-        for action in needed:
+        """Returns the values of the flags; one error lists all flags that do not exist or are missing."""
+        # Required flags are checked below, not by argparse: a misspelt flag is reported instead of the missing one.
+        required = [action for action in self._actions if action.option_strings and action.required]
+        for action in required:
             action.required = False
         flags, extra = self.parse_known_args(arguments)
-        found = list(_unknown(extra, self.flags))
-        meant = {flag for _, flag in found}
-        names = {action.option_strings[0]: action.dest for action in needed}
-        missing = [name for name, field in names.items() if getattr(flags, field) is None and name not in meant]
-        problems = [*(text for text, _ in found), *(f"{name} is missing." for name in missing)]
+        unknown = list(_unknown(extra, self.flags))
+        suggestions = {flag for _, flag in unknown}
+        names = {action.option_strings[0]: action.dest for action in required}
+        missing = [name for name, field in names.items() if getattr(flags, field) is None and name not in suggestions]
+        problems = [*(message for message, _ in unknown), *(f"{name} is missing." for name in missing)]
         if problems:
             raise ArgumentError("\n".join([*problems, self.way_out]))
         return flags
 
 
 class Once(argparse.Action):
-    """A flag that is given at most once: of two, one would be lost in silence."""
+    """A flag that may occur once only: of two values, one would be lost in silence."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        """Keeps the value."""
-        given = vars(namespace).setdefault("given_once", set())
-        if self.dest in given:
+        """Sets the value."""
+        names = vars(namespace).setdefault("flags_read", set())
+        if self.dest in names:
             parser.error(f"{option_string} is given twice, the second time as {values!r}: give it once")
-        given.add(self.dest)
+        names.add(self.dest)
         setattr(namespace, self.dest, values)
 
 
@@ -78,7 +86,7 @@ def parse(word: Word, arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _unknown(extra: Sequence[str], flags: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yields what to say of each argument that means nothing, and the flag that was probably meant."""
+    """Yields a message about each argument that means nothing, and the flag that it suggests."""
     after_a_flag = False
     for text in extra:
         name, equals, _ = text.partition("=")

@@ -5,16 +5,22 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
-    from trellis.config.config import Config as Config, merge as merge
-    from trellis.config.one_of import OneOfConfig as OneOfConfig
-    from trellis.config.given import (
+    from trellis.config.config import Config as Config, OneOfConfig as OneOfConfig, merge as merge
+    from trellis.config.settings import (
         Origin as Origin,
         DEFAULT as DEFAULT,
+        Setting as Setting,
+        setting_at as setting_at,
+        Text as Text,
         Given as Given,
         given_at as given_at,
-        Text as Text,
     )
-    from trellis.config.origins import origin_of as origin_of, without_effect as without_effect, stamp as stamp
+    from trellis.config.fields import (
+        origin_of as origin_of,
+        stamp as stamp,
+        registered_name as registered_name,
+        without_effect as without_effect,
+    )
     from trellis.config.problems import (
         Problem as Problem,
         Edit as Edit,
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
         for_shell as for_shell,
     )
     from trellis.config.restrictions import violations as violations
-    from trellis.config.scalars import plain_value as plain_value
+    from trellis.config.kinds import plain_value as plain_value
     from trellis.config.yaml_text import dump as dump, read_file as read_file, read_text as read_text
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -4,29 +4,29 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from trellis.config.drafts import Draft, Place
-from trellis.config.fields import Branch, branches, copied, fields_of, paths, plan
-from trellis.config.given import CODE, Given, as_given, caller
+from trellis.config.fields import Branch, branches, draft_changes, fields_of, paths, unlocked_copy
 from trellis.config.problems import Problem, raise_if_any
 from trellis.config.restrictions import Restriction, violations
+from trellis.config.settings import CODE, Setting, as_setting, caller
 from trellis.config.yaml_text import dump, read_file
 from trellis.errors import ConfigError
 from trellis.spelling import nearest
 
 
 class ConfigType(type):
-    """Constructs configs so that everything wrong with the arguments is told at once."""
+    """Constructs configs so that one error lists everything that is wrong with the arguments."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Returns a checked config."""
         config: Any = object.__new__(cast(Any, cls))
         draft = Draft(lambda: paths(config))
-        vars(config).update(_origins={}, _locked=False, _restrictions=(), _construction=draft)
+        vars(config).update(_origins={}, _construction=draft)
         names = fields_of(type(config))
         for name in [name for name in kwargs if name not in {*names, "default_params", "restrictions"}]:
-            Place(draft).refuse_key(name, as_given(kwargs.pop(name), CODE), owner=cls.__name__, names=names)
+            Place(draft).refuse_key(name, as_setting(kwargs.pop(name), CODE), owner=cls.__name__, names=names)
         try:
             config.__init__(*args, **kwargs)
         except Exception:
@@ -42,9 +42,11 @@ class Config(Branch, metaclass=ConfigType):
     """A dataclass of settings: typed, nested, overridable, and able to say where each value came from.
 
     Subclasses are dataclasses whose fields all have defaults. A field takes bool, int, float, str, Literal, Any,
-    another config, or lists, tuples, dicts, Optional and unions of them. A mapping given for a config becomes the
-    annotated class, or is merged into the config that is there. Types are checked and unknown names refused whenever
-    something is set, and an error tells all that is wrong.
+    another config, or lists, tuples, dicts, Optional and unions of them. A mapping in the place of a config becomes
+    the annotated class, or is merged into the config that is there. Whenever something is set, types are checked and
+    unknown names refused, and one error lists all that is wrong.
+
+    `restrictions` are relations between values, which `validate` checks.
 
     Example:
         >>> @dataclass
@@ -54,8 +56,11 @@ class Config(Branch, metaclass=ConfigType):
         ... class RunConfig(Config):
         ...     steps: int = 100
         ...     decay: DecayConfig = DecayConfig()
-        >>> config = RunConfig(steps=10, decay={"rate": 0.1})
+        >>> config = RunConfig(steps=10, decay={"rate": 0.1}, restrictions=["decay.rate < 1"])
         >>> config.override({"decay": {"rate": 0.2}})
+        >>> config.decay
+        DecayConfig(rate=0.2)
+        >>> config.validate()
     """
 
     default_params: InitVar[Mapping[str, Any] | None] = None
@@ -73,16 +78,16 @@ class Config(Branch, metaclass=ConfigType):
         """Merges `default_params` over the fields and keeps the restrictions for `validate`."""
         vars(self)["_restrictions"] = tuple(Restriction.parse(text) for text in restrictions or ())
         if default_params:
-            vars(self)["_construction"].problems += merge(self, as_given(_as_mapping(default_params), CODE))
+            problems = merge(self, as_setting(_as_mapping(default_params), CODE))
+            vars(self)["_construction"].problems += problems
 
     if not TYPE_CHECKING:  # A type checker that saw these would let every attribute pass.
 
         def __setattr__(self, name: str, value: object) -> None:
             """Checks and sets a field."""
-            construction = vars(self).get("_construction")
-            given = as_given(value, CODE if construction else caller())
-            draft = Draft(lambda: paths(self))
-            plan(self, Given({name: given}, given.origin), Place(draft), fresh=bool(construction))
+            construction = self._construction
+            setting = as_setting(value, CODE if construction else caller())
+            draft = _draft(self, Setting({name: setting}, setting.origin), is_new=bool(construction))
             if construction:
                 vars(self)[name] = value
                 construction.problems += draft.problems
@@ -91,10 +96,10 @@ class Config(Branch, metaclass=ConfigType):
             draft.commit()
 
         def __getattr__(self, name: str) -> object:
-            """Tells the nearest field for a name that is none."""
+            """Raises an error that names the nearest field, because there is none of this name."""
             close = None if name.startswith("_") else nearest(name, fields_of(type(self)))
-            meant = f" Did you mean {close}?" if close else ""
-            raise AttributeError(f"{type(self).__name__} has no field {name!r}.{meant}")
+            suggestion = f" Did you mean {close}?" if close else ""
+            raise AttributeError(f"{type(self).__name__} has no field {name!r}.{suggestion}")
 
         def __delattr__(self, name: str) -> None:
             """Refuses: every field has a value."""
@@ -102,29 +107,32 @@ class Config(Branch, metaclass=ConfigType):
 
     def override(self, params: "Mapping[str, Any] | Config") -> None:
         """Merges nested settings into this config: all of them or, if anything is wrong, none."""
-        draft = Draft(lambda: paths(self))
-        plan(self, as_given(_as_mapping(params), caller()), Place(draft))
+        draft = _draft(self, as_setting(_as_mapping(params), caller()))
         raise_if_any(draft.problems)
         draft.commit()
 
     def replace(self, **changes: Any) -> Self:
-        """Returns an unlocked copy with some fields changed."""
-        other = cast(Self, copied(self))
+        """Returns a copy with some fields changed, which leaves this config as it is.
+
+        The copy and everything in it can be changed, also if this config, or a config among the changes, is locked:
+        whoever makes a copy of a locked config locks it when it is complete.
+        """
+        other = cast(Self, unlocked_copy(self))
         other.override(changes)
         return other
 
     def lock(self) -> None:
         """Makes this config and everything in it read-only, for good."""
-        for _, branch in [("", self), *branches(self)]:
+        for _, branch in branches(self):
             vars(branch)["_locked"] = True
 
     def validate(self) -> None:
-        """Raises one error that tells all restrictions, here and below, that do not hold."""
+        """Raises one error that lists all restrictions, here and below, that do not hold."""
         raise_if_any(violations(self))
 
     def as_dict(self) -> dict[str, Any]:
         """Returns plain nested data, fields in the order of their declaration."""
-        return {name: plain(vars(self)[name]) for name in fields_of(type(self))}
+        return {name: _plain(vars(self)[name]) for name in fields_of(type(self))}
 
     def as_yaml(self) -> str:
         """Returns YAML text that `from_yaml` reads back to the same values."""
@@ -138,8 +146,8 @@ class Config(Branch, metaclass=ConfigType):
     def from_yaml(cls, config_file: str | Path) -> Self:
         """Returns the defaults with a file's values merged in."""
         config = cls()
-        given, problems = read_file(config_file)
-        raise_if_any([*problems, *merge(config, given)])
+        setting, problems = read_file(config_file)
+        raise_if_any([*problems, *merge(config, setting)])
         return config
 
     @classmethod
@@ -148,25 +156,64 @@ class Config(Branch, metaclass=ConfigType):
         return cls.from_yaml(config_file)
 
 
-def merge(config: Config, given: Given) -> list[Problem]:
+@dataclass
+class OneOfConfig(Config):
+    """A config whose field `type` names one of its other fields.
+
+    `type` takes only those names, or null for none.
+
+    Example:
+        >>> @dataclass
+        ... class CosineConfig(Config):
+        ...     steps: int = 100
+        >>> @dataclass
+        ... class ScheduleConfig(OneOfConfig):
+        ...     cosine: CosineConfig = CosineConfig()
+        >>> ScheduleConfig({"type": "cosine", "cosine": {"steps": 10}}).get()
+        CosineConfig(steps=10)
+    """
+
+    type: str | None = None
+
+    selector: ClassVar[str | None] = "type"
+
+    def get(self) -> Any:
+        """Returns the value of the field that `type` names; None if it names none."""
+        return None if self.type is None else vars(self)[self.type]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the choice, and what was changed in the fields that are not chosen, so that nothing is lost."""
+        values = {"type": self.type}
+        for name, declared in fields_of(type(self)).items():
+            if name == self.type or (name != "type" and vars(self)[name] != declared.default()):
+                values[name] = _plain(vars(self)[name])
+        return values
+
+
+def merge(config: Config, setting: Setting) -> list[Problem]:
     """Sets what can be set and returns the problems with the rest.
 
     Unlike `override` this is not atomic: throw the config away if there are problems.
     """
-    draft = Draft(lambda: paths(config))
-    plan(config, given, Place(draft))
+    draft = _draft(config, setting)
     draft.commit()
     return draft.problems
 
 
-def plain(value: object) -> Any:
+def _draft(config: Config, setting: Setting, *, is_new: bool = False) -> Draft:
+    draft = Draft(lambda: paths(config))
+    draft_changes(config, setting, Place(draft), is_new=is_new)
+    return draft
+
+
+def _plain(value: object) -> Any:
     """Returns a field's value as plain data."""
     if isinstance(value, Config):
         return value.as_dict()
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return tuple(map(plain, value)) if isinstance(value, tuple) else list(map(plain, value))
+        return tuple(map(_plain, value)) if isinstance(value, tuple) else list(map(_plain, value))
     return value
 
 

@@ -1,10 +1,10 @@
 """A change to a config that is made whole or not at all."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from trellis.config.given import Given, Origin
-from trellis.config.problems import Problem, correction, edits_of
+from trellis.config.problems import Edit, Problem, correction, edits_of
+from trellis.config.settings import Origin, Setting, join_path
 from trellis.spelling import likeness, nearest
 
 
@@ -50,65 +50,66 @@ class Place:
 
     def child(self, name: str) -> "Place":
         """Returns the place of a field or, for a name like `[0]`, of an element."""
-        dot = "." if self.path and not name.startswith("[") else ""
-        return Place(self.draft, f"{self.path}{dot}{name}")
+        return Place(self.draft, join_path(self.path, name))
 
     def trial(self) -> "Place":
         """Returns the same place in an empty draft, which can be thrown away."""
         return Place(Draft(self.draft.paths), self.path)
 
-    def adopt(self, trial: "Place") -> Refused:
-        """Takes over what a trial has found."""
+    def adopt(self, trial: "Place") -> None:
+        """Adds the problems and the writes of a trial to this draft."""
         self.draft.problems += trial.draft.problems
         self.draft.writes += trial.draft.writes
-        return REFUSED
 
-    def refuse(self, given: Given, message: str, *, advice: str = "", value: str | None = None) -> Refused:
-        """Notes that a value does not do.
+    def refuse(self, setting: Setting, message: str, *, advice: str = "", value: str | None = None) -> Refused:
+        """Notes that a value is not accepted.
 
         Args:
+            message: What is wrong, after the path.
+            advice: What comes before the value to write; one that is not the default makes it an example.
             value: What could be written instead, if that is known.
         """
-        fix = "" if value is None else correction(self.path, given, sibling=True, value=value)
-        edits = edits_of(self.path, given, value=value) if value is not None and not advice else ()
-        advice = advice or ("Write:" if fix else "")
-        problem = Problem(
-            f"{self.path} {message}", given.origin, self.path, advice if fix or value is None else "", fix
-        )
-        self.draft.problems.append(replace(problem, edits=edits))
+        fix = ""
+        edits: tuple[Edit, ...] = ()
+        if value is not None:
+            fix = correction(self.path, setting, is_sibling=True, value=value)
+            # An example is not a correction: a flag is not put right with it.
+            edits = () if advice else edits_of(self.path, setting, value=value)
+            advice = (advice or "Write:") if fix else ""
+        self.draft.problems.append(Problem(f"{self.path} {message}", setting.origin, self.path, advice, fix, edits))
         return REFUSED
 
-    def refuse_key(self, key: str, given: Given, *, owner: str, names: Mapping[str, object]) -> Refused:
-        """Notes that there is no field of that name, and which one was probably meant.
+    def refuse_kind(self, setting: Setting, kind: object, *, advice: str = "", value: str | None = None) -> Refused:
+        """Notes that a value is not of the kind that its field takes."""
+        return self.refuse(setting, f"takes {kind}, not {setting}.", advice=advice, value=value)
+
+    def refuse_key(self, key: str, setting: Setting, *, owner: str, names: Mapping[str, object]) -> Refused:
+        """Notes that there is no field of that name, and suggests the nearest.
 
         Below a name that is like no other, the fields in it are looked for in the rest of the tree.
         """
         path = self.child(key).path
-        meant = self._meant(key, path, names)
-        if meant is None and isinstance(given.value, dict):
+        suggestion = self._suggestion(key, path, names)
+        if suggestion is None and isinstance(setting.value, dict):
             trial = self.trial()
-            for name, item in given.value.items():
+            for name, item in setting.value.items():
                 trial.child(key).refuse_key(name, item, owner=owner, names={})
             if any(problem.fix for problem in trial.draft.problems):
-                return self.adopt(trial)
-        if meant is None:
-            has = f"{owner} has: {', '.join(names)}." if names else f"{owner} has no fields."
-            self.draft.problems.append(Problem(f"{path} is not a field of {owner}.", given.key_origin, path, has))
-            return REFUSED
-        sibling = meant.rpartition(".")[0] == self.path
-        self.draft.problems.append(
-            Problem(
-                f"{path} is not a field of {owner}.",
-                given.key_origin,
-                path,
-                f"Did you mean {meant}? Write:",
-                correction(meant, given, sibling=sibling),
-                edits_of(meant, given),
-            )
-        )
+                self.adopt(trial)
+                return REFUSED
+        message = f"{path} is not a field of {owner}."
+        if suggestion is None:
+            listed = f"{owner} has: {', '.join(names)}." if names else f"{owner} has no fields."
+            problem = Problem(message, setting.key_origin, path, listed)
+        else:
+            is_sibling = suggestion.rpartition(".")[0] == self.path
+            fix = correction(suggestion, setting, is_sibling=is_sibling)
+            advice = f"Did you mean {suggestion}? Write:"
+            problem = Problem(message, setting.key_origin, path, advice, fix, edits_of(suggestion, setting))
+        self.draft.problems.append(problem)
         return REFUSED
 
-    def _meant(self, key: str, path: str, names: Mapping[str, object]) -> str | None:
+    def _suggestion(self, key: str, path: str, names: Mapping[str, object]) -> str | None:
         """Looks beside the key first, then for the same name anywhere, then for a name like it."""
         if close := nearest(key, names, cutoff=0.75):
             return self.child(close).path

@@ -1,4 +1,4 @@
-"""The fields of configs: what each takes, and how a mapping is merged into them."""
+"""The fields of configs: what each takes, how a mapping is merged into them, and where their values came from."""
 
 import inspect
 import types
@@ -7,19 +7,25 @@ from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from trellis.config.containers import (
+from trellis.config.drafts import REFUSED, Draft, Place, Refused, Write
+from trellis.config.kinds import (
     AnyKind,
+    ChoiceKind,
     FixedDict,
     FixedList,
+    FlagKind,
+    Kind,
     MappingKind,
+    NoneKind,
+    NumberKind,
     SequenceKind,
+    TextKind,
     TupleKind,
     UnionKind,
+    WholeKind,
 )
-from trellis.config.drafts import REFUSED, Place, Refused, Write
-from trellis.config.given import Given, written
 from trellis.config.problems import Problem
-from trellis.config.scalars import ChoiceKind, FlagKind, Kind, NoneKind, NumberKind, TextKind, WholeKind
+from trellis.config.settings import CODE, DEFAULT, Origin, Setting, join_path
 from trellis.errors import ConfigError
 
 _SIMPLE: dict[Any, Kind] = {
@@ -51,31 +57,44 @@ RESERVED = (
 
 
 class Branch:
-    """A value with fields of its own; `Config` is the one class of them."""
+    """A value with fields of its own; `Config` is the one class of them.
+
+    What is known of a config beside its fields is in attributes that are written by `vars(config)`, because a plain
+    assignment sets a field.
+    """
 
     no_effect: ClassVar[Mapping[str, str]] = {}
     """Fields that are accepted for the sake of existing files and do nothing, each with the reason."""
     selector: ClassVar[str | None] = None
     """The field, if any, that takes only the names of the other fields."""
 
+    _origins: dict[str, Origin]
+    """By field, where a value that somebody has set came from."""
+    _locked: bool = False
+    _restrictions: tuple[Any, ...] = ()
+    _name: str | None = None
+    """The name that the config's factory is registered under."""
+    _construction: Draft | None = None
+    """What is wrong with the arguments, while the config is being constructed."""
+
 
 @dataclass(frozen=True)
 class BranchKind:
-    """Takes a config of a class, or a mapping, which is merged into the one that is there."""
+    """Takes a config of a class, or a mapping, which is merged into the config that is there."""
 
     cls: type[Branch]
     rank = 6
 
-    def read(self, given: Given, place: Place, *, current: object = None) -> Branch | Refused:
-        """Returns a copy of the config given, the current one, or a new one of the annotated class."""
-        if isinstance(given.value, self.cls):
-            return copied(given.value)
-        if not isinstance(given.value, dict):
-            found = f"a {type(given.value).__name__}" if isinstance(given.value, Branch) else written(given)
+    def read(self, setting: Setting, place: Place, *, current: object = None) -> Branch | Refused:
+        """Returns a copy of the config that was passed, the current one, or a new one of the annotated class."""
+        if isinstance(setting.value, self.cls):
+            return unlocked_copy(setting.value)
+        if not isinstance(setting.value, dict):
+            value = f"a {type(setting.value).__name__}" if isinstance(setting.value, Branch) else str(setting)
             advice = f"Set them one by one, such as {place.path}.{next(iter(fields_of(self.cls)), 'name')}."
-            return place.refuse(given, f"takes {self}, not {found}.", advice=advice)
+            return place.refuse(setting, f"takes {self}, not {value}.", advice=advice)
         branch = current if isinstance(current, self.cls) else self.cls()
-        plan(branch, given, place)
+        draft_changes(branch, setting, place)
         return branch
 
     def __str__(self) -> str:
@@ -105,7 +124,7 @@ def _fields(cls: type[Branch]) -> Mapping[str, Field]:
         raise
     if own and "__dataclass_fields__" not in vars(cls):
         raise ConfigError(f"{cls.__name__} declares fields but is not a dataclass. Write @dataclass above it.")
-    found = {}
+    declared = {}
     for field in fields(cls):  # type: ignore[arg-type]
         if field.name in RESERVED:
             raise ConfigError(f"{cls.__name__}.{field.name} hides a method of that name. Give the field another one.")
@@ -113,84 +132,68 @@ def _fields(cls: type[Branch]) -> Mapping[str, Field]:
         if field.default is None and not isinstance(kind, AnyKind | UnionKind):
             kind = UnionKind((kind, NoneKind()))
         default = field.default_factory if field.default_factory is not MISSING else _returns(field.default)
-        found[field.name] = Field(field.name, kind, default)
+        declared[field.name] = Field(field.name, kind, default)
     if cls.selector:
-        choices = tuple(name for name in found if name != cls.selector)
-        found[cls.selector] = replace(found[cls.selector], kind=UnionKind((ChoiceKind(choices), NoneKind())))
-    return types.MappingProxyType(found)
+        choices = tuple(name for name in declared if name != cls.selector)
+        declared[cls.selector] = replace(declared[cls.selector], kind=UnionKind((ChoiceKind(choices), NoneKind())))
+    return types.MappingProxyType(declared)
 
 
-def plan(branch: Branch, given: Given, place: Place, *, fresh: bool = False) -> None:
+def draft_changes(branch: Branch, setting: Setting, place: Place, *, is_new: bool = False) -> None:
     """Drafts the writes that a mapping asks for, on a config and below it.
 
     Args:
-        fresh: Whether mappings make new configs of the annotated class instead of being merged.
+        is_new: Whether the config has no values yet: mappings become new configs instead of being merged.
     """
-    if not isinstance(given.value, dict):
-        message = f"{place.path or type(branch).__name__} takes a mapping, not {written(given)}."
-        place.draft.problems.append(Problem(message, given.origin, place.path))
+    if not isinstance(setting.value, dict):
+        message = f"{place.path or type(branch).__name__} takes a mapping, not {setting}."
+        place.draft.problems.append(Problem(message, setting.origin, place.path))
         return
-    if vars(branch)["_locked"]:
+    if branch._locked:
         message = f"{place.path or type(branch).__name__} is locked."
         advice = "Change a copy instead: config.replace(field=value)"
-        place.draft.problems.append(Problem(message, given.origin, place.path, advice))
+        place.draft.problems.append(Problem(message, setting.origin, place.path, advice))
         return
     names = fields_of(type(branch))
-    for key, item in given.value.items():
+    for key, item in setting.value.items():
         if key not in names:
             place.refuse_key(str(key), item, owner=type(branch).__name__, names=names)
             continue
-        current = None if fresh else vars(branch).get(key)
+        current = None if is_new else vars(branch).get(key)
         value = names[key].kind.read(item, place.child(key), current=current)
         if value is not REFUSED and (value is not current or not isinstance(current, Branch)):
             place.draft.writes.append(Write(branch, key, value, item.origin))
 
 
-def copied(value: Branch) -> Branch:
-    """Returns an unlocked copy that shares nothing that can change, with the same origins."""
-    other = type(value).__new__(type(value))
-    vars(other).update(vars(value), _locked=False, _origins=dict(vars(value)["_origins"]))
-    for name in fields_of(type(value)):
-        vars(other)[name] = _copied_inside(vars(value)[name])
+def unlocked_copy(branch: Branch) -> Branch:
+    """Returns a copy that can be changed and shares nothing that can change, with the same origins."""
+    other = type(branch).__new__(type(branch))
+    vars(other).update(vars(branch), _locked=False, _origins=dict(branch._origins))
+    for name in fields_of(type(branch)):
+        vars(other)[name] = _copied(vars(branch)[name])
     return other
 
 
-def branches(branch: Branch, prefix: str = "") -> Iterator[tuple[str, Branch]]:
-    """Yields the path and the config of every config below one."""
-    for name in fields_of(type(branch)):
-        for path, inner in _branches_in(vars(branch).get(name), f"{prefix}.{name}" if prefix else name):
-            yield path, inner
-            yield from branches(inner, path)
+def _copied(value: object) -> object:
+    if isinstance(value, Branch):
+        return unlocked_copy(value)
+    if isinstance(value, list):
+        return FixedList(map(_copied, value))
+    if isinstance(value, tuple):
+        return tuple(map(_copied, value))
+    return FixedDict({key: _copied(item) for key, item in value.items()}) if isinstance(value, dict) else value
 
 
-def paths(branch: Branch) -> Iterator[str]:
-    """Yields the dotted path of every field, also of those below a field that is None."""
-    for prefix, inner in [("", branch), *branches(branch)]:
-        for name, field in fields_of(type(inner)).items():
-            path = f"{prefix}.{name}" if prefix else name
-            yield path
-            declared = branch_class(field.kind)
-            if declared is not None and not isinstance(vars(inner).get(name), Branch):
-                yield from _class_paths(declared, path, (type(inner),))
-
-
-def branch_class(kind: Kind) -> type[Branch] | None:
-    """Returns the config class that a kind takes, if it takes one."""
-    members = kind.members if isinstance(kind, UnionKind) else (kind,)
-    return next((member.cls for member in members if isinstance(member, BranchKind)), None)
-
-
-def _class_paths(cls: type[Branch], prefix: str, above: tuple[type[Branch], ...]) -> Iterator[str]:
-    for name, field in fields_of(cls).items():
-        yield f"{prefix}.{name}"
-        inner = branch_class(field.kind)
-        if inner is not None and inner not in (*above, cls):
-            yield from _class_paths(inner, f"{prefix}.{name}", (*above, cls))
+def branches(root: Branch, path: str = "") -> Iterator[tuple[str, Branch]]:
+    """Yields a config and every config below it, each with its path, which is empty for the first."""
+    yield path, root
+    for name in fields_of(type(root)):
+        yield from _branches_in(vars(root).get(name), join_path(path, name))
 
 
 def _branches_in(value: object, path: str) -> Iterator[tuple[str, Branch]]:
     if isinstance(value, Branch):
-        yield path, value
+        yield from branches(value, path)
     elif isinstance(value, list | tuple):
         for i, item in enumerate(value):
             yield from _branches_in(item, f"{path}[{i}]")
@@ -199,62 +202,122 @@ def _branches_in(value: object, path: str) -> Iterator[tuple[str, Branch]]:
             yield from _branches_in(item, f"{path}.{key}")
 
 
-def _copied_inside(value: object) -> object:
-    if isinstance(value, Branch):
-        return copied(value)
-    if isinstance(value, list):
-        return FixedList(map(_copied_inside, value))
-    if isinstance(value, tuple):
-        return tuple(map(_copied_inside, value))
-    return FixedDict({key: _copied_inside(item) for key, item in value.items()}) if isinstance(value, dict) else value
+def paths(root: Branch) -> Iterator[str]:
+    """Yields the dotted path of every field, also of those below a field that is None."""
+    for prefix, branch in branches(root):
+        for name, field in fields_of(type(branch)).items():
+            path = join_path(prefix, name)
+            yield path
+            declared = _branch_class(field.kind)
+            if declared is not None and not isinstance(vars(branch).get(name), Branch):
+                yield from _class_paths(declared, path, (type(branch),))
+
+
+def _class_paths(cls: type[Branch], prefix: str, above: tuple[type[Branch], ...]) -> Iterator[str]:
+    for name, field in fields_of(cls).items():
+        yield f"{prefix}.{name}"
+        inner = _branch_class(field.kind)
+        if inner is not None and inner not in (*above, cls):
+            yield from _class_paths(inner, f"{prefix}.{name}", (*above, cls))
+
+
+def _branch_class(kind: Kind) -> type[Branch] | None:
+    """Returns the config class that a kind takes, if it takes one."""
+    members = kind.members if isinstance(kind, UnionKind) else (kind,)
+    return next((member.cls for member in members if isinstance(member, BranchKind)), None)
+
+
+def owner_of(root: Branch, path: str) -> tuple[Branch, str] | None:
+    """Returns the config that has the field at a dotted path, and the field's name; None if there is no such field."""
+    prefix, _, name = path.rpartition(".")
+    owner = dict(branches(root)).get(prefix) if prefix else root
+    return (owner, name) if owner is not None and name in fields_of(type(owner)) else None
+
+
+def origin_of(config: Branch, path: str) -> Origin:
+    """Returns where the value at a dotted path came from.
+
+    A value that equals its class's default and that nobody has set since is a default.
+    """
+    field = owner_of(config, path)
+    if field is None:
+        raise ConfigError(f"{type(config).__name__} has no field {path}.")
+    owner, name = field
+    origin = owner._origins.get(name, CODE)
+    return DEFAULT if origin == CODE and not _is_changed(owner, name) else origin
+
+
+def stamp(config: Branch, origin: Origin, *, name: str | None = None) -> None:
+    """Marks a config that a factory has made.
+
+    Args:
+        origin: The origin of every value that was set in code while the config was being made.
+        name: The name that the factory is registered under; copies of the config keep it.
+    """
+    vars(config)["_name"] = name
+    for _, branch in branches(config):
+        for field in fields_of(type(branch)):
+            old = origin_of(branch, field)
+            if old.form == "code" and old != DEFAULT:
+                branch._origins[field] = origin
+
+
+def registered_name(config: Branch) -> str | None:
+    """Returns the name that a config's factory is registered under; None if no factory has made it."""
+    return config._name
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A field that somebody has set although it has no effect."""
+
+    path: str
+    reason: str
+    origin: Origin
+
+
+def without_effect(config: Branch) -> Iterator[Idle]:
+    """Yields the fields that were set to something and that their classes declare to be without effect."""
+    for prefix, branch in branches(config):
+        for name, reason in type(branch).no_effect.items():
+            # A run's params.yaml has every field; only another value than the default asks for something.
+            if _is_changed(branch, name):
+                yield Idle(join_path(prefix, name), reason, origin_of(branch, name))
+
+
+def _is_changed(branch: Branch, name: str) -> bool:
+    return bool(vars(branch)[name] != fields_of(type(branch))[name].default())
 
 
 def _kind(annotation: Any, *, where: str) -> Kind:
+    """Returns the kind of value that an annotation stands for.
+
+    Args:
+        where: The class and the field that have the annotation, for errors.
+    """
     if annotation in _SIMPLE:
         return _SIMPLE[annotation]
     if isinstance(annotation, type) and issubclass(annotation, Branch):
         return BranchKind(annotation)
-    builder = _GENERIC.get(get_origin(annotation))
-    if builder is None:
+    generic = get_origin(annotation)
+    arguments = get_args(annotation)
+    if generic is Literal:
+        return ChoiceKind(arguments)
+    if generic is Sequence or (generic is tuple and arguments[1:] == (Ellipsis,)):
+        return SequenceKind(_kind(arguments[0], where=where), tuple)
+    if generic not in (Union, types.UnionType, list, tuple, dict, Mapping):
         raise ConfigError(
             f"{where} is annotated {annotation!r}, which a config cannot hold. Use bool, int, float, str, Literal, "
             "Any, a Config class, or list, tuple, dict, Optional and unions of them."
         )
-    return builder(get_args(annotation), where)
-
-
-def _union(members: tuple[Any, ...], where: str) -> Kind:
-    return UnionKind(tuple(_kind(member, where=where) for member in members))
-
-
-def _list(items: tuple[Any, ...], where: str) -> Kind:
-    return SequenceKind(_kind(items[0], where=where), FixedList)
-
-
-def _tuple(items: tuple[Any, ...], where: str) -> Kind:
-    if len(items) == 2 and items[1] is Ellipsis:
-        return SequenceKind(_kind(items[0], where=where), tuple)
-    return TupleKind(tuple(_kind(item, where=where) for item in items))
-
-
-def _sequence(items: tuple[Any, ...], where: str) -> Kind:
-    return SequenceKind(_kind(items[0], where=where), tuple)
-
-
-def _mapping(items: tuple[Any, ...], where: str) -> Kind:
-    return MappingKind(_kind(items[0], where=where), _kind(items[1], where=where))
-
-
-_GENERIC: dict[Any, Callable[[tuple[Any, ...], str], Kind]] = {
-    Union: _union,
-    types.UnionType: _union,
-    Literal: lambda choices, where: ChoiceKind(choices),
-    list: _list,
-    tuple: _tuple,
-    Sequence: _sequence,
-    dict: _mapping,
-    Mapping: _mapping,
-}
+    kinds = tuple(_kind(argument, where=where) for argument in arguments)
+    if generic is list:
+        return SequenceKind(kinds[0], FixedList)
+    if generic is tuple:
+        return TupleKind(kinds)
+    if generic in (dict, Mapping):
+        return MappingKind(*kinds)
+    return UnionKind(kinds)
 
 
 def _returns(value: object) -> Callable[[], object]:

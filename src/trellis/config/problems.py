@@ -1,11 +1,12 @@
-"""What is wrong with a configuration, told with the place, the nearest valid name and the text to write."""
+"""What is wrong with a configuration: each problem with its place and with the text to write instead."""
 
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from textwrap import wrap
 
-from trellis.config.given import Given, Origin, written
+from trellis.config.settings import Origin, Setting
 from trellis.errors import ConfigError
 
 _SHOWN = 96
@@ -46,31 +47,34 @@ class Problem:
 
 
 def raise_if_any(problems: Sequence[Problem]) -> None:
-    """Raises one ConfigError that tells all problems, in the order in which they were written."""
+    """Raises one ConfigError that lists all problems, in the order in which they were written."""
     if not problems:
         return
-    told = tuple(dict.fromkeys(str(problem) for problem in problems))
-    head = [f"{len(told)} problems in the configuration"] if len(told) > 1 else []
-    raise ConfigError("\n\n".join([*head, *told, *_corrected_flags(problems)]), problems=told)
+    paragraphs = tuple(dict.fromkeys(str(problem) for problem in problems))
+    heading = [f"{len(paragraphs)} problems in the configuration"] if len(paragraphs) > 1 else []
+    raise ConfigError("\n\n".join([*heading, *paragraphs, *_corrected_flags(problems)]), problems=paragraphs)
 
 
 def _corrected_flags(problems: Sequence[Problem]) -> list[str]:
-    """Returns each flag as a whole, if all that is wrong with it can be put right."""
+    """Returns each flag as a whole, if all that is wrong with it can be put right, each at a place of its own."""
     by_flag: dict[tuple[str, str], list[Problem]] = {}
     for problem in problems:
         if problem.origin.form == "flag":
             by_flag.setdefault((problem.origin.source, problem.origin.text), []).append(problem)
     corrected = []
-    for (flag, text), found in by_flag.items():
-        if all(problem.edits for problem in found):
-            right = _edited(text, [edit for problem in found for edit in problem.edits])
-            if right != found[0].fix:
+    for (flag, text), of_flag in by_flag.items():
+        edits = sorted({edit for problem in of_flag for edit in problem.edits}, key=lambda edit: edit.start)
+        is_clear = all(first.stop <= second.start for first, second in pairwise(edits))
+        if is_clear and all(problem.edits for problem in of_flag):
+            right = _edited(text, edits)
+            if right != of_flag[0].fix:
                 corrected.append(f"Corrected:\n      {flag}={for_shell(right)}")
     return corrected
 
 
 def _edited(text: str, edits: Sequence[Edit]) -> str:
-    for edit in sorted(set(edits), key=lambda edit: -edit.start):
+    # From the last to the first, so that the places of the others stay.
+    for edit in sorted(edits, key=lambda edit: -edit.start):
         text = f"{text[: edit.start]}{edit.text}{text[edit.stop :]}"
     return text
 
@@ -81,37 +85,36 @@ def for_shell(text: str) -> str:
     return plain if plain == text or set(text) & set('"$`\\!') else f'"{text}"'
 
 
-def edits_of(path: str, given: Given, *, value: str | None = None) -> tuple[Edit, ...]:
-    """Returns what puts the entries of a flag right: their path, and the value if one is given."""
-    if given.origin.form != "flag" or given.key is None or path.endswith("]"):
+def edits_of(path: str, setting: Setting, *, value: str | None = None) -> tuple[Edit, ...]:
+    """Returns what puts the entries of a flag right: their path and, if one is passed, their value."""
+    origin = setting.origin
+    if origin.form != "flag" or setting.key is None or path.endswith("]"):
         return ()
-    start, stop = given.key.column - 1, given.origin.column - 1 + given.origin.width
-    if (
-        isinstance(given.value, dict)
-        and value is None
-        and not given.origin.text.startswith("{", given.origin.column - 1)
-    ):
-        return tuple(edit for name, item in given.value.items() for edit in edits_of(f"{path}.{name}", item))
-    return (Edit(start, stop, f"{path}={_for_flag(written(given) if value is None else value)}"),)
+    is_in_braces = origin.text.startswith("{", origin.column - 1)
+    if isinstance(setting.value, dict) and value is None and not is_in_braces:
+        return tuple(edit for name, item in setting.value.items() for edit in edits_of(f"{path}.{name}", item))
+    start = setting.key.column - 1
+    stop = origin.column - 1 + origin.width
+    return (Edit(start, stop, f"{path}={_for_flag(str(setting) if value is None else value)}"),)
 
 
-def correction(path: str, given: Given, *, sibling: bool = False, value: str | None = None) -> str:
+def correction(path: str, setting: Setting, *, is_sibling: bool = False, value: str | None = None) -> str:
     """Returns how to write a value at `path` in the language of its origin.
 
     Args:
-        sibling: Whether the path differs from the one that was given in its last part only.
-        value: The value to write, if not the one that was given.
+        is_sibling: Whether the path differs in its last part only from the one that was written.
+        value: The value to write, if not the one that was written.
     """
-    text = written(given) if value is None else value
-    if given.origin.form == "flag":
-        return ",".join(edit.text for edit in edits_of(path, given, value=value))
-    if given.origin.form == "code":
+    text = str(setting) if value is None else value
+    if setting.origin.form == "flag":
+        return ",".join(edit.text for edit in edits_of(path, setting, value=value))
+    if setting.origin.form == "code":
         return f"{path} = {text}"
-    parts = path.split(".")
-    if sibling:
-        return f"{parts[-1]}: {text}" if not isinstance(given.value, dict) or value is not None else f"{parts[-1]}:"
-    nested = [f"{'  ' * depth}{part}:" for depth, part in enumerate(parts)]
-    return "\n".join([*nested[:-1], f"{nested[-1]} {text}"])
+    *groups, name = path.split(".")
+    if is_sibling:
+        return f"{name}:" if isinstance(setting.value, dict) and value is None else f"{name}: {text}"
+    above = [f"{'  ' * depth}{group}:" for depth, group in enumerate(groups)]
+    return "\n".join([*above, f"{'  ' * len(groups)}{name}: {text}"])
 
 
 def _for_flag(text: str) -> str:

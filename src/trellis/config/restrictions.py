@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trellis.config.fields import Branch, branches, fields_of, paths
-from trellis.config.given import CODE
-from trellis.config.origins import origin_of
+from trellis.config.fields import Branch, branches, origin_of, owner_of, paths
 from trellis.config.problems import Problem
+from trellis.config.settings import CODE, join_path
 from trellis.errors import ConfigError
 from trellis.spelling import nearest
 
@@ -60,15 +59,15 @@ class Restriction:
     @classmethod
     def parse(cls, text: str) -> "Restriction":
         """Returns the relation that a text such as `a.b <= 3` states."""
-        found = _OPERATOR.findall(text)
+        relations = _OPERATOR.findall(text)
         operands = [part.strip() for part in _OPERATOR.split(text)]
-        if len(found) != 1 or not all(operands):
+        if len(relations) != 1 or not all(operands):
             raise ConfigError(
                 f"Restriction {text!r} is not one relation between two operands. "
                 f"Write it like 'a.b <= 3', with one of {' '.join(_RELATIONS)}."
             )
         left, right = (Operand.parse(operand, restriction=text) for operand in operands)
-        return cls(text, left, right, found[0])
+        return cls(text, left, right, relations[0])
 
     def problems(self, branch: Branch, prefix: str) -> list[Problem]:
         """Returns what is wrong with a config by this restriction: nothing, unless it does not hold."""
@@ -85,16 +84,16 @@ class Restriction:
         return [] if holds else [self._problem(f"it is {left!r} {self.relation} {right!r}.", branch, prefix)]
 
     def _unknown(self, operand: Operand, branch: Branch, prefix: str) -> Problem | None:
-        if operand.path is None or _find(operand.path, branch) is not None:
+        if operand.path is None or owner_of(branch, operand.path) is not None:
             return None
         close = nearest(operand.path, paths(branch))
-        message = f"Restriction {self.text!r}: there is no {_below(prefix, operand.path)}."
-        return Problem(message, CODE, prefix, f"Did you mean {_below(prefix, close)}?" if close else "")
+        message = f"Restriction {self.text!r}: there is no {join_path(prefix, operand.path)}."
+        return Problem(message, CODE, prefix, f"Did you mean {join_path(prefix, close)}?" if close else "")
 
     def _problem(self, what: str, branch: Branch, prefix: str) -> Problem:
         named = [operand.path for operand in (self.left, self.right) if operand.path]
-        first = _below(prefix, named[0]) if named else prefix
-        origins = [f"{_below(prefix, path)} comes from {origin_of(branch, path)}" for path in named]
+        first = join_path(prefix, named[0]) if named else prefix
+        origins = [f"{join_path(prefix, path)} comes from {origin_of(branch, path)}" for path in named]
         advice = f"{'; '.join(origins)}." if origins else ""
         return Problem(f"Restriction {self.text!r} does not hold: {what}", CODE, first, advice)
 
@@ -103,22 +102,12 @@ def violations(root: Branch) -> list[Problem]:
     """Returns what is wrong by the restrictions of a config and of all configs below it."""
     return [
         problem
-        for prefix, branch in [("", root), *branches(root)]
-        for restriction in vars(branch)["_restrictions"]
+        for prefix, branch in branches(root)
+        for restriction in branch._restrictions
         for problem in restriction.problems(branch, prefix)
     ]
 
 
-def _below(prefix: str, path: str) -> str:
-    return f"{prefix}.{path}" if prefix else path
-
-
-def _find(path: str, branch: Branch) -> tuple[Branch, str] | None:
-    owner, _, name = path.rpartition(".")
-    holder = dict(branches(branch)).get(owner) if owner else branch
-    return (holder, name) if holder is not None and name in fields_of(type(holder)) else None
-
-
 def _value(operand: Operand, branch: Branch) -> object:
-    found = _find(operand.path, branch) if operand.path else None
-    return vars(found[0])[found[1]] if found else operand.constant
+    field = owner_of(branch, operand.path) if operand.path else None
+    return operand.constant if field is None else vars(field[0])[field[1]]

@@ -6,17 +6,17 @@ from typing import Any
 
 import yaml
 
-from trellis.config.given import Given, Origin, Text, as_given
 from trellis.config.problems import Problem
+from trellis.config.settings import Origin, Setting, Text, as_setting
 from trellis.spelling import nearest
 
 _WIDE = 1_000_000
 _MERGE = "tag:yaml.org,2002:merge"
-_PLAIN_TAGS = ("tag:yaml.org,2002:", "tag:yaml.org,2002:python/tuple")
+_TUPLE = "tag:yaml.org,2002:python/tuple"
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes only; what a scalar means is for the field to say."""
+    """Composes nodes only: the field that a scalar is for decides what it means."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -41,24 +41,24 @@ def dump(values: dict[str, Any]) -> str:
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=_WIDE)
 
 
-def read_file(config_file: str | Path) -> tuple[Given, list[Problem]]:
+def read_file(config_file: str | Path) -> tuple[Setting, list[Problem]]:
     """Returns what a YAML or JSON file gives, and what is wrong with it as a file; an empty one gives nothing."""
     source = Origin(str(config_file), form="file")
     path = Path(config_file)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        return Given({}, source), [_unreadable(path, error, source)]
-    given, problems = read_text(text, source=str(config_file))
+        return Setting({}, source), [_unreadable(path, error, source)]
+    setting, problems = read_text(text, source=str(config_file))
     if problems and path.suffix == ".json":  # YAML lacks a few of JSON's liberties, such as tabs.
         try:
-            return as_given(json.loads(text), source), []
+            return as_setting(json.loads(text), source), []
         except ValueError:
             pass
-    return given, problems
+    return setting, problems
 
 
-def read_text(text: str, *, source: str) -> tuple[Given, list[Problem]]:
+def read_text(text: str, *, source: str) -> tuple[Setting, list[Problem]]:
     """Returns what a YAML document gives, each value with its line and column, and what is wrong with it."""
     reader = _Reader(text, source)
     return reader.document(), reader.problems
@@ -72,8 +72,8 @@ class _Reader:
         self._lines = text.splitlines()
         self._open: list[yaml.Node] = []
 
-    def document(self) -> Given:
-        empty = Given({}, Origin(self._source, form="file"))
+    def document(self) -> Setting:
+        empty = Setting({}, Origin(self._source, form="file"))
         try:
             self._loader = _Loader(self._text)
             node = self._loader.get_single_node()
@@ -84,32 +84,33 @@ class _Reader:
             self.problems.append(Problem("The file is nested too deeply to be read.", empty.origin))
         return empty
 
-    def _root(self, node: yaml.Node) -> Given:
+    def _root(self, node: yaml.Node) -> Setting:
         if isinstance(node, yaml.MappingNode):
             return self._value(node)
         advice = "Write it as field: value, one to a line."
         self.problems.append(Problem("The file is not a mapping from fields to values.", self._at(node), "", advice))
-        return Given({}, self._at(node))
+        return Setting({}, self._at(node))
 
-    def _value(self, node: yaml.Node) -> Given:
+    def _value(self, node: yaml.Node) -> Setting:
         at = self._at(node)
         if node in self._open:
             self.problems.append(Problem("This value contains itself.", at))
-            return Given(None, at)
-        if not node.tag.startswith(_PLAIN_TAGS[0]) or ("python/" in node.tag and node.tag != _PLAIN_TAGS[1]):
+            return Setting(None, at)
+        is_plain = node.tag.startswith("tag:yaml.org,2002:") and "python/" not in node.tag
+        if not is_plain and node.tag != _TUPLE:
             advice = "Leave it out: the field decides what a value is."
             self.problems.append(Problem(f"The tag {node.tag} is not read.", at, "", advice))
         if isinstance(node, yaml.ScalarNode):
-            return Given(Text(node.value, quoted=node.style is not None), at)
+            return Setting(Text(node.value, quoted=node.style is not None), at)
         self._open.append(node)
         if isinstance(node, yaml.MappingNode):
-            given = Given(self._mapping(node), at)
+            setting = Setting(self._mapping(node), at)
         else:
-            given = Given([self._value(item) for item in node.value], at)
+            setting = Setting([self._value(item) for item in node.value], at)
         self._open.pop()
-        return given
+        return setting
 
-    def _mapping(self, node: yaml.MappingNode) -> dict[str, Given]:
+    def _mapping(self, node: yaml.MappingNode) -> dict[str, Setting]:
         own = [(key, value) for key, value in node.value if key.tag != _MERGE]
         first: dict[str, yaml.Node] = {}
         for key, _ in own:
@@ -120,11 +121,11 @@ class _Reader:
             first.setdefault(name, key)
         if len(own) != len(node.value):
             self._loader.flatten_mapping(node)
-        found = {}
+        settings = {}
         for key, value in node.value:
-            given = self._value(value)
-            found[str(key.value)] = Given(given.value, given.origin, self._at(key))
-        return found
+            setting = self._value(value)
+            settings[str(key.value)] = Setting(setting.value, setting.origin, self._at(key))
+        return settings
 
     def _at(self, node: yaml.Node) -> Origin:
         start, end = node.start_mark, node.end_mark
@@ -141,10 +142,9 @@ class _Reader:
         at = Origin(self._source, "file", mark.line + 1, mark.column + 1, line.replace("\t", "→"))
         if "\t" in line:
             return Problem("YAML does not take tabs.", at, "", "Write spaces instead:", line.expandtabs(2))
-        said = getattr(error, "problem", None) or "it cannot be parsed"
-        return Problem(
-            f"This is not YAML: {said}.", at, "", "Look for a missing colon, quote or bracket here or just above."
-        )
+        reason = getattr(error, "problem", None) or "it cannot be parsed"
+        advice = "Look for a missing colon, quote or bracket here or just above."
+        return Problem(f"This is not YAML: {reason}.", at, "", advice)
 
 
 def _unreadable(path: Path, error: Exception, source: Origin) -> Problem:
@@ -152,16 +152,12 @@ def _unreadable(path: Path, error: Exception, source: Origin) -> Problem:
         return Problem("The file is not UTF-8 text.", source, "", "Give a YAML or JSON file.")
     if path.is_dir():
         inside = sorted(item.name for item in path.glob("*.yaml"))
-        return Problem(
-            "This is a directory.", source, "", f"Give one of its files: {', '.join(inside) or 'it has no .yaml'}."
-        )
+        advice = f"Give one of its files: {', '.join(inside) or 'it has no .yaml'}."
+        return Problem("This is a directory.", source, "", advice)
     if path.exists():
         return Problem(f"The file cannot be read: {getattr(error, 'strerror', error)}.", source)
     folder = path.parent
-    close = nearest(path.name, [item.name for item in folder.iterdir()]) if folder.is_dir() else None
-    missing = (
-        "There is no such file."
-        if folder.is_dir()
-        else f"There is no such file; there is no directory {folder} either."
-    )
-    return Problem(missing, source, "", f"Did you mean {folder / close}?" if close else "")
+    if not folder.is_dir():
+        return Problem(f"There is no such file; there is no directory {folder} either.", source)
+    close = nearest(path.name, [item.name for item in folder.iterdir()])
+    return Problem("There is no such file.", source, "", f"Did you mean {folder / close}?" if close else "")

@@ -11,27 +11,31 @@ if TYPE_CHECKING:
         register_config_factory as register_config_factory,
         get_exp_config as get_exp_config,
         experiment_summaries as experiment_summaries,
-        recorded_experiment as recorded_experiment,
     )
     from trellis.experiments.overrides import (
         resolve as resolve,
         parse_params_override as parse_params_override,
         parse_setting as parse_setting,
+        register_config_dir as register_config_dir,
+        shipped_config_files as shipped_config_files,
+        find_config_file as find_config_file,
+        read_params as read_params,
+        recorded_experiment as recorded_experiment,
     )
     from trellis.experiments.reports import (
         show_config as show_config,
         diff_configs as diff_configs,
         list_experiments as list_experiments,
     )
-    from trellis.experiments.requirements import MODES as MODES, check_mode as check_mode
-    from trellis.experiments.config_files import (
-        register_config_dir as register_config_dir,
-        shipped_config_files as shipped_config_files,
-        find_config_file as find_config_file,
+    from trellis.experiments.mode import (
+        Mode as Mode,
+        MODES as MODES,
+        get_mode as get_mode,
+        check_mode as check_mode,
     )
     from trellis.experiments.experiment_modules import register_experiments as register_experiments
     from trellis.experiments.lengths import derive_lengths as derive_lengths
-    from trellis.experiments.run_params import read_params as read_params
+    from trellis.experiments.run_record import write_params as write_params
     from trellis.experiments.modes import run_experiment as run_experiment, prepare_experiment as prepare_experiment
     from trellis.experiments.plan import Plan as Plan, plan_experiment as plan_experiment
     from trellis.experiments.export import export_experiment as export_experiment, best_of_run as best_of_run

@@ -1,9 +1,7 @@
 """Named configurations of a whole run."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 from trellis.config import Config, Origin, stamp
@@ -41,9 +39,12 @@ def register_config_factory(name: str) -> Callable[[Factory], Factory]:
     """Returns a decorator that makes a function the factory of the experiment called `name`.
 
     Example:
-        >>> @register_config_factory("digits/classifier")
-        ... def digits_classifier() -> ExperimentConfig:
+        >>> from trellis.tasks import DigitsConfig
+        >>> @register_config_factory("digits/long")
+        ... def digits_long() -> ExperimentConfig:
         ...     return ExperimentConfig(task=DigitsConfig(), trainer=TrainerConfig(train_steps=2000))
+        >>> get_exp_config("digits/long").trainer.train_steps
+        2000
     """
     return _experiments.register(name)
 
@@ -53,23 +54,8 @@ def get_exp_config(name: str) -> ExperimentConfig:
     config = _experiments.get(name)()
     if not isinstance(config, Config):
         raise ConfigError(f"The factory of experiment {name!r} returned {config!r}. It has to return its config.")
-    stamp(config, Origin(f"factory {name}"))
-    vars(config)["_experiment"] = name
+    stamp(config, Origin(f"factory {name}"), name=name)
     return config
-
-
-def params_text(config: ExperimentConfig) -> str:
-    """Returns what a run's `params.yaml` holds: all values, below the experiment's name if it has one."""
-    name = vars(config).get("_experiment")
-    return f"# Experiment: {name}\n{config.as_yaml()}" if name else config.as_yaml()
-
-
-def recorded_experiment(config_file: str) -> str | None:
-    """Returns the name of the experiment that a run's `params.yaml` is of; None if a file does not say."""
-    path = Path(config_file)
-    first = path.read_text().partition("\n")[0] if path.is_file() else ""
-    found = re.fullmatch(r"# Experiment: (\S+)", first)
-    return found[1] if found else None
 
 
 def experiment_summaries() -> dict[str, str]:

@@ -48,8 +48,8 @@ def _import_name(name: str) -> None:
 def _import_file(path: Path) -> None:
     if not path.is_file():
         close = nearest(path.name, [file.name for file in path.parent.glob("*.py")])
-        meant = f" Did you mean `{path.parent / close}`?" if close else ""
-        raise ArgumentError(f"There is no file `{path}`.{meant}")
+        suggestion = f" Did you mean `{path.parent / close}`?" if close else ""
+        raise ArgumentError(f"There is no file `{path}`.{suggestion}")
     file = path.resolve()
     loaded = sys.modules.get(file.stem)
     if loaded is not None:

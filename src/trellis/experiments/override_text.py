@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from trellis.config import Edit, Given, Origin, Problem, Text, for_shell, read_file, read_text
+from trellis.config import Edit, Origin, Problem, Setting, Text, for_shell, read_file, read_text
 
 _QUOTES = "'\""
 _NAME = re.compile(r"([A-Za-z][\w.]*)(\[(\d+)\])?\s*=\s*")
@@ -19,52 +19,57 @@ class Entry:
 
     path: str
     index: int | None
-    given: Given
+    setting: Setting
 
 
 class OverrideText:
-    """Reads one flag into a nested Given, and collects what is wrong with it."""
+    """Reads one flag into a nested Setting, and collects what is wrong with it.
+
+    Example:
+        >>> str(OverrideText("task.hidden_size=32,trainer.train_steps=2000", flag="--params_override").read_list())
+        '{task: {hidden_size: 32}, trainer: {train_steps: 2000}}'
+    """
 
     def __init__(self, text: str, *, flag: str) -> None:
         self.problems: list[Problem] = []
         self._text = text
         self._flag = flag
 
-    def read_list(self) -> Given:
-        """Returns what `--params_override` gives: entries with commas between, or YAML, or the name of a file."""
-        if not self._text or not _NAME.match(self._text):
-            elsewhere = self._other_form()
-            if elsewhere is not None:
-                return elsewhere
+    def read_list(self) -> Setting:
+        """Returns what `--params_override` sets: entries with commas between, or YAML, or the name of a file."""
+        if not _NAME.match(self._text):
+            setting = self._other_form()
+            if setting is not None:
+                return setting
         entries: list[Entry] = []
         start = 0
         while start < len(self._text):
-            start = self._entry(start, entries)
+            start = self._read_entry(start, entries)
         return self._nested(entries)
 
-    def read_one(self) -> Given:
-        """Returns what `--set` gives: one path, and all that follows the first `=` as its value."""
+    def read_one(self) -> Setting:
+        """Returns what `--set` sets: one path, and all that follows the first `=` as its value."""
         match = _NAME.match(self._text)
         if match is None:
             self._refuse_name(0, len(self._text))
             return self._nested([])
-        return self._nested([self._made(match, self._text[match.end() :].rstrip())])
+        return self._nested([self._entry_of(match, self._text[match.end() :].rstrip())])
 
-    def _other_form(self) -> Given | None:
-        """Reads text that is YAML or names a file; anything else is told to be a malformed list."""
+    def _other_form(self) -> Setting | None:
+        """Reads text that is YAML or names a file; returns None for anything else, which is a malformed list."""
         text = self._text.strip()
-        given: Given | None = None
-        problems: list[Problem] = []
         if not text:
-            given = self._nested([])
-        elif text.startswith("{") or "\n" in text or re.match(r"['\"\w.]+\s*:\s", text):
-            given, problems = read_text(self._text, source=self._flag)
+            return self._nested([])
+        if text.startswith("{") or "\n" in text or re.match(r"['\"\w.]+\s*:\s", text):
+            setting, problems = read_text(self._text, source=self._flag)
         elif Path(text).is_file():
-            given, problems = read_file(text)
+            setting, problems = read_file(text)
+        else:
+            return None
         self.problems += problems
-        return given
+        return setting
 
-    def _entry(self, start: int, entries: list[Entry]) -> int:
+    def _read_entry(self, start: int, entries: list[Entry]) -> int:
         """Reads the entry at `start` and returns where the next one starts."""
         match = _NAME.match(self._text, start)
         if match is None:
@@ -78,53 +83,53 @@ class OverrideText:
         text = self._text[match.end() : stop].rstrip()
         if (separator is None and stop < len(self._text)) or _is_open(text):
             return self._refuse_value(match)
-        entries.append(self._made(match, text))
+        entries.append(self._entry_of(match, text))
         return separator.end() if separator else stop
 
-    def _made(self, match: re.Match[str], text: str) -> Entry:
+    def _entry_of(self, match: re.Match[str], text: str) -> Entry:
         key = self._at(match.start(), len(match[0].rstrip().rstrip("=").rstrip()))
         at = self._at(match.end(), len(text))
         if text.startswith(("[", "{")):
-            given = self._structure(text, at, key)
+            setting = self._structure(text, at, key)
         else:
             quoted = _QUOTED.fullmatch(text) is not None
-            given = Given(Text(text[1:-1] if quoted else text, quoted=quoted), at, key)
-        return Entry(match[1], int(match[3]) if match[3] else None, given)
+            setting = Setting(Text(text[1:-1] if quoted else text, quoted=quoted), at, key)
+        return Entry(match[1], int(match[3]) if match[3] else None, setting)
 
-    def _structure(self, text: str, at: Origin, key: Origin) -> Given:
+    def _structure(self, text: str, at: Origin, key: Origin) -> Setting:
         """Reads a list or a mapping in YAML's short form."""
         inner, problems = read_text(f"value: {text}", source=self._flag)
         if problems:
             advice = "Put quotes around each item that has signs in it: ['a*', 'b: c']"
             self.problems.append(Problem(f"{text} cannot be read as a list or a mapping.", at, "", advice))
-            return Given(None, at, key)
+            return Setting(None, at, key)
         assert isinstance(inner.value, dict)
         return _moved(inner.value["value"], at, key)
 
-    def _nested(self, entries: list[Entry]) -> Given:
+    def _nested(self, entries: list[Entry]) -> Setting:
         """Puts entries into nested mappings; of two for the same field the later one counts."""
-        root = Given({}, Origin(self._flag, form="flag"))
+        root = Setting({}, Origin(self._flag, form="flag"))
         for entry in self._with_lists(entries):
             *groups, name = entry.path.split(".")
             level = root
             for group in groups:
                 assert isinstance(level.value, dict)
-                inner = level.value.setdefault(group, Given({}, entry.given.origin, entry.given.key))
+                inner = level.value.setdefault(group, Setting({}, entry.setting.origin, entry.setting.key))
                 level = inner if isinstance(inner.value, dict) else self._clash(entry, inner)
             assert isinstance(level.value, dict)
             old = level.value.get(name)
-            if old is not None and isinstance(old.value, dict) and isinstance(entry.given.value, Text):
+            if old is not None and isinstance(old.value, dict) and isinstance(entry.setting.value, Text):
                 self._clash(entry, old)
                 continue
-            level.value[name] = entry.given
+            level.value[name] = entry.setting
         return root
 
     def _with_lists(self, entries: list[Entry]) -> list[Entry]:
         """Joins `a[0]=x,a[1]=y` into one list."""
-        indexed: dict[str, dict[int, Given]] = {}
+        indexed: dict[str, dict[int, Setting]] = {}
         for entry in entries:
             if entry.index is not None:
-                indexed.setdefault(entry.path, {})[entry.index] = entry.given
+                indexed.setdefault(entry.path, {})[entry.index] = entry.setting
         joined = [entry for entry in entries if entry.index is None]
         for path, items in indexed.items():
             first = next(iter(items.values()))
@@ -134,24 +139,23 @@ class OverrideText:
                 advice = f"Give every item from 0 to {max(items)}, or the list at once: {path}=[…]"
                 self.problems.append(Problem(message, first.key_origin, path, advice))
                 continue
-            joined.append(Entry(path, None, Given([items[i] for i in sorted(items)], first.origin, first.key)))
+            joined.append(Entry(path, None, Setting([items[i] for i in sorted(items)], first.origin, first.key)))
         return joined
 
-    def _clash(self, entry: Entry, old: Given) -> Given:
+    def _clash(self, entry: Entry, old: Setting) -> Setting:
         message = f"{entry.path} contradicts what stands before it: a field has either a value or fields of its own."
-        self.problems.append(Problem(message, entry.given.key_origin, entry.path, "Keep one of the two."))
-        return Given({}, old.origin)
+        self.problems.append(Problem(message, entry.setting.key_origin, entry.path, "Keep one of the two."))
+        return Setting({}, old.origin)
 
     def _refuse_name(self, start: int, stop: int, *, previous: Entry | None = None) -> None:
         text = self._text[start:stop]
         at = self._at(start, len(text))
         if not text:
             self._refuse("There is nothing between two commas.", at, "Take one of them out.")
-        elif "=" not in text and previous is not None and isinstance(previous.given.value, Text):
+        elif "=" not in text and previous is not None and isinstance(previous.setting.value, Text):
             advice = "A comma inside a value needs quotes. Write:"
-            edit = Edit(
-                previous.given.key_origin.column - 1, stop, f"{previous.path}='{previous.given.value.text},{text}'"
-            )
+            value = f"{previous.setting.value.text},{text}"
+            edit = Edit(previous.setting.key_origin.column - 1, stop, f"{previous.path}='{value}'")
             self._refuse(f"{text} has no '='.", at, advice, edit)
         elif text != text.lstrip():
             self._refuse("A name cannot start with a blank.", at, "Write:", Edit(start, stop, text.strip()))
@@ -162,13 +166,14 @@ class OverrideText:
             name, _, value = text.partition("=")
             advice = "A name starts with a letter; letters, digits, '_' and '.' follow."
             edit = Edit(start, stop, f"{name.strip().replace('-', '_')}={value}")
-            fits = _NAME.match(edit.text) is not None
-            self._refuse(
-                f"{name} is not a field's name.", at, f"{advice} Write:" if fits else advice, edit if fits else None
-            )
+            message = f"{name} is not a field's name."
+            if _NAME.match(edit.text):
+                self._refuse(message, at, f"{advice} Write:", edit)
+            else:
+                self._refuse(message, at, advice)
 
     def _refuse_value(self, match: re.Match[str]) -> int:
-        """Tells why a value cannot be read, and returns where the next entry may start."""
+        """Notes why a value cannot be read, and returns where the next entry may start."""
         following = re.compile(r",\s*(?=[A-Za-z][\w.]*(\[\d+\])?\s*=)").search(self._text, match.end())
         stop = following.start() if following else len(self._text)
         text = self._text[match.end() : stop]
@@ -191,16 +196,17 @@ class OverrideText:
 
 
 def _is_open(text: str) -> bool:
-    """Tells whether a value starts with a quote, brace or bracket that does not end it."""
+    """Returns whether a value starts with a quote, brace or bracket that does not end it."""
     if text.startswith("["):
         return "[" in text[1:]
     return text[:1] in ("'", '"', "{") and not _QUOTED.fullmatch(text) and not text.endswith("}")
 
 
-def _moved(given: Given, at: Origin, key: Origin | None = None) -> Given:
-    value = given.value
+def _moved(setting: Setting, at: Origin, key: Origin | None = None) -> Setting:
+    """Returns a setting with everything in it at one place."""
+    value = setting.value
     if isinstance(value, list):
         value = [_moved(item, at) for item in value]
     if isinstance(value, dict):
         value = {name: _moved(item, at, at) for name, item in value.items()}
-    return Given(value, at, key)
+    return Setting(value, at, key)

@@ -1,12 +1,18 @@
 """From an experiment's name, files and flags to the config that runs."""
 
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from trellis.config import Given, Problem, merge, raise_if_any, read_file, violations
-from trellis.experiments.config_files import find_config_file
-from trellis.experiments.experiment import ExperimentConfig, get_exp_config
+from trellis.config import Problem, Setting, merge, raise_if_any, read_file, violations
+from trellis.errors import ArgumentError
+from trellis.experiments.experiment import ExperimentConfig, experiment_summaries, get_exp_config
 from trellis.experiments.override_text import OverrideText
 from trellis.experiments.requirements import mode_problems
+from trellis.registry import Registry
+
+_config_dirs: Registry[Path] = Registry("config directory")
 
 
 def resolve(
@@ -15,7 +21,7 @@ def resolve(
     config_file: Sequence[str] = (),
     params_override: str = "",
     settings: Sequence[str] = (),
-    values: Sequence[Given] = (),
+    values: Sequence[Setting] = (),
     mode: str | None = None,
 ) -> ExperimentConfig:
     """Returns the config that an experiment has after its files and flags, validated and locked.
@@ -31,34 +37,95 @@ def resolve(
     """
     config = get_exp_config(experiment)
     problems: list[Problem] = []
-    for given, found in [*_layers(config_file, params_override, settings), *((each, []) for each in values)]:
-        problems += [*found, *merge(config, given)]
-    wrong = {problem.path for problem in problems}
-    needed = () if mode is None else mode_problems(config, mode=mode)
-    problems += [problem for problem in (*violations(config), *needed) if problem.path not in wrong]
+    for setting, text_problems in _layers(config_file, params_override, settings, values):
+        problems += [*text_problems, *merge(config, setting)]
+    wrong_paths = {problem.path for problem in problems}
+    needs = () if mode is None else mode_problems(config, mode=mode)
+    problems += [problem for problem in (*violations(config), *needs) if problem.path not in wrong_paths]
     raise_if_any(problems)
     config.lock()
     return config
 
 
-def parse_params_override(text: str) -> tuple[Given, list[Problem]]:
-    """Returns what the text of `--params_override` gives, and what is wrong with the text."""
+def _layers(
+    config_file: Sequence[str], params_override: str, settings: Sequence[str], values: Sequence[Setting]
+) -> Iterator[tuple[Setting, list[Problem]]]:
+    """Yields what each file and flag sets, and what is wrong with its text; later ones win."""
+    for file in [config_file] if isinstance(config_file, str) else config_file:
+        yield read_file(find_config_file(file))
+    yield parse_params_override(params_override)
+    for text in settings:
+        yield parse_setting(text)
+    for value in values:
+        yield value, []
+
+
+def parse_params_override(text: str) -> tuple[Setting, list[Problem]]:
+    """Returns what the text of `--params_override` sets, and what is wrong with the text."""
     reader = OverrideText(text, flag="--params_override")
     return reader.read_list(), reader.problems
 
 
-def parse_setting(text: str) -> tuple[Given, list[Problem]]:
-    """Returns what the text of one `--set` gives, and what is wrong with the text."""
+def parse_setting(text: str) -> tuple[Setting, list[Problem]]:
+    """Returns what the text of one `--set` sets, and what is wrong with the text.
+
+    Example:
+        >>> setting, problems = parse_setting("trainer.train_steps=10")
+        >>> str(setting)
+        '{trainer: {train_steps: 10}}'
+    """
     reader = OverrideText(text, flag="--set")
     return reader.read_one(), reader.problems
 
 
-def _layers(
-    config_file: Sequence[str], params_override: str, settings: Sequence[str]
-) -> list[tuple[Given, list[Problem]]]:
-    files = [config_file] if isinstance(config_file, str) else config_file
-    return [
-        *(read_file(find_config_file(path)) for path in files),
-        parse_params_override(params_override),
-        *(parse_setting(text) for text in settings),
-    ]
+def register_config_dir(name: str, *, directory: Path) -> None:
+    """Lets the YAML and gin files below a directory be named from anywhere."""
+    _config_dirs.register(name)(directory)
+
+
+def shipped_config_files(*, suffix: str = ".yaml") -> dict[str, Path]:
+    """Returns the files of a kind below the registered directories, by name."""
+    directories = map(_config_dirs.get, _config_dirs.names())
+    return {file.name: file for directory in directories for file in sorted(directory.rglob(f"*{suffix}"))}
+
+
+def find_config_file(name: str) -> str:
+    """Returns a file as it was named if it is there, else the registered one of that name.
+
+    Commands that were written for a source tree work anywhere: `configs/models/albert_base.yaml` is found too.
+    """
+    path = Path(name)
+    shipped = None if path.exists() else shipped_config_files(suffix=path.suffix).get(path.name)
+    return name if shipped is None else str(shipped)
+
+
+def recorded_experiment(config_file: str) -> str | None:
+    """Returns the experiment that a run's `params.yaml` names in its first line; None if a file names none."""
+    try:
+        first_line = Path(config_file).read_text(errors="replace").partition("\n")[0]
+    except OSError:
+        return None  # what is wrong with the file is reported where it is read as a config
+    match = re.fullmatch(r"# Experiment: (\S+)", first_line)
+    return match[1] if match else None
+
+
+def read_params(model_dir: str | os.PathLike[str]) -> ExperimentConfig:
+    """Returns the config that a run was trained with, after its `params.yaml`.
+
+    Its class is that of the experiment that the file names or, if it names none, of the first that has all its fields.
+    """
+    file = Path(model_dir, "params.yaml")
+    if not file.is_file():
+        raise ArgumentError(f"There is no `{file}`. Give the model_dir of a run that was trained.")
+    setting, problems = read_file(file)
+    raise_if_any(problems)
+    recorded = recorded_experiment(str(file))
+    for name in [recorded] if recorded else experiment_summaries():
+        config = get_exp_config(name)
+        if not merge(config, setting):
+            config.lock()
+            return config
+    raise ArgumentError(
+        f"No registered experiment has all the fields of `{file}`. If the run's experiment is your own, name the "
+        f"module that registers it with --module."
+    )

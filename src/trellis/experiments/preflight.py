@@ -13,9 +13,8 @@ from trellis.aliases import PyTree
 from trellis.config import DEFAULT, Problem
 from trellis.data import SizedStream, is_stream
 from trellis.errors import CheckpointFileError, TrellisError
-from trellis.experiments.corrections import problem_at
 from trellis.experiments.experiment import ExperimentConfig
-from trellis.experiments.requirements import trains
+from trellis.experiments.requirements import problem_at, trains
 from trellis.experiments.resources import Disk, Memory, device_memory, size_text
 from trellis.extensions import checkpoint_storage as storage, newest_file, regular_files
 from trellis.loops import Outline, batch_size
@@ -78,7 +77,7 @@ def _split_problems(run: Preflight) -> Iterator[Problem]:
     unit = math.lcm(n_devices, run.params.trainer.n_microbatches)
     value = max(unit, size - size % unit)
     advice = f"Take a multiple, {one}. Write:"
-    yield problem_at(path, config=run.params, said=f"is {size}. {message}", advice=advice, value=value)
+    yield problem_at(path, config=run.params, message=f"is {size}. {message}", advice=advice, value=value)
 
 
 def _length_problems(run: Preflight) -> Iterator[Problem]:
@@ -88,17 +87,17 @@ def _length_problems(run: Preflight) -> Iterator[Problem]:
     if n_known is not None and n_known < run.outline.n_steps:
         message = f"is {config.train_steps}, but the training data ends after {n_known} batches."
         advice = "Train for less, or set task.train_data.is_training=true if that lets the task repeat its data. Write:"
-        yield problem_at("trainer.train_steps", config=run.params, said=message, advice=advice, value=n_known)
+        yield problem_at("trainer.train_steps", config=run.params, message=message, advice=advice, value=n_known)
     validation = run.outline.validation
     n_known = n_batches(validation)
     path = "trainer.validation_steps"
     if n_known is not None and n_known < config.validation_steps:
         message = f"is {config.validation_steps}, but the validation data has {n_known} batches."
-        yield problem_at(path, config=run.params, said=message, advice="Take all of them. Write:", value=-1)
+        yield problem_at(path, config=run.params, message=message, advice="Take all of them. Write:", value=-1)
     if validation is not None and is_stream(validation.data) and n_known is None and config.validation_steps == -1:
         advice = "Say how many batches to take, or set task.validation_data.is_training=false if that ends them. Write:"
         message = "is -1, for all batches, but the validation data has no end."
-        yield problem_at(path, config=run.params, said=message, advice=advice, value=100)
+        yield problem_at(path, config=run.params, message=message, advice=advice, value=100)
 
 
 def _metric_problems(run: Preflight) -> Iterator[Problem]:
@@ -111,7 +110,7 @@ def _metric_problems(run: Preflight) -> Iterator[Problem]:
         close = nearest(metric, validation.metrics) or validation.metrics[0]
         message = f"is {metric}, which is not measured."
         advice = f"{type(run.trainer.task).__name__} measures: {', '.join(sorted(validation.metrics))}. Write:"
-        yield problem_at(BEST, config=run.params, said=message, advice=advice, value=close)
+        yield problem_at(BEST, config=run.params, message=message, advice=advice, value=close)
 
 
 def _start_problems(run: Preflight) -> Iterator[Problem]:

@@ -1,86 +1,89 @@
-"""What a run can do, and what each mode needs of a config; known without JAX."""
+"""What each mode needs of a config: its numbers, and the files that it names; known without JAX."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
-from trellis.config import Problem
-from trellis.errors import ArgumentError
-from trellis.experiments.corrections import problem_at
+from trellis.config import Config, Edit, Problem, origin_of
+from trellis.data import DataConfig, matching_paths, patterns_in
 from trellis.experiments.experiment import ExperimentConfig
-from trellis.experiments.input_files import data_file_problems, warm_start_problems
+from trellis.experiments.mode import check_mode as check_mode, evaluates as evaluates, get_mode, trains as trains
 from trellis.optimizers import optimization_problems
 from trellis.runtime import runtime_problems
 from trellis.spelling import nearest
 
-MODES = ("train", "eval", "train_and_eval", "continuous_eval", "continuous_train_and_eval", "train_and_post_eval")
-"""What a run can do."""
-
-
-def check_mode(mode: str) -> None:
-    """Raises an error that names the nearest mode, if there is none of this name."""
-    if mode not in MODES:
-        close = nearest(mode, MODES)
-        meant = f" Did you mean {close}?" if close else ""
-        raise ArgumentError(f"There is no mode {mode!r}.{meant} Modes are: {', '.join(MODES)}.")
-
-
-def trains(mode: str) -> bool:
-    """Whether a run in this mode changes parameters."""
-    return "train" in mode
-
-
-def evaluates(mode: str) -> bool:
-    """Whether a run in this mode measures them on the validation data."""
-    return "eval" in mode
+_MOST_NAMED = 3
 
 
 def mode_problems(params: ExperimentConfig, *, mode: str) -> Iterator[Problem]:
     """Yields what is wrong with a config, if it is to be run in a mode: its numbers, and the files that it names."""
-    yield from _number_problems(params, mode)
+    run_mode = get_mode(mode)
+    yield from _number_problems(params, trains=run_mode.trains)
     yield from _early_stopping_problems(params)
     yield from runtime_problems(params.runtime)
-    if trains(mode):
+    if run_mode.trains:
         yield from _optimizer_problems(params)
         yield from _warmup_problems(params)
         yield from _microbatch_problems(params)
-        yield from data_file_problems(params, side="train_data")
-    if evaluates(mode):
-        yield from data_file_problems(params, side="validation_data")
-    if mode == "continuous_train_and_eval":
+        yield from _data_file_problems(params, side="train_data")
+    if run_mode.evaluates:
+        yield from _data_file_problems(params, side="validation_data")
+    if run_mode.trains and run_mode.follows:
         yield from _pretraining_problems(params)
-    elif trains(mode):
-        yield from warm_start_problems(params)
+    elif run_mode.trains:
+        yield from _warm_start_problems(params)
 
 
-def _number_problems(params: ExperimentConfig, mode: str) -> Iterator[Problem]:
-    least = {"max_to_keep": 1, "n_microbatches": 1, "early_stopping_steps": 0, "validation_steps": -1}
-    least |= dict.fromkeys(("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval"), 1)
-    least |= {"train_steps": 1} if trains(mode) and params.trainer.train_epochs <= 0 else {}
+def problem_at(path: str, *, config: Config, message: str, advice: str = "", value: object = None) -> Problem:
+    """Returns a problem with the value at a dotted path, with its place and with what to write instead.
+
+    Args:
+        message: What is wrong, after the path.
+        value: What to write instead, if that is known.
+    """
+    origin = origin_of(config, path)
+    message = f"{path} {message}"
+    if value is None:
+        return Problem(message, origin, path, advice)
+    if origin.form == "flag":
+        start = origin.column - 1
+        # What a pipeline sets has no text that could be edited.
+        edits = (Edit(start, start + origin.width, str(value)),) if origin.text else ()
+        return Problem(message, origin, path, advice, f"{path}={value}", edits)
+    fix = f"{path.rpartition('.')[2]}: {value}" if origin.form == "file" else f"--set={path}={value}"
+    return Problem(message, origin, path, advice, fix)
+
+
+def _number_problems(params: ExperimentConfig, *, trains: bool) -> Iterator[Problem]:
+    at_least = {"max_to_keep": 1, "n_microbatches": 1, "early_stopping_steps": 0, "validation_steps": -1}
+    at_least |= dict.fromkeys(("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval"), 1)
+    at_least |= {"train_steps": 1} if trains and params.trainer.train_epochs <= 0 else {}
     for name in ("export_checkpoint_interval", "export_max_to_keep"):
-        least |= {name: 1} if getattr(params.trainer, name, None) is not None else {}
-    for name, value in least.items():
-        given = getattr(params.trainer, name)
-        if given < value:
+        at_least |= {name: 1} if getattr(params.trainer, name, None) is not None else {}
+    for name, value in at_least.items():
+        current = getattr(params.trainer, name)
+        if current < value:
             advice = f"It has to be {value} or more."
-            yield problem_at(f"trainer.{name}", config=params, said=f"is {given}.", advice=advice)
+            yield problem_at(f"trainer.{name}", config=params, message=f"is {current}.", advice=advice)
     if params.trainer.validation_steps == 0:
         advice = "Give the number of batches, or -1 for all of them."
-        yield problem_at("trainer.validation_steps", config=params, said="is 0.", advice=advice)
+        yield problem_at("trainer.validation_steps", config=params, message="is 0.", advice=advice)
 
 
 def _early_stopping_problems(params: ExperimentConfig) -> Iterator[Problem]:
     config = params.trainer
     says_what_is_best = config.best_checkpoint_export_subdir and config.best_checkpoint_eval_metric
     if config.early_stopping_steps and not says_what_is_best:
-        said = "is set, but nothing says what is best."
+        message = "is set, but nothing says what is best."
         advice = "Set best_checkpoint_export_subdir and best_checkpoint_eval_metric, which say what better means."
-        yield problem_at("trainer.early_stopping_steps", config=params, said=said, advice=advice)
+        yield problem_at("trainer.early_stopping_steps", config=params, message=message, advice=advice)
 
 
 def _pretraining_problems(params: ExperimentConfig) -> Iterator[Problem]:
     # That there is nothing yet is no problem: the pretraining that is to be followed may not have begun.
     if not params.task.init_checkpoint:
         advice = "Give the model_dir of the pretraining, as in: --set=task.init_checkpoint=runs/pretraining"
-        yield problem_at("task.init_checkpoint", config=params, said="is not set.", advice=advice)
+        yield problem_at("task.init_checkpoint", config=params, message="is not set.", advice=advice)
 
 
 def _optimizer_problems(params: ExperimentConfig) -> Iterator[Problem]:
@@ -89,8 +92,8 @@ def _optimizer_problems(params: ExperimentConfig) -> Iterator[Problem]:
     if config.optimizer.type is None:
         return
     # So is a warm-up whose length is left open, which then follows from that of the run.
-    found = optimization_problems(config, n_steps=max(1, params.trainer.train_steps))
-    yield from (problem for problem in found if not problem.message.endswith(".warmup_steps is not set."))
+    problems = optimization_problems(config, n_steps=max(1, params.trainer.train_steps))
+    yield from (problem for problem in problems if not problem.message.endswith(".warmup_steps is not set."))
 
 
 def _warmup_problems(params: ExperimentConfig) -> Iterator[Problem]:
@@ -98,15 +101,67 @@ def _warmup_problems(params: ExperimentConfig) -> Iterator[Problem]:
     n_warmup_steps = 0 if warmup.type is None else warmup.get().warmup_steps or 0
     if 0 < n_steps <= n_warmup_steps:
         path = f"trainer.optimizer_config.warmup.{warmup.type}.warmup_steps"
-        said = f"is {n_warmup_steps}, but the run ends at step {n_steps}: it would end while it warms up."
+        message = f"is {n_warmup_steps}, but the run ends at step {n_steps}: it would end while it warms up."
         advice = "Train for longer, or warm up for less, as here for a tenth of the run. Write:"
-        yield problem_at(path, config=params, said=said, advice=advice, value=n_steps // 10)
+        yield problem_at(path, config=params, message=message, advice=advice, value=n_steps // 10)
 
 
 def _microbatch_problems(params: ExperimentConfig) -> Iterator[Problem]:
     n_parts, size = params.trainer.n_microbatches, params.task.train_data.global_batch_size
     if n_parts > 1 and size % n_parts:
         lower = size - size % n_parts
-        said = f"is {size}, which cannot be cut into trainer.n_microbatches={n_parts} equal parts."
+        message = f"is {size}, which cannot be cut into trainer.n_microbatches={n_parts} equal parts."
         path = "task.train_data.global_batch_size"
-        yield problem_at(path, config=params, said=said, advice="Write:", value=lower or n_parts)
+        yield problem_at(path, config=params, message=message, advice="Write:", value=lower or n_parts)
+
+
+def _data_file_problems(params: ExperimentConfig, *, side: str) -> Iterator[Problem]:
+    """Yields what is wrong with the files of `task.train_data` or `task.validation_data`.
+
+    Args:
+        side: The name of the field.
+    """
+    data = vars(params.task)[side]
+    path = f"task.{side}.input_path"
+    for pattern in patterns_in(data.input_path) if isinstance(data, DataConfig) else ():
+        files = matching_paths(pattern)
+        missing = [file for file in files if not file.exists()]
+        empty = [file for file in files if file.exists() and _is_empty(file)]
+        if not files:
+            message = f"matches no file: `{pattern}`."
+            yield problem_at(path, config=params, message=message, advice=_where_to_look(pattern))
+        for file in missing:
+            message = f"names a file that is not there: `{file}`."
+            yield problem_at(path, config=params, message=message, advice=_where_to_look(pattern))
+        if empty:
+            yield problem_at(path, config=params, message=f"names {_listed(empty)}.", advice="Write it again.")
+
+
+def _warm_start_problems(params: ExperimentConfig) -> Iterator[Problem]:
+    """Yields what is wrong with `task.init_checkpoint`, as far as can be seen from outside."""
+    checkpoint = params.task.init_checkpoint
+    if checkpoint and not Path(checkpoint).exists():
+        message = f"names a checkpoint that is not there: `{checkpoint}`."
+        yield problem_at("task.init_checkpoint", config=params, message=message, advice=_where_to_look(checkpoint))
+
+
+def _is_empty(file: Path) -> bool:
+    return not any(file.iterdir()) if file.is_dir() else file.stat().st_size == 0
+
+
+def _where_to_look(path: str) -> str:
+    """Returns advice about a path that is not there: where it was looked for, and the nearest name in that place."""
+    if "://" in path:
+        return "Files are read from this machine's own file systems: copy it here, or mount what holds it."
+    directory = Path(path).parent
+    if not directory.is_dir():
+        return f"There is no directory `{directory}`; paths are taken from `{Path.cwd()}`."
+    close = nearest(Path(path).name, os.listdir(directory))
+    suggestion = f"Did you mean `{directory / close}`? " if close else ""
+    return f"{suggestion}Paths are taken from `{Path.cwd()}`."
+
+
+def _listed(files: list[Path]) -> str:
+    named = ", ".join(f"`{file}`" for file in files[:_MOST_NAMED])
+    more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
+    return f"{'an empty file' if len(files) == 1 else 'empty files'}: {named}{more}"

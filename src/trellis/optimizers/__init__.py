@@ -23,8 +23,6 @@ if TYPE_CHECKING:
         SLIDEConfig as SLIDEConfig,
         AdafactorConfig as AdafactorConfig,
         AdafactorKerasConfig as AdafactorKerasConfig,
-    )
-    from trellis.optimizers.schedule_configs import (
         LrConfig as LrConfig,
         ConstantLrConfig as ConstantLrConfig,
         StepwiseLrConfig as StepwiseLrConfig,
@@ -46,8 +44,9 @@ if TYPE_CHECKING:
         build_optimizer as build_optimizer,
         register_optimizer_cls as register_optimizer_cls,
         UpdateRule as UpdateRule,
+        named_mask as named_mask,
+        parameter_name as parameter_name,
     )
-    from trellis.optimizers.parameter_names import named_mask as named_mask, parameter_name as parameter_name
     from trellis.optimizers.averaging import (
         average_parameters as average_parameters,
         average_weights as average_weights,

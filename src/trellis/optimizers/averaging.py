@@ -1,4 +1,4 @@
-"""An exponential moving average of the parameters, kept in the optimizer's state."""
+"""An exponential moving average of the parameters, as a part of the optimizer's state."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""A loss scale, which keeps the small gradients of float16 from vanishing, kept in the optimizer's state."""
+"""A loss scale, which keeps the small gradients of float16 from vanishing, as a part of the optimizer's state."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +28,7 @@ def scale_loss(
 ) -> optax.GradientTransformation:
     """Returns an optimizer that has the loss scaled while gradients are computed, and leaves out bad updates.
 
-    It is given gradients that `compute_gradients` has scaled back. If one is not finite, nothing is updated: neither
+    Its gradients are those that a training loop has scaled back. If one is not finite, nothing is updated: neither
     parameters nor averages, nor the count that a schedule goes by.
 
     Example:

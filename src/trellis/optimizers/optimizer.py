@@ -1,7 +1,9 @@
 """Optimizers after their configs: optax transformations with the published arithmetic."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -25,16 +27,13 @@ from trellis.optimizers.configs import (
     SGDConfig,
     SGDExperimentalConfig,
 )
-from trellis.optimizers.parameter_names import Mask, named_mask
 from trellis.optimizers.requirements import OPTIMIZER_CONFIG, optimization_problems
-from trellis.optimizers.scaling import (
-    scale_by_keras_adam,
-    scale_by_keras_factored_rms,
-    scale_by_keras_rss,
-    scale_by_keras_stddev,
-)
 from trellis.optimizers.schedule import build_schedule
 from trellis.registry import Registry
+
+Patterns = Sequence[str] | None
+Mask = Callable[[PyTree], PyTree]
+"""From parameters to a tree of the same structure that says which are chosen."""
 
 _KERAS_EPSILON = 1e-7
 """What Keras takes for an epsilon of 0."""
@@ -54,9 +53,19 @@ def register_optimizer_cls(config_cls: type) -> Callable[[UpdateRule], UpdateRul
     """Returns a decorator that makes a function the builder for optimizer configs of a class and its subclasses.
 
     Example:
-        @register_optimizer_cls(LionConfig)
-        def lion(config, schedule):
-            return optax.lion(schedule, b1=config.beta_1)
+        >>> from dataclasses import dataclass
+        >>> from trellis.optimizers import OptimizerConfig
+        >>> @dataclass
+        ... class LionConfig(GradientClipConfig):
+        ...     beta_1: float = 0.9
+        >>> @register_optimizer_cls(LionConfig)
+        ... def lion(config: LionConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+        ...     return optax.lion(schedule, b1=config.beta_1)
+        >>> @dataclass
+        ... class MyOptimizerConfig(OptimizerConfig):
+        ...     lion: LionConfig = LionConfig()
+        >>> config = OptimizationConfig(optimizer=MyOptimizerConfig(type="lion"), learning_rate={"type": "constant"})
+        >>> optimizer = build_optimizer(config, n_steps=100)
     """
     return _rules.register(config_cls)
 
@@ -67,11 +76,12 @@ def build_optimizer(
     """Returns the optimizer: clipping, then its rule with the learning rate of each step, then averaging.
 
     Args:
-        n_steps: The length of the run: how long a decay is whose own length is null.
+        n_steps: The length of the run, which a decay takes if its own length is null.
         path: Where the config is, to be named in errors.
 
     Example:
-        optimizer = build_optimizer(config.trainer.optimizer_config, n_steps=config.trainer.train_steps)
+        >>> config = OptimizationConfig(optimizer={"type": "adamw"}, learning_rate={"type": "constant"})
+        >>> state = build_optimizer(config, n_steps=100).init({"kernel": jnp.zeros(3)})
     """
     raise_if_any(optimization_problems(config, n_steps=n_steps, path=path))
     config = config.replace()
@@ -107,7 +117,7 @@ def _clip_each_by_norm(limit: float) -> optax.GradientTransformation:
 @register_optimizer_cls(SGDConfig)
 @register_optimizer_cls(SGDExperimentalConfig)
 def _sgd(config: SGDConfig | SGDExperimentalConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    # The learning rate is part of the momentum: a step keeps the size that it had when it was taken.
+    # The learning rate is part of the momentum: an earlier step keeps its size when the rate changes.
     return optax.chain(optax.scale_by_learning_rate(schedule), _momentum(config.momentum, nesterov=config.nesterov))
 
 
@@ -164,7 +174,7 @@ def _rmsprop(config: RMSPropConfig, schedule: optax.Schedule) -> optax.GradientT
     # TensorFlow's kernel for RMSprop with momentum has the epsilon in the root, and Keras's own code for the rest not.
     eps, inside = config.epsilon or _KERAS_EPSILON, config.momentum > 0
     if config.centered:
-        scale = scale_by_keras_stddev(decay=config.rho, eps=eps, eps_in_sqrt=inside)
+        scale = _scale_by_stddev(decay=config.rho, eps=eps, eps_in_sqrt=inside)
     else:
         scale = optax.scale_by_rms(decay=config.rho, eps=eps, eps_in_sqrt=inside)
     return optax.chain(scale, optax.scale_by_learning_rate(schedule), _momentum(config.momentum))
@@ -173,9 +183,7 @@ def _rmsprop(config: RMSPropConfig, schedule: optax.Schedule) -> optax.GradientT
 @register_optimizer_cls(AdagradConfig)
 def _adagrad(config: AdagradConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
     start, eps = config.initial_accumulator_value, config.epsilon or _KERAS_EPSILON
-    return optax.chain(
-        scale_by_keras_rss(initial_accumulator_value=start, eps=eps), optax.scale_by_learning_rate(schedule)
-    )
+    return optax.chain(_scale_by_rss(initial_accumulator_value=start, eps=eps), optax.scale_by_learning_rate(schedule))
 
 
 @register_optimizer_cls(AdafactorConfig)
@@ -207,22 +215,15 @@ def _adafactor_keras(config: AdafactorKerasConfig, schedule: optax.Schedule) -> 
 
     # Keras's own code bounds the rate by 1 / √step even where relative_step is false, against what it documents.
     return optax.chain(
-        scale_by_keras_factored_rms(decay=config.beta_2_decay, eps=config.epsilon_1),
+        _scale_by_factored_rms(decay=config.beta_2_decay, eps=config.epsilon_1),
         optax.clip_by_block_rms(config.clip_threshold),
         optax.scale_by_param_block_rms(config.epsilon_2),
         optax.scale_by_learning_rate(relative if config.relative_step else schedule),
     )
 
 
-class _Adam(Protocol):
-    beta_1: float
-    beta_2: float
-    epsilon: float
-    amsgrad: bool
-
-
-def _adam_direction(config: _Adam) -> optax.GradientTransformation:
-    return scale_by_keras_adam(
+def _adam_direction(config: AdamConfig) -> optax.GradientTransformation:
+    return _scale_by_adam(
         b1=config.beta_1, b2=config.beta_2, eps=config.epsilon or _KERAS_EPSILON, amsgrad=config.amsgrad
     )
 
@@ -238,3 +239,166 @@ def _adapted(config: LAMBConfig | LARSConfig) -> Mask:
 
 def _only(patterns: list[str]) -> Mask:
     return named_mask(include=patterns, exclude=[""])
+
+
+def named_mask(*, include: Patterns = None, exclude: Patterns = None) -> Mask:
+    """Returns a mask that chooses all parameters but those whose names match `exclude` and do not match `include`.
+
+    A name is a path such as `encoder/layer_0/attention/bias`, and a pattern is searched for in it.
+
+    Example:
+        >>> named_mask(exclude=["bias"])({"dense": {"bias": 0.0, "kernel": 1.0}})
+        {'dense': {'bias': False, 'kernel': True}}
+    """
+    included, excluded = _matcher(include), _matcher(exclude)
+
+    def mask(params: PyTree) -> PyTree:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, _: included(name := parameter_name(path)) or not excluded(name), params
+        )
+
+    return mask
+
+
+def parameter_name(path: tuple[Any, ...]) -> str:
+    """Returns the name of a parameter: the keys that lead to it, joined by slashes."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _matcher(patterns: Patterns) -> Callable[[str], bool]:
+    compiled = [re.compile(pattern) for pattern in patterns or ()]
+    return lambda name: any(pattern.search(name) for pattern in compiled)
+
+
+# Gradients rescaled as Keras does it, where optax puts the epsilon or the bias correction elsewhere. The states are
+# optax's own, so that its tools find `mu` and `nu` in them.
+
+
+def _scale_by_adam(*, b1: float, b2: float, eps: float, amsgrad: bool = False) -> optax.GradientTransformation:
+    """Returns Adam with its bias corrections in the learning rate: m · √(1 - b2ᵗ) / (1 - b1ᵗ) / (√v + eps).
+
+    In optax the epsilon is added to the corrected √v, which in the first steps makes it up to 30 times smaller. And
+    the greatest v of AMSGrad is that of the uncorrected ones.
+    """
+
+    def init(params: PyTree) -> Any:
+        # Zeros of its own for each: an array that is in a state twice cannot be donated.
+        zeros = optax.tree.zeros_like
+        count = jnp.zeros([], jnp.int32)
+        if amsgrad:
+            return optax.ScaleByAmsgradState(count, mu=zeros(params), nu=zeros(params), nu_max=zeros(params))
+        return optax.ScaleByAdamState(count, mu=zeros(params), nu=zeros(params))
+
+    def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        count = optax.safe_increment(state.count)
+        mu = _moment(updates, state.mu, b1, 1)
+        nu = _moment(updates, state.nu, b2, 2)
+        greatest = jax.tree.map(jnp.maximum, state.nu_max, nu) if amsgrad else nu
+        factor = jnp.sqrt(_one_minus_power(b2, count)) / _one_minus_power(b1, count)
+        scaled = jax.tree.map(lambda m, v: factor.astype(m.dtype) * m / (jnp.sqrt(v) + eps), mu, greatest)
+        if amsgrad:
+            return scaled, optax.ScaleByAmsgradState(count, mu=mu, nu=nu, nu_max=greatest)
+        return scaled, optax.ScaleByAdamState(count, mu=mu, nu=nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _scale_by_rss(*, initial_accumulator_value: float, eps: float) -> optax.GradientTransformation:
+    """Returns Adagrad with the epsilon outside the root: g / (√Σg² + eps)."""
+
+    def init(params: PyTree) -> Any:
+        return optax.ScaleByRssState(optax.tree.full_like(params, initial_accumulator_value))
+
+    def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        total = jax.tree.map(lambda g, t: t + jnp.square(g).astype(t.dtype), updates, state.sum_of_squares)
+        scaled = jax.tree.map(lambda g, t: g / (jnp.sqrt(t) + eps), updates, total)
+        return scaled, optax.ScaleByRssState(total)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _scale_by_stddev(*, decay: float, eps: float, eps_in_sqrt: bool) -> optax.GradientTransformation:
+    """Returns centred RMSprop: g / √(v - m²), the variance never below zero.
+
+    A gradient that stays the same has no variance; rounded, that is a negative number, whose root is NaN in optax and
+    in Keras.
+    """
+
+    def init(params: PyTree) -> Any:
+        return optax.ScaleByRStdDevState(mu=optax.tree.zeros_like(params), nu=optax.tree.zeros_like(params))
+
+    def scale(g: Array, m: Array, v: Array) -> Array:
+        variance = jnp.maximum(v - jnp.square(m), 0)
+        return g / (jnp.sqrt(variance + eps) if eps_in_sqrt else jnp.sqrt(variance) + eps)
+
+    def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        mu, nu = _moment(updates, state.mu, decay, 1), _moment(updates, state.nu, decay, 2)
+        return jax.tree.map(scale, updates, mu, nu), optax.ScaleByRStdDevState(mu=mu, nu=nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+class FactoredSquares(NamedTuple):
+    """Means of squared gradients: of matrices those of rows and columns, of all else those of elements."""
+
+    count: Array  # type: ignore[assignment]  # the name of a tuple's method
+    rows: PyTree
+    columns: PyTree
+    elements: PyTree
+
+
+def _scale_by_factored_rms(*, decay: float, eps: float) -> optax.GradientTransformation:
+    """Returns Adafactor's scaling, with the last two axes factored whatever their size.
+
+    In optax it is the two longest axes, and only long ones.
+
+    Args:
+        decay: A negative power of the step, by which what is new counts less and less.
+    """
+
+    def init(params: PyTree) -> FactoredSquares:
+        def zeros(param: Array, shape: tuple[int, ...], *, used: bool) -> Array:
+            return jnp.zeros(shape if used else (), param.dtype)
+
+        return FactoredSquares(
+            count=jnp.zeros([], jnp.int32),
+            rows=jax.tree.map(lambda p: zeros(p, p.shape[:-1], used=p.ndim > 1), params),
+            columns=jax.tree.map(lambda p: zeros(p, (*p.shape[:-2], *p.shape[-1:]), used=p.ndim > 1), params),
+            elements=jax.tree.map(lambda p: zeros(p, p.shape, used=p.ndim < 2), params),
+        )
+
+    def update(updates: PyTree, state: FactoredSquares, params: PyTree = None) -> tuple[PyTree, FactoredSquares]:
+        count = optax.safe_increment(state.count)
+        share = jnp.asarray(count, jnp.float32) ** decay
+
+        def mean(old: Array, grad: Array, *, axis: int | None, used: bool) -> Array:
+            if not used:
+                return old
+            square = jnp.square(grad) + eps
+            new = square if axis is None else jnp.mean(square, axis=axis)
+            return ((1 - share) * old + share * new).astype(old.dtype)
+
+        rows = jax.tree.map(lambda o, g: mean(o, g, axis=-1, used=g.ndim > 1), state.rows, updates)
+        columns = jax.tree.map(lambda o, g: mean(o, g, axis=-2, used=g.ndim > 1), state.columns, updates)
+        elements = jax.tree.map(lambda o, g: mean(o, g, axis=None, used=g.ndim < 2), state.elements, updates)
+        scaled = jax.tree.map(_by_factors, updates, rows, columns, elements)
+        return scaled, FactoredSquares(count, rows, columns, elements)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _by_factors(grad: Array, row: Array, column: Array, element: Array) -> Array:
+    if grad.ndim < 2:
+        return grad * jax.lax.rsqrt(element)
+    # Two roots, not the root of a product: squares of 1e-30 and less would vanish in it.
+    share = row / jnp.mean(row, axis=-1, keepdims=True)
+    return grad * jax.lax.rsqrt(share)[..., None] * jax.lax.rsqrt(column)[..., None, :]
+
+
+def _moment(updates: PyTree, moment: PyTree, decay: float, order: int) -> PyTree:
+    return jax.tree.map(lambda g, m: (decay * m + (1 - decay) * g**order).astype(m.dtype), updates, moment)
+
+
+def _one_minus_power(share: float, count: Array) -> Array:
+    # In float32, 1 - 0.999 is wrong in the fifth digit; expm1 is not.
+    return -jnp.expm1(jnp.asarray(count, jnp.float32) * (math.log(share) if share else -math.inf))

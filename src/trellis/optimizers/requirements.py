@@ -42,7 +42,7 @@ def schedule_problems(
 
 @dataclass(frozen=True)
 class _Checked:
-    """A config that is being looked at, and the place that problems are reported for."""
+    """A config that is being checked, and its place, which problems name."""
 
     config: OptimizationConfig
     path: str
@@ -98,10 +98,9 @@ def _pattern_problems(checked: _Checked, field: str, rule: Config) -> Iterator[P
             try:
                 re.compile(pattern)
             except re.error as error:
-                said = f"has {pattern!r}, which is not a regular expression: {error}."
-                yield checked.problem(
-                    f"{field}.{name}", said, "Put a backslash before a character that is meant itself."
-                )
+                message = f"has {pattern!r}, which is not a regular expression: {error}."
+                advice = "Put a backslash before a character that is meant itself."
+                yield checked.problem(f"{field}.{name}", message, advice)
 
 
 def _range_problems(checked: _Checked, field: str, rule: Config) -> Iterator[Problem]:
@@ -161,8 +160,8 @@ def _level_problems(checked: _Checked, field: str, *, n_more: int) -> Iterator[P
     n_boundaries, n_values = len(rate.boundaries), len(rate.values)
     if n_values != n_boundaries + n_more or not n_values:
         rule = "one more than there are boundaries" if n_more else "as many as there are boundaries, and at least one"
-        said = f"has {n_values} entries for {n_boundaries} boundaries."
-        yield checked.problem(f"{field}.values", said, f"It takes {rule}.")
+        message = f"has {n_values} entries for {n_boundaries} boundaries."
+        yield checked.problem(f"{field}.values", message, f"It takes {rule}.")
     if any(first >= second for first, second in pairwise(rate.boundaries)):
         yield checked.problem(f"{field}.boundaries", f"is {rate.boundaries}.", "Each is greater than the one before.")
 

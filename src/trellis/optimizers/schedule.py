@@ -10,22 +10,23 @@ import optax
 
 from trellis.aliases import Array
 from trellis.config import raise_if_any
-from trellis.optimizers.configs import OptimizationConfig, SGDConfig
-from trellis.optimizers.requirements import OPTIMIZER_CONFIG, schedule_problems
-from trellis.optimizers.schedule_configs import (
+from trellis.optimizers.configs import (
     ConstantLrConfig,
     CosineLrConfig,
     CosineRestartsLrConfig,
     DirectPowerLrConfig,
     ExponentialLrConfig,
     LinearWarmupConfig,
+    OptimizationConfig,
     PolynomialLrConfig,
     PolynomialWarmupConfig,
     PowerAndLinearDecayLrConfig,
     PowerDecayWithOffsetLrConfig,
+    SGDConfig,
     StepCosineLrConfig,
     StepwiseLrConfig,
 )
+from trellis.optimizers.requirements import OPTIMIZER_CONFIG, schedule_problems
 from trellis.registry import Registry
 
 Rate = Callable[[Array], Array]
@@ -41,12 +42,14 @@ def build_schedule(config: OptimizationConfig, *, n_steps: int | None, path: str
     It is the rate that the next update uses, warm-up included, and can be traced.
 
     Args:
-        n_steps: The length of the run: how long a decay is whose own length is null.
+        n_steps: The length of the run, which a decay takes if its own length is null.
         path: Where the config is, to be named in errors.
 
     Example:
-        schedule = build_schedule(config, n_steps=10_000)
-        print(float(schedule(500)))
+        >>> rate = {"type": "polynomial", "polynomial": {"initial_learning_rate": 0.1, "end_learning_rate": 0.0}}
+        >>> schedule = build_schedule(OptimizationConfig(learning_rate=rate), n_steps=10_000)
+        >>> round(float(schedule(5_000)), 6)
+        0.05
     """
     raise_if_any(schedule_problems(config, n_steps=n_steps, path=path))
     config = config.replace()  # A copy: what is built does not change when the config does.
@@ -73,7 +76,9 @@ def _stepwise(config: StepwiseLrConfig, n_steps: int | None) -> Rate:
 
 @_rates.register(ExponentialLrConfig)
 def _exponential(config: ExponentialLrConfig, n_steps: int | None) -> Rate:
-    start, factor, length = _set(config.initial_learning_rate), _set(config.decay_rate), _set(config.decay_steps)
+    start = _set(config.initial_learning_rate)
+    factor = _set(config.decay_rate)
+    length = _set(config.decay_steps)
 
     def rate(step: Array) -> Array:
         n_periods = _since(config.offset, step) / length
@@ -84,7 +89,8 @@ def _exponential(config: ExponentialLrConfig, n_steps: int | None) -> Rate:
 
 @_rates.register(PolynomialLrConfig)
 def _polynomial(config: PolynomialLrConfig, n_steps: int | None) -> Rate:
-    start, end = _set(config.initial_learning_rate), config.end_learning_rate
+    start = _set(config.initial_learning_rate)
+    end = config.end_learning_rate
     period = config.decay_steps or _set(n_steps)
 
     def rate(step: Array) -> Array:
@@ -99,7 +105,8 @@ def _polynomial(config: PolynomialLrConfig, n_steps: int | None) -> Rate:
 
 @_rates.register(CosineLrConfig)
 def _cosine(config: CosineLrConfig, n_steps: int | None) -> Rate:
-    start, length = _set(config.initial_learning_rate), config.decay_steps or _set(n_steps)
+    start = _set(config.initial_learning_rate)
+    length = config.decay_steps or _set(n_steps)
 
     def rate(step: Array) -> Array:
         done = jnp.minimum(_since(config.offset, step), length) / length
@@ -110,7 +117,9 @@ def _cosine(config: CosineLrConfig, n_steps: int | None) -> Rate:
 
 @_rates.register(CosineRestartsLrConfig)
 def _cosine_restarts(config: CosineRestartsLrConfig, n_steps: int | None) -> Rate:
-    start, length, growth = _set(config.initial_learning_rate), _set(config.first_decay_steps), config.t_mul
+    start = _set(config.initial_learning_rate)
+    length = _set(config.first_decay_steps)
+    growth = config.t_mul
 
     def begin(period: Array) -> Array:
         return period if growth == 1 else (growth**period - 1) / (growth - 1)
@@ -149,7 +158,8 @@ def _power_linear(config: PowerAndLinearDecayLrConfig, n_steps: int | None) -> R
 
 @_rates.register(PowerDecayWithOffsetLrConfig)
 def _power_with_offset(config: PowerDecayWithOffsetLrConfig, n_steps: int | None) -> Rate:
-    start, before = _set(config.initial_learning_rate), config.pre_offset_learning_rate
+    start = _set(config.initial_learning_rate)
+    before = config.pre_offset_learning_rate
 
     def rate(step: Array) -> Array:
         x = _since(config.offset, step)
@@ -160,7 +170,8 @@ def _power_with_offset(config: PowerDecayWithOffsetLrConfig, n_steps: int | None
 
 @_rates.register(StepCosineLrConfig)
 def _step_cosine(config: StepCosineLrConfig, n_steps: int | None) -> Rate:
-    boundaries, values = _set(config.boundaries), _set(config.values)
+    boundaries = _set(config.boundaries)
+    values = _set(config.values)
 
     def rate(step: Array) -> Array:
         # The first value before the first boundary and the last after the last, where the published formula divides
@@ -179,7 +190,8 @@ def _step_cosine(config: StepCosineLrConfig, n_steps: int | None) -> Rate:
 
 @_warmups.register(LinearWarmupConfig)
 def _linear_warmup(config: LinearWarmupConfig, rate: Rate) -> Rate:
-    length, start = _set(config.warmup_steps), config.warmup_learning_rate
+    length = _set(config.warmup_steps)
+    start = config.warmup_learning_rate
 
     def warm(step: Array) -> Array:
         # A warm-up takes the place of the decay's first steps and ends at what the decay has come to by then.

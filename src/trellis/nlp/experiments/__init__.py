@@ -7,4 +7,4 @@ from trellis.nlp.experiments import finetuning as finetuning
 from trellis.nlp.experiments import local as local
 from trellis.nlp.experiments import pretraining as pretraining
 
-register_config_dir(Path(__file__).parent)
+register_config_dir("nlp", directory=Path(__file__).parent)

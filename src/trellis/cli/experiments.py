@@ -1,0 +1,80 @@
+"""The flags that name an experiment and change its config, and the words that show experiments; none imports JAX."""
+
+import argparse
+
+from trellis.cli.words import Parser
+from trellis.errors import ArgumentError
+from trellis.experiments import (
+    ExperimentConfig,
+    diff_configs,
+    list_experiments,
+    recorded_experiment,
+    register_experiments,
+    resolve,
+    show_config,
+)
+from trellis.runtime import print_coloured, print_line
+
+# A field, its value in the first config, its value in the second.
+_DIFF_COLOURS = (r"^(?P<bold>\S.*)\n(?P<red>  .*)\n(?P<green>  .*)$",)
+
+
+def add_module_flag(parser: Parser) -> None:
+    """Adds the flag for experiments of one's own."""
+    text = "a module that registers experiments of your own: its dotted name, or a .py file; as often as you like"
+    parser.add_repeated_flag("module", "NAME", text)
+
+
+def add_experiment_flags(parser: Parser) -> None:
+    """Adds the flags that `resolved` reads."""
+    text = "a name that `trellis experiments` lists; a --config_file that is a run's params.yaml says it too"
+    parser.add_flag("experiment", "NAME", text)
+    parser.set_defaults(way_out=parser.way_out)
+    text = "a YAML file that changes the config; as often as you like, later ones win"
+    parser.add_repeated_flag("config_file", "FILE", text)
+    text = "changes after all files: task.hidden_size=32,trainer.train_steps=2000"
+    parser.add_flag("params_override", "TEXT", text, default="")
+    text = "one change after all others, to the end of the text; as often as you like"
+    parser.add_repeated_flag("set", "FIELD=VALUE", text)
+    add_module_flag(parser)
+
+
+def resolved(flags: argparse.Namespace, *, mode: str | None = None) -> ExperimentConfig:
+    """Returns the config that the flags describe; sets `flags.experiment` if it is a file that names the experiment."""
+    flags.experiment = flags.experiment or next(filter(None, map(recorded_experiment, flags.config_file)), None)
+    if not flags.experiment:
+        raise ArgumentError(f"--experiment is missing.\n{flags.way_out}")
+    register_experiments(flags.module)
+    return resolve(
+        flags.experiment,
+        config_file=flags.config_file,
+        params_override=flags.params_override,
+        settings=flags.set,
+        mode=mode,
+    )
+
+
+def add_diff_flags(parser: Parser) -> None:
+    """Adds what `diff` compares."""
+    text = "the name of an experiment, or a file such as a run's params.yaml"
+    parser.add_argument("first", metavar="A", help=text)
+    parser.add_argument("second", metavar="B", help="the same")
+    add_module_flag(parser)
+
+
+def experiments(flags: argparse.Namespace) -> None:
+    """Lists the registered experiments."""
+    register_experiments(flags.module)
+    print_line(list_experiments().removesuffix("\n"))
+
+
+def show(flags: argparse.Namespace) -> None:
+    """Shows a resolved config with the origin of each value."""
+    print_line(show_config(resolved(flags)).removesuffix("\n"))
+
+
+def diff(flags: argparse.Namespace) -> None:
+    """Shows in what two configs differ."""
+    register_experiments(flags.module)
+    text = diff_configs(flags.first, flags.second) or "They do not differ."
+    print_coloured(text.removesuffix("\n"), _DIFF_COLOURS)
