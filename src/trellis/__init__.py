@@ -17,11 +17,13 @@ if TYPE_CHECKING:
         Summary as Summary,
         TrainState as TrainState,
         StepOutput as StepOutput,
+        Outline as Outline,
         Mean as Mean,
         Accuracy as Accuracy,
         F1 as F1,
         MatthewsCorrelation as MatthewsCorrelation,
     )
+    from trellis.runtime import StepKeys as StepKeys
     from trellis.data import ExampleStream as ExampleStream, Stream as Stream
     from trellis.extensions import (
         Extension as Extension,
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
         get_exp_config as get_exp_config,
     )
     from trellis.serving import load_model as load_model
+    from trellis.executor import Executor as Executor, FnArgs as FnArgs
+    from trellis.config import Config as Config
     from trellis.experiments import ExperimentConfig as ExperimentConfig
     from trellis.tasks import TaskConfig as TaskConfig
     from trellis.trainer import (

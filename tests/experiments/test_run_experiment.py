@@ -14,7 +14,7 @@ import trellis
 from tests import tiny
 from tests.trainer import small
 from trellis.errors import ArgumentError, ConfigError, DivergedError
-from trellis.experiments import modes, resolve
+from trellis.experiments import resolve, run
 
 
 def summaries(model_dir: Path) -> list[dict[str, Any]]:
@@ -261,7 +261,7 @@ def test_a_breakpoint_in_a_loss_shows_the_loop_the_step_and_the_task(tmp_path: P
 
     params = small.params(5)
     trellis.run_experiment(params, mode="train", model_dir=tmp_path, task=Stopped(params.task))
-    assert list(dict.fromkeys(frames)) == ["modes", "trainer", "stage", "train_loop", "task", "step"]
+    assert list(dict.fromkeys(frames)) == ["run", "trainer", "stage", "train_loop", "task", "step"]
 
 
 def test_a_config_that_its_task_has_filled_in_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +270,7 @@ def test_a_config_that_its_task_has_filled_in_is_locked(tmp_path: Path, monkeypa
 
     configs: list[Any] = []
     monkeypatch.setattr(small.SmallTask, "__init__", fill_in)
-    monkeypatch.setattr(modes, "write_params", lambda params, directory: configs.append(params))
+    monkeypatch.setattr(run, "write_params", lambda params, directory: configs.append(params))
     params = small.params(5)
     params.lock()
     trellis.run_experiment(params, mode="train", model_dir=tmp_path)

@@ -141,7 +141,7 @@ def test_several_workers_have_the_losses_of_one_and_write_its_files_once(monkeyp
 
 def parameters(folder: str) -> Any:
     file = Path(folder, "run/regular_20")
-    arrays = checkpoint_storage.read_arrays(file, checkpoint_storage.read_tree(file))
+    arrays = checkpoint_storage.read_arrays(file, checkpoint_storage.peek_manifest(file)["tree"])
     return np.concatenate([np.ravel(arrays[name]) for name in sorted(arrays) if name.startswith("model_params/")])
 
 

@@ -497,7 +497,7 @@ def test_the_saved_arrays_are_those_of_the_step_and_not_of_later_ones(tmp_path: 
 
 def params_in(file: Path) -> list[np.ndarray]:
     """The parameters that a file holds."""
-    arrays = checkpoint_storage.read_arrays(file, checkpoint_storage.read_tree(file))
+    arrays = checkpoint_storage.read_arrays(file, checkpoint_storage.peek_manifest(file)["tree"])
     return jax.tree.leaves(checkpoint_storage.nest("model_params", arrays))
 
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
         Setting as Setting,
         setting_at as setting_at,
         Text as Text,
-        Given as Given,
-        given_at as given_at,
     )
     from trellis.config.fields import (
         origin_of as origin_of,

@@ -116,8 +116,3 @@ def caller() -> Origin:
     file = frame.f_code.co_filename
     is_below_here = file.startswith(os.getcwd() + os.sep)
     return Origin(os.path.relpath(file) if is_below_here else Path(file).name, line=frame.f_lineno)
-
-
-# The names until all callers use the new ones.
-Given = Setting
-given_at = setting_at

@@ -31,12 +31,11 @@ if TYPE_CHECKING:
         Mode as Mode,
         MODES as MODES,
         get_mode as get_mode,
-        check_mode as check_mode,
     )
     from trellis.experiments.experiment_modules import register_experiments as register_experiments
     from trellis.experiments.lengths import derive_lengths as derive_lengths
     from trellis.experiments.run_record import write_params as write_params
-    from trellis.experiments.modes import run_experiment as run_experiment, prepare_experiment as prepare_experiment
+    from trellis.experiments.run import run_experiment as run_experiment, prepare_experiment as prepare_experiment
     from trellis.experiments.plan import Plan as Plan, plan_experiment as plan_experiment
     from trellis.experiments.export import export_experiment as export_experiment, best_of_run as best_of_run
     from trellis.experiments import run_fn as run_fn

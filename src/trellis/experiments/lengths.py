@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from trellis.config import DEFAULT, Origin, given_at, merge, origin_of, raise_if_any
+from trellis.config import DEFAULT, Origin, merge, origin_of, raise_if_any, setting_at
 from trellis.data import CountedStream
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
@@ -68,4 +68,4 @@ def _derive_steps(params: ExperimentConfig, task: Task, *, trains: bool) -> None
 
 
 def _merge(params: ExperimentConfig, path: str, values: Mapping[str, int], origin: Origin) -> None:
-    raise_if_any(merge(params, given_at(path, values, origin)))
+    raise_if_any(merge(params, setting_at(path, values, origin)))

@@ -58,21 +58,3 @@ def get_mode(name: str) -> Mode:
         suggestion = f" Did you mean {close}?" if close else ""
         raise ArgumentError(f"There is no mode {name!r}.{suggestion} Modes are: {', '.join(MODES)}.")
     return _MODES[name]
-
-
-# The questions as functions of a name, until all callers have a Mode.
-
-
-def check_mode(mode: str) -> None:
-    """Raises an error that names the nearest mode, if there is none of this name."""
-    get_mode(mode)
-
-
-def trains(mode: str) -> bool:
-    """Whether a run in this mode changes parameters."""
-    return get_mode(mode).trains
-
-
-def evaluates(mode: str) -> bool:
-    """Whether a run in this mode measures them on the validation data."""
-    return get_mode(mode).evaluates

@@ -8,6 +8,7 @@ from pathlib import Path
 from trellis.config import Problem, Setting, merge, raise_if_any, read_file, violations
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig, experiment_summaries, get_exp_config
+from trellis.experiments.mode import get_mode
 from trellis.experiments.override_text import OverrideText
 from trellis.experiments.requirements import mode_problems
 from trellis.registry import Registry
@@ -40,7 +41,7 @@ def resolve(
     for setting, text_problems in _layers(config_file, params_override, settings, values):
         problems += [*text_problems, *merge(config, setting)]
     wrong_paths = {problem.path for problem in problems}
-    needs = () if mode is None else mode_problems(config, mode=mode)
+    needs = () if mode is None else mode_problems(config, mode=get_mode(mode))
     problems += [problem for problem in (*violations(config), *needs) if problem.path not in wrong_paths]
     raise_if_any(problems)
     config.lock()

@@ -1,6 +1,6 @@
 """What `trellis plan` prints: a run before its first step, for people."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -12,13 +12,15 @@ from trellis.data import CountedStream
 from trellis.errors import ArgumentError, DataError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
-from trellis.experiments.modes import build_task, build_trainer
+from trellis.experiments.mode import get_mode
 from trellis.experiments.preflight import Preflight, n_batches, warm_start_problems
 from trellis.experiments.reports import leaves_of
-from trellis.experiments.requirements import evaluates, mode_problems, trains
+from trellis.experiments.requirements import mode_problems
 from trellis.experiments.resources import n_bytes, size_text
+from trellis.experiments.run import build_task, build_trainer
 from trellis.loops import Outline, batch_size, describe_arrays, split_batch
 from trellis.optimizers import WHOLE_RUN, build_schedule
+from trellis.runtime import table
 from trellis.tasks import BoundModel, Task, TaskConfig
 from trellis.trainer import computing_model, metric_name
 
@@ -36,21 +38,22 @@ class Plan:
 
 def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path) -> Plan:
     """Checks a run without running it: builds its trainer, evaluates one step abstractly, and writes nothing."""
-    problems = list(mode_problems(params, mode=mode))
+    run_mode = get_mode(mode)
+    problems = list(mode_problems(params, mode=run_mode))
     try:
         original = params
         # A task that is given no directory writes nothing.
         task, params = build_task(params, model_dir=None)
-        params = derive_lengths(params, task=task, trains=mode != "eval")
-        trainer = build_trainer(params, mode=mode, model_dir=model_dir, task=task)
-        outline = trainer.outline(trains=trains(mode), evaluates=evaluates(mode))
-        run = Preflight(params=params, mode=mode, trainer=trainer, outline=outline)
+        params = derive_lengths(params, task=task, trains=run_mode.trains or run_mode.follows)
+        trainer = build_trainer(params, mode=run_mode, model_dir=model_dir, task=task)
+        outline = trainer.outline(trains=run_mode.trains, evaluates=run_mode.evaluates)
+        run = Preflight(params=params, mode=run_mode, trainer=trainer, outline=outline)
         report = "".join(f"{line}\n" for line in _report(run, original=original))
     except TrellisError as error:
         # A wrong value, or a missing file, is told already, with its place.
         is_known = bool(problems) and isinstance(error, ArgumentError | DataError)
         return Plan("", problems if is_known else [*problems, Problem(str(error), DEFAULT)])
-    problems = list(mode_problems(params, mode=mode))
+    problems = list(mode_problems(params, mode=run_mode))
     return Plan(report, [*problems, *run.problems(), *warm_start_problems(run)])
 
 
@@ -58,12 +61,12 @@ def _report(run: Preflight, *, original: ExperimentConfig) -> Iterator[str]:
     sections = {
         "Model": _model(run),
         "Data": _data(run),
-        "Steps": _steps(run) if trains(run.mode) else [],
-        "Every": _intervals(run) if trains(run.mode) else [],
+        "Steps": _steps(run) if run.mode.trains else [],
+        "Every": _intervals(run) if run.mode.trains else [],
         "Metrics": _metrics(run),
         "Devices": _devices(run),
         "Memory": _memory(run),
-        "Disk": _disk(run) if trains(run.mode) else [],
+        "Disk": _disk(run) if run.mode.trains else [],
         "Start": _start(run),
         "Chosen": [*_filled_in(original.task, run.params.task), *_chosen(run)],
         "Writes": _writes(run),
@@ -78,14 +81,15 @@ def _model(run: Preflight) -> Iterator[str]:
     params, state = run.outline.checkpoint.model_params, run.outline.checkpoint.model_state
     kind = type(run.outline.model).__name__
     yield f"{kind}: {_count(params):,} parameters, {size_text(n_bytes(params))}"
-    if run.outline.n_steps != run.params.trainer.train_steps and trains(run.mode):
+    if run.outline.n_steps != run.params.trainer.train_steps and run.mode.trains:
         yield f"of the stage that ends at step {run.outline.n_steps:,}; later stages have models of their own"
     total = max(1, _count(params))
     trees = params.items() if isinstance(params, dict) else [("all", params)]
-    yield from _table(
-        [f"  {name}", f"{_count(tree):,}", f"{_count(tree) / total:.1%}", _dtypes(tree), size_text(n_bytes(tree))]
+    rows = [
+        (f"  {name}", f"{_count(tree):,}", f"{_count(tree) / total:.1%}", _dtypes(tree), size_text(n_bytes(tree)))
         for name, tree in trees
-    )
+    ]
+    yield from table(rows, alignment="<>")
     yield from (f"  beside them {name}: {_count(tree):,} values" for name, tree in state.items())
     side = run.outline.train or run.outline.validation
     if side is not None and type(run.trainer.task).train_step is Task.train_step:
@@ -137,7 +141,7 @@ def _steps(run: Preflight) -> Iterator[str]:
 def _intervals(run: Preflight) -> Iterator[str]:
     config = run.params.trainer
     things = {"training metrics": min(config.steps_per_loop, config.summary_interval)}
-    things |= {"evaluation": config.validation_interval} if run.mode == "train_and_eval" else {}
+    things |= {"evaluation": config.validation_interval} if run.mode.evaluates_while_training else {}
     things |= {"checkpoint file": config.checkpoint_interval}
     for interval in sorted(set(things.values())):
         yield f"{interval:,} steps: {', '.join(name for name, period in things.items() if period == interval)}"
@@ -185,9 +189,9 @@ def _disk(run: Preflight) -> Iterator[str]:
 def _start(run: Preflight) -> Iterator[str]:
     init_checkpoint = run.params.task.init_checkpoint
     if run.resumes_from is not None:
-        word = "resumes from" if trains(run.mode) else "evaluates"
+        word = "resumes from" if run.mode.trains else "evaluates"
         yield f"{word} {run.resumes_from}{', not from task.init_checkpoint' if init_checkpoint else ''}"
-    elif trains(run.mode):
+    elif run.mode.trains:
         task = type(run.trainer.task)
         source = init_checkpoint or ("" if task.initialize is Task.initialize else f"{task.__name__}.initialize")
         yield f"step 0, with parameters from {source}" if source else "step 0, with new parameters"
@@ -198,7 +202,7 @@ def _chosen(run: Preflight) -> Iterator[str]:
     params, outline = run.params, run.outline
     rate = params.trainer.optimizer_config.learning_rate
     length = WHOLE_RUN.get(rate.type or "")
-    if trains(run.mode) and length and getattr(rate.get(), length) is None:
+    if run.mode.trains and length and getattr(rate.get(), length) is None:
         yield f"learning_rate.{rate.type}.{length} is null: {params.trainer.train_steps:,}, the whole run"
     n_validation_batches = n_batches(outline.validation)
     if n_validation_batches is not None and params.trainer.validation_steps == -1:
@@ -221,10 +225,10 @@ def _filled_in(original: TaskConfig, filled: TaskConfig) -> Iterator[str]:
 
 def _writes(run: Preflight) -> Iterator[str]:
     directory, config = run.trainer.model_dir, run.params.trainer
-    if trains(run.mode):
+    if run.mode.trains:
         yield f"{directory}/params.yaml, provenance.yaml, versions.json, events.jsonl"
         yield f"{directory}/regular_{{step}}, the newest {config.max_to_keep}; train/ for TensorBoard"
-    if evaluates(run.mode):
+    if run.mode.evaluates:
         yield f"{directory}/{config.validation_summary_subdir}/ for TensorBoard"
         if config.best_checkpoint_export_subdir and config.best_checkpoint_eval_metric:
             best = directory / config.best_checkpoint_export_subdir
@@ -241,11 +245,3 @@ def _count(tree: PyTree) -> int:
 
 def _dtypes(tree: PyTree) -> str:
     return ", ".join(sorted({str(leaf.dtype) for leaf in jax.tree.leaves(tree)}))
-
-
-def _table(rows: Iterator[Sequence[str]]) -> Iterator[str]:
-    """Rows as lines, numbers to the right."""
-    cells = [list(row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for name, *rest in cells:
-        yield "  ".join([f"{name:<{widths[0]}}", *(f"{text:>{w}}" for text, w in zip(rest, widths[1:], strict=True))])

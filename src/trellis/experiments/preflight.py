@@ -14,7 +14,8 @@ from trellis.config import DEFAULT, Problem
 from trellis.data import SizedStream, is_stream
 from trellis.errors import CheckpointFileError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
-from trellis.experiments.requirements import problem_at, trains
+from trellis.experiments.mode import Mode
+from trellis.experiments.requirements import problem_at
 from trellis.experiments.resources import Disk, Memory, device_memory, size_text
 from trellis.extensions import checkpoint_storage as storage, newest_file, regular_files
 from trellis.loops import Outline, batch_size
@@ -30,7 +31,7 @@ class Preflight:
     """A run that is about to start: its config and its trainer, and what abstract evaluation tells of them."""
 
     params: ExperimentConfig
-    mode: str
+    mode: Mode
     trainer: StagedTrainer
     outline: StageOutline
 
@@ -118,7 +119,7 @@ def _start_problems(run: Preflight) -> Iterator[Problem]:
     path = run.resumes_from
     if path is not None:
         yield from _resume_problems(run, path)
-    elif run.mode == "eval":
+    elif run.mode.needs_checkpoint:
         message = (
             f"There is no checkpoint file in model_dir `{run.trainer.model_dir}`, so there is nothing to evaluate."
         )
@@ -127,28 +128,21 @@ def _start_problems(run: Preflight) -> Iterator[Problem]:
 
 def _resume_problems(run: Preflight, path: Path) -> Iterator[Problem]:
     try:
-        tree = storage.read_tree(path)
+        differences = storage.find_differences(storage.peek_manifest(path), run.outline.checkpoint)
     except CheckpointFileError:
         # A damaged file is skipped when the run starts, which tells of it.
         return
-    needed = {name: storage.describe(leaf) for name, leaf in storage.flatten(run.outline.checkpoint)}
-    # Sums since the last checkpoint are there if the run was stopped; they do not have to fit.
-    names = sorted(name for name in {*tree, *needed} if not name.startswith("totals/"))
-    differing = [name for name in names if tree.get(name) != needed.get(name)]
-    if differing:
-        message = f"The run would resume from `{path}`, which holds another structure than it needs:"
-        advice = "Use the model and optimizer that wrote it, or another model_dir."
-        yield Problem(f"{message}\n{storage.compare(tree, needed, differing)}", DEFAULT, advice=advice)
+    if differences:
+        message = f"The run would resume from `{path}`, which holds another structure than it needs:\n{differences}"
+        yield Problem(message, DEFAULT, advice="Use the model and optimizer that wrote it, or another model_dir.")
 
 
 def warm_start_problems(run: Preflight) -> Iterator[Problem]:
     """Yields why the parameters at step 0 would not be what the task asks for; a run finds out when it reads them."""
     init_checkpoint = run.params.task.init_checkpoint
     # One that is not there is told by its config, and a pretraining that is to be followed may not have begun.
-    is_there = Path(init_checkpoint).exists() and (
-        run.mode != "continuous_train_and_eval" or newest_file(Path(init_checkpoint))
-    )
-    if not trains(run.mode) or run.resumes_from is not None or not is_there:
+    is_there = Path(init_checkpoint).exists() and (not run.mode.follows or newest_file(Path(init_checkpoint)))
+    if not run.mode.trains or run.resumes_from is not None or not is_there:
         return
     task, model, checkpoint = run.trainer.task, run.outline.model, run.outline.checkpoint
 
@@ -176,7 +170,7 @@ def _memory_problems(run: Preflight) -> Iterator[Problem]:
 def _disk_problems(run: Preflight) -> Iterator[Problem]:
     """The checkpoint files have room on the disk."""
     disk = run.disk
-    if trains(run.mode) and disk.total > disk.free:
+    if run.mode.trains and disk.total > disk.free:
         message = (
             f"The checkpoint files take up to {size_text(disk.total)} ({disk.n_files} of {size_text(disk.file)}), "
             f"but where `{run.trainer.model_dir}` lies there are {size_text(disk.free)} left."

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from trellis.config import DEFAULT, Config, Given, Origin, Text, dump, origin_of, plain_value, raise_if_any, read_file
+from trellis.config import DEFAULT, Config, Origin, Setting, Text, dump, origin_of, plain_value, raise_if_any, read_file
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import experiment_summaries, get_exp_config
 from trellis.runtime import table
@@ -112,7 +112,7 @@ def _value_leaves(value: object, path: str, origin: Origin) -> Iterator[tuple[st
         yield path, (list(value) if isinstance(value, list | tuple) else value, origin)
 
 
-def _file_leaves(content: Given, path: str) -> Iterator[tuple[str, tuple[object, Origin]]]:
+def _file_leaves(content: Setting, path: str) -> Iterator[tuple[str, tuple[object, Origin]]]:
     if isinstance(content.value, dict) and content.value:
         for name, item in content.value.items():
             yield from _file_leaves(item, f"{path}.{name}" if path else name)
@@ -123,7 +123,7 @@ def _file_leaves(content: Given, path: str) -> Iterator[tuple[str, tuple[object,
         yield path, (_plain(content), content.origin)
 
 
-def _plain(content: Given) -> object:
+def _plain(content: Setting) -> object:
     if isinstance(content.value, list):
         return [_plain(item) for item in content.value]
     return plain_value(content.value) if isinstance(content.value, Text) else content.value

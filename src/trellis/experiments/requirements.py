@@ -7,7 +7,7 @@ from pathlib import Path
 from trellis.config import Config, Edit, Problem, origin_of
 from trellis.data import DataConfig, matching_paths, patterns_in
 from trellis.experiments.experiment import ExperimentConfig
-from trellis.experiments.mode import check_mode as check_mode, evaluates as evaluates, get_mode, trains as trains
+from trellis.experiments.mode import Mode
 from trellis.optimizers import optimization_problems
 from trellis.runtime import runtime_problems
 from trellis.spelling import nearest
@@ -15,22 +15,21 @@ from trellis.spelling import nearest
 _MOST_NAMED = 3
 
 
-def mode_problems(params: ExperimentConfig, *, mode: str) -> Iterator[Problem]:
+def mode_problems(params: ExperimentConfig, *, mode: Mode) -> Iterator[Problem]:
     """Yields what is wrong with a config, if it is to be run in a mode: its numbers, and the files that it names."""
-    run_mode = get_mode(mode)
-    yield from _number_problems(params, trains=run_mode.trains)
+    yield from _number_problems(params, trains=mode.trains)
     yield from _early_stopping_problems(params)
     yield from runtime_problems(params.runtime)
-    if run_mode.trains:
+    if mode.trains:
         yield from _optimizer_problems(params)
         yield from _warmup_problems(params)
         yield from _microbatch_problems(params)
         yield from _data_file_problems(params, side="train_data")
-    if run_mode.evaluates:
+    if mode.evaluates:
         yield from _data_file_problems(params, side="validation_data")
-    if run_mode.trains and run_mode.follows:
+    if mode.trains and mode.follows:
         yield from _pretraining_problems(params)
-    elif run_mode.trains:
+    elif mode.trains:
         yield from _warm_start_problems(params)
 
 

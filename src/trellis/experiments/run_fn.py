@@ -7,15 +7,15 @@ from typing import Any
 
 import jax
 
-from trellis.config import Given, Origin, given_at
+from trellis.config import Origin, Setting, setting_at
 from trellis.errors import ArgumentError
 from trellis.executor import FnArgs
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.experiment_modules import register_experiments
 from trellis.experiments.export import best_of_run, export_experiment
-from trellis.experiments.modes import prepare_experiment
+from trellis.experiments.mode import get_mode
 from trellis.experiments.overrides import resolve
-from trellis.experiments.requirements import check_mode
+from trellis.experiments.run import prepare_experiment
 from trellis.extensions import newest_file
 from trellis.runtime import ONE_DEVICE, is_first_process, join_processes, wait_for_processes
 from trellis.spelling import nearest
@@ -74,8 +74,8 @@ def _check_workers(params: ExperimentConfig, mode: str) -> None:
             f"{setting} uses devices of one worker, but there are {n_workers}. Set runtime.distribution_strategy to "
             f"multi_worker_mirrored and runtime.num_gpus to 0, or leave out workers."
         )
-    if isinstance(params.trainer, ProgressiveTrainerConfig) or mode.startswith("continuous"):
-        what = f"mode {mode!r}" if mode.startswith("continuous") else "training in stages"
+    if isinstance(params.trainer, ProgressiveTrainerConfig) or get_mode(mode).follows:
+        what = f"mode {mode!r}" if get_mode(mode).follows else "training in stages"
         raise ArgumentError(f"{what} takes one worker, which uses all devices of its machine. Leave out workers.")
 
 
@@ -88,8 +88,7 @@ def _settings(custom_config: Mapping[str, Any]) -> dict[str, Any]:
     if not custom_config.get("experiment"):
         raise ArgumentError("custom_config names no experiment. Give one, such as {'experiment': 'digits/classifier'}.")
     mode = custom_config.get("mode", "train_and_eval")
-    check_mode(mode)
-    if "train" not in mode:
+    if not get_mode(mode).trains:
         raise ArgumentError(f"custom_config: mode {mode!r} trains nothing, so there would be no model to serve.")
     return {**custom_config, "mode": mode}
 
@@ -106,20 +105,20 @@ def _resolved(settings: Mapping[str, Any], fn_args: FnArgs) -> ExperimentConfig:
     )
 
 
-def _pipeline_values(fn_args: FnArgs) -> Iterator[Given]:
+def _pipeline_values(fn_args: FnArgs) -> Iterator[Setting]:
     for name, path in _FIELDS.items():
         value = getattr(fn_args, name)
         if name == "base_model" and value and Path(value, _CHECKPOINT).is_dir():
             value = str(Path(value, _CHECKPOINT))
         if value:
-            yield given_at(path, value, Origin(f"fn_args.{name}", form="flag"))
+            yield setting_at(path, value, Origin(f"fn_args.{name}", form="flag"))
 
 
-def _tuned_values(hyperparameters: Mapping[str, Any]) -> Iterator[Given]:
+def _tuned_values(hyperparameters: Mapping[str, Any]) -> Iterator[Setting]:
     # A tuner writes the space that it has searched, and the values that it has found in there.
     values = hyperparameters["values"] if isinstance(hyperparameters.get("values"), Mapping) else hyperparameters
     for path, value in values.items():
-        yield given_at(path, value, Origin(f"fn_args.hyperparameters[{path!r}]", form="flag"))
+        yield setting_at(path, value, Origin(f"fn_args.hyperparameters[{path!r}]", form="flag"))
 
 
 def _listed(value: str | Sequence[str] | None) -> list[str]:

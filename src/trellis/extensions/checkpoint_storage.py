@@ -148,7 +148,7 @@ def is_checkpoint_file(path: Path) -> bool:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a checkpoint file; an error says what is damaged, of this and of every other file."""
-    manifest = _read_manifest(path)
+    manifest = peek_manifest(path)
     for name, expected in manifest["files"].items():
         file = path / name
         if not file.is_file():
@@ -158,12 +158,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
         if checksum(file) != expected:
             raise CheckpointFileError(f"{name} is garbled")
     return manifest
-
-
-def read_tree(path: Path) -> dict[str, str]:
-    """What a checkpoint file holds, by path, such as `float32[784,128]`; other files than the manifest are not read."""
-    tree: dict[str, str] = _read_manifest(path)["tree"]
-    return tree
 
 
 def read_arrays(path: Path, tree: Mapping[str, str]) -> dict[str, np.ndarray]:
@@ -235,7 +229,7 @@ def nest(name: str, arrays: Mapping[str, np.ndarray]) -> PyTree:
 remove = remove_whole  # A checkpoint file is a directory.
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def peek_manifest(path: Path) -> dict[str, Any]:
     try:
         document = json.loads((path / _MANIFEST).read_text())
         manifest: dict[str, Any] = document["manifest"]

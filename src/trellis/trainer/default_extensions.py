@@ -69,10 +69,7 @@ class Evaluation(Extension):
 def on_averages(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint with the averages of its parameters in their place, if its optimizer keeps some."""
     params = average_weights(checkpoint.model_params, optimizer_state=checkpoint.optimizer_state)
-    if params is checkpoint.model_params:
-        return checkpoint
-    # These arrays are its own: writers must not take them for those of the loop.
-    return dataclasses.replace(checkpoint, model_params=params, lease=None)
+    return checkpoint if params is checkpoint.model_params else dataclasses.replace(checkpoint, model_params=params)
 
 
 def best_writer(config: TrainerConfig, *, model_dir: Path) -> BestCheckpointFileWriter | None:

@@ -145,7 +145,7 @@ class _PlainModelWriter(Extension):
         session.subscribe(self._remove_later_files)
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
-        plain = dataclasses.replace(on_averages(checkpoint), optimizer_state=(), position=None, lease=None)
+        plain = dataclasses.replace(on_averages(checkpoint), optimizer_state=(), position=None)
         # Not the writer itself, which would also save when the run is stopped.
         self._writer.handle(plain)
         return checkpoint

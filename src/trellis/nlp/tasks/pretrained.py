@@ -10,7 +10,7 @@ from flax.traverse_util import flatten_dict
 
 from trellis.aliases import Variables
 from trellis.bridges import read_hugging_face, read_hugging_face_config
-from trellis.config import Given, merge, raise_if_any, read_file
+from trellis.config import Setting, merge, raise_if_any, read_file
 from trellis.errors import ArgumentError, CheckpointMismatchError
 from trellis.nlp.models import EncoderConfig
 from trellis.runtime import print_line
@@ -111,7 +111,7 @@ def _sources(model: BoundModel, found: Mapping[str, Any]) -> dict[str, str]:
     return sources
 
 
-def _at(given: Given, path: tuple[str, ...], file: Path) -> Given:
+def _at(given: Setting, path: tuple[str, ...], file: Path) -> Setting:
     for name in path:
         inside = given.value.get(name) if isinstance(given.value, dict) else None
         if inside is None:

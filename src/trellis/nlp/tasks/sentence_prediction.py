@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from trellis.aliases import Array, Batch
-from trellis.config import Origin, Problem, given_at, merge, raise_if_any
+from trellis.config import Origin, Problem, merge, raise_if_any, setting_at
 from trellis.data import Stream
 from trellis.loops import Accuracy, Mean, MetricFunction, as_metric, batch_size, weighted_mean
 from trellis.nlp.data import build_sentence_stream, count_classes
@@ -137,5 +137,5 @@ def _with_classes(params: SentencePredictionConfig) -> SentencePredictionConfig:
     data: Any = with_vocabulary(params.train_data, find=lambda: find_vocabulary(params))
     n_classes = count_classes(data)
     filled = params.replace()
-    raise_if_any(merge(filled, given_at("model.num_classes", n_classes, Origin("the labels of the training data"))))
+    raise_if_any(merge(filled, setting_at("model.num_classes", n_classes, Origin("the labels of the training data"))))
     return filled

@@ -11,9 +11,10 @@ from trellis.errors import ArgumentError
 from trellis.experiments.continuous_finetuning import run_continuous_finetune
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
+from trellis.experiments.mode import Mode, get_mode
 from trellis.experiments.new_files import new_files
 from trellis.experiments.preflight import Preflight
-from trellis.experiments.requirements import check_mode, evaluates, mode_problems, trains
+from trellis.experiments.requirements import mode_problems
 from trellis.experiments.run_record import write_params
 from trellis.loops import Summary
 from trellis.runtime import print_line
@@ -78,24 +79,25 @@ def prepare_experiment(
         pretrain_steps: The last step of the pretraining that `continuous_train_and_eval` follows; without it, files
             are awaited until none has come for `trainer.continuous_eval_timeout` seconds.
     """
-    directory = _checked(params, mode, model_dir)
-    if mode == "continuous_train_and_eval":
+    run_mode = get_mode(mode)
+    directory = _checked(params, run_mode, model_dir)
+    if run_mode.trains and run_mode.follows:
         return lambda: run_continuous_finetune(
             params, model_dir=directory, pretrain_steps=pretrain_steps, prepare=bound(prepare_experiment)
         )
-    runs_post_eval = run_post_eval or mode == "train_and_post_eval"
+    runs_post_eval = run_post_eval or run_mode.evaluates_after_training
     if task is None:
         task, params = build_task(params, model_dir=directory)
-    params = derive_lengths(params, task=task, trains=mode != "eval")
+    params = derive_lengths(params, task=task, trains=run_mode.trains or run_mode.follows)
     trainer = build_trainer(
-        params, mode=mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
+        params, mode=run_mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
     )
-    outline = trainer.outline(trains=trains(mode), evaluates=evaluates(mode) or runs_post_eval)
-    preflight = Preflight(params=params, mode=mode, trainer=trainer, outline=outline)
-    raise_if_any([*mode_problems(params, mode=mode), *preflight.problems()])
-    if trains(mode):
+    outline = trainer.outline(trains=run_mode.trains, evaluates=run_mode.evaluates or runs_post_eval)
+    preflight = Preflight(params=params, mode=run_mode, trainer=trainer, outline=outline)
+    raise_if_any([*mode_problems(params, mode=run_mode), *preflight.problems()])
+    if run_mode.trains:
         write_params(params, directory)
-    return lambda: _run_and_evaluate(trainer, mode, runs_post_eval=runs_post_eval)
+    return lambda: _run_and_evaluate(trainer, run_mode, runs_post_eval=runs_post_eval)
 
 
 def build_task(params: ExperimentConfig, *, model_dir: Path | None) -> tuple[Task, ExperimentConfig]:
@@ -112,7 +114,7 @@ def build_task(params: ExperimentConfig, *, model_dir: Path | None) -> tuple[Tas
 
 
 def _run_and_evaluate(
-    trainer: StagedTrainer, mode: str, *, runs_post_eval: bool
+    trainer: StagedTrainer, mode: Mode, *, runs_post_eval: bool
 ) -> tuple[BoundModel, dict[str, float]]:
     last = _run(trainer, mode)
     if runs_post_eval:
@@ -123,7 +125,7 @@ def _run_and_evaluate(
 def build_trainer(
     params: ExperimentConfig,
     *,
-    mode: str,
+    mode: Mode,
     model_dir: Path,
     task: Task | None = None,
     extensions: Sequence[Callable[[Any], Any]] = (),
@@ -133,17 +135,17 @@ def build_trainer(
     # What is the default anyway is left out, so that it can be bound from outside.
     options: dict[str, Any] = {"extensions": extensions} if extensions else {}
     options |= {} if save_summary else {"save_summary": False}
-    options |= {"runtime": params.runtime, "model_dir": model_dir, "evaluate": mode == "train_and_eval"}
+    options |= {"runtime": params.runtime, "model_dir": model_dir, "evaluate": mode.evaluates_while_training}
     task = task or get_task(params.task, logging_dir=str(model_dir))
     if isinstance(params.trainer, ProgressiveTrainerConfig):
         return bound(ProgressiveTrainer)(task, config=params.trainer, **options)
     return bound(Trainer)(task, config=params.trainer, **options)
 
 
-def _run(trainer: StagedTrainer, mode: str) -> Any:
-    if mode == "eval":
+def _run(trainer: StagedTrainer, mode: Mode) -> Any:
+    if mode.needs_checkpoint:
         return _report(trainer.evaluate())
-    if mode == "continuous_eval":
+    if not mode.trains:
         last = None
         for path in new_files(
             trainer.model_dir, timeout=trainer.config.continuous_eval_timeout, last_step=trainer.config.train_steps
@@ -178,8 +180,7 @@ def _logs(trainer: StagedTrainer, last: Summary) -> dict[str, float]:
     return logs
 
 
-def _checked(params: ExperimentConfig, mode: str, model_dir: str | os.PathLike[str]) -> Path:
-    check_mode(mode)
+def _checked(params: ExperimentConfig, mode: Mode, model_dir: str | os.PathLike[str]) -> Path:
     if not model_dir:
         raise ArgumentError(
             "model_dir is not given: a run needs a directory of its own, as in model_dir='runs/digits'."
