@@ -230,6 +230,7 @@ remove = remove_whole  # A checkpoint file is a directory.
 
 
 def peek_manifest(path: Path) -> dict[str, Any]:
+    """What a file says of itself, without a look at whether its arrays are whole."""
     try:
         document = json.loads((path / _MANIFEST).read_text())
         manifest: dict[str, Any] = document["manifest"]
