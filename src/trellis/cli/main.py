@@ -4,8 +4,6 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 
-from trellis.cli import data, experiments, export, predict, run, train
-from trellis.cli.experiments import add_experiment_flags, add_module_flag
 from trellis.cli.words import Word, parse
 from trellis.errors import ArgumentError, TrellisError
 from trellis.runtime import print_error, print_line, table
@@ -16,17 +14,24 @@ DONE, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 2, 130, 141
 WORDS = {
     word.name: word
     for word in (
-        Word("experiments", "list what can be trained", add_module_flag, experiments.experiments),
-        Word("config show", "show a config, and where each value comes from", add_experiment_flags, experiments.show),
-        Word("config diff", "show in what two configs differ", experiments.add_diff_flags, experiments.diff),
-        Word("plan", "check a run, and tell what it would do, without running it", train.add_flags, train.plan),
-        Word("train", "run an experiment: train it, evaluate it", train.add_flags, train.train),
-        Word("export", "write the model of a run, to be served", export.add_flags, export.export),
-        Word("run", "run training code of your own between artifacts", run.add_flags, run.run),
-        Word("predict", "ask a trained model about text", predict.add_flags, predict.predict),
-        Word("data vocabulary", "train a vocabulary on text", data.add_vocabulary_flags, data.vocabulary),
-        Word("data pretraining", "make records of text to pretrain on", data.add_pretraining_flags, data.pretraining),
-        Word("data finetuning", "make records of GLUE or SQuAD", data.add_finetuning_flags, data.finetuning),
+        Word("experiments", "list what can be trained", "experiments.experiments", "experiments.add_module_flag"),
+        Word(
+            "config show",
+            "show a config, and where each value comes from",
+            "experiments.show",
+            "experiments.add_experiment_flags",
+        ),
+        Word("config diff", "show in what two configs differ", "experiments.diff", "experiments.add_diff_flags"),
+        Word("plan", "check a run, and tell what it would do, without running it", "train.plan", "train.add_flags"),
+        Word("train", "run an experiment: train it, evaluate it", "train.train", "train.add_flags"),
+        Word("export", "write the model of a run, to be served", "export.export", "export.add_flags"),
+        Word("run", "run training code of your own between artifacts", "run.run", "run.add_flags"),
+        Word("predict", "ask a trained model about text", "predict.predict", "predict.add_flags"),
+        Word("data vocabulary", "train a vocabulary on text", "data.vocabulary", "data.add_vocabulary_flags"),
+        Word(
+            "data pretraining", "make records of text to pretrain on", "data.pretraining", "data.add_pretraining_flags"
+        ),
+        Word("data finetuning", "make records of GLUE or SQuAD", "data.finetuning", "data.add_finetuning_flags"),
     )
 }
 

@@ -1,6 +1,7 @@
 """A word of the command, and its flags read without guessing."""
 
 import argparse
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -11,12 +12,22 @@ from trellis.spelling import nearest
 
 @dataclass(frozen=True)
 class Word:
-    """One thing that the command does."""
+    """One thing that the command does. Its functions are loaded when it is used, so that a command starts quickly."""
 
     name: str
     summary: str
-    add_flags: Callable[["Parser"], None]
-    run: Callable[[argparse.Namespace], None]
+    function: str
+    """What it calls with the values of its flags, such as `train.plan` of this folder."""
+    flags_function: str
+    """What adds its flags to a parser."""
+
+    def add_flags(self, parser: "Parser") -> None:
+        """Adds the word's flags to a parser."""
+        _load(self.flags_function)(parser)
+
+    def run(self, flags: argparse.Namespace) -> None:
+        """Does what the word says."""
+        _load(self.function)(flags)
 
 
 class Parser(argparse.ArgumentParser):
@@ -83,6 +94,12 @@ def parse(word: Word, arguments: Sequence[str]) -> argparse.Namespace:
     )
     word.add_flags(parser)
     return parser.read(arguments)
+
+
+def _load(name: str) -> Callable[[Any], None]:
+    module, _, function = name.partition(".")
+    loaded: Callable[[Any], None] = getattr(importlib.import_module(f"trellis.cli.{module}"), function)
+    return loaded
 
 
 def _unknown(extra: Sequence[str], flags: Sequence[str]) -> Iterator[tuple[str, str | None]]:
