@@ -2,9 +2,7 @@
 
 import json
 import os
-import secrets
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,11 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from trellis.data.features import Column, Feature
 from trellis.data.ragged import TEXT_DTYPES, Padding, Ragged
+from trellis.disk import hidden_path, sweep, sync_all
 from trellis.errors import ArgumentError, DataError
 
 MANIFEST = "columns.json"
 _VERSION = 1
-_ABANDONED_SECONDS = 24 * 60 * 60
 
 
 class Columns:
@@ -147,9 +145,9 @@ class ColumnsWriter:
         self._longest: dict[str, int] = {}
         self._files: dict[str, _ArrayFile] = {}
         self.directory.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(self.directory)
-        self._partial = self.directory.with_name(f".{self.directory.name}.{secrets.token_hex(4)}.partial")
-        self._partial.mkdir()
+        sweep(self.directory.parent)
+        self._hidden = hidden_path(self.directory.parent)
+        self._hidden.mkdir()
 
     def append(self, batch: Mapping[str, ArrayLike | Ragged]) -> None:
         """Adds examples: the same columns in each batch, of any number of examples."""
@@ -181,7 +179,7 @@ class ColumnsWriter:
         finally:
             for file in self._files.values():
                 file.close()
-            shutil.rmtree(self._partial, ignore_errors=True)
+            shutil.rmtree(self._hidden, ignore_errors=True)
 
     def _append_ragged(self, name: str, column: Ragged) -> None:
         is_first = name not in self._longest
@@ -194,7 +192,7 @@ class ColumnsWriter:
     def _append_array(self, file: str, array: NDArray[Any]) -> int:
         """Adds an array to a file; returns how many rows were there before."""
         if file not in self._files:
-            self._files[file] = _ArrayFile(self._partial / file, dtype=array.dtype, shape=array.shape[1:])
+            self._files[file] = _ArrayFile(self._hidden / file, dtype=array.dtype, shape=array.shape[1:])
         n_before = self._files[file].n_rows
         self._files[file].append(array)
         return n_before
@@ -212,12 +210,10 @@ class ColumnsWriter:
             },
             "files": {name: file.finish() for name, file in self._files.items()},
         }
-        with (self._partial / MANIFEST).open("w") as file:
-            json.dump(manifest, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
+        (self._hidden / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        sync_all(self._hidden)
         try:
-            self._partial.rename(self.directory)
+            self._hidden.rename(self.directory)
         except OSError:
             if not self._is_written():
                 raise
@@ -317,11 +313,3 @@ def _mapped(path: Path) -> NDArray[Any]:
     array = np.load(path, mmap_mode="r")
     # The plain array under the memmap: the subclass costs time in every operation.
     return np.asarray(array)
-
-
-def _remove_abandoned(directory: Path) -> None:
-    """Removes what killed writers of the same columns left, once nothing has been written to it for a day."""
-    for partial in directory.parent.glob(f".{directory.name}.*.partial"):
-        changed = max((path.stat().st_mtime for path in (partial, *partial.glob("*"))), default=0)
-        if time.time() - changed > _ABANDONED_SECONDS:
-            shutil.rmtree(partial, ignore_errors=True)

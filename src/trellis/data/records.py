@@ -3,7 +3,6 @@
 import gzip
 import mmap
 import os
-import secrets
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import TracebackType
 from typing import BinaryIO, Literal, NamedTuple, Self, overload
 
 from trellis.data.files import is_gzip, masked_crc32c, open_file
+from trellis.disk import whole_file
 from trellis.errors import ArgumentError, DataError
 
 # A record is framed as: length (8 bytes), masked CRC of those, data, masked CRC of the data.
@@ -112,8 +112,8 @@ class RecordWriter:
         if compression not in ("none", "gzip"):
             raise ArgumentError(f"compression is {compression!r}; it can be 'none' or 'gzip'.")
         self.path = Path(path)
-        self._partial = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.partial")
-        self._file: BinaryIO = self._partial.open("xb")
+        self._whole_file = whole_file(self.path)
+        self._file: BinaryIO = self._whole_file.__enter__()
         # No name and no time in the header: the same records give the same bytes.
         self._gzip = gzip.GzipFile("", "wb", fileobj=self._file, mtime=0) if compression == "gzip" else None
 
@@ -129,16 +129,9 @@ class RecordWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if self._gzip is not None:
-                self._gzip.close()
-            if kind is None:
-                self._file.flush()
-                os.fsync(self._file.fileno())
-                self._partial.replace(self.path)
-        finally:
-            self._file.close()
-            self._partial.unlink(missing_ok=True)
+        if self._gzip is not None:
+            self._gzip.close()
+        self._whole_file.__exit__(kind, error, trace)
 
 
 def _checked_length(header: bytes, place: _Place) -> int:

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
+from trellis.disk import write_whole
 from trellis.errors import ArgumentError, Preempted, RunFailedError, TrellisError
 from trellis.executor.data_accessor import DataAccessor, ExampleCounts
 from trellis.executor.fn_args import FnArgs, Problems, RunArgs
@@ -186,9 +187,7 @@ def main(instructions: dict[str, Any]) -> NoReturn:
         # The interpreter itself writes it, even if all threads of this process hang.
         faulthandler.dump_traceback_later(max(instructions["deadline"] - time.time(), 0.01), file=place)
     report = _carry_out(instructions)
-    file = scratch / f"report-{index}.json"
-    file.with_suffix(".partial").write_text(json.dumps({"time": time.time(), **report}))
-    file.with_suffix(".partial").rename(file)
+    write_whole(scratch / f"report-{index}.json", json.dumps({"time": time.time(), **report}).encode())
     sys.exit(0 if report["kind"] == "done" else 1)
 
 
