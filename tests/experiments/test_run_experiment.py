@@ -98,6 +98,7 @@ def test_a_continuous_evaluation_sees_every_file_and_ends_with_the_training(tmp_
     trainer.join()
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    assert len(list((tmp_path / "validation").iterdir())) == 1
     accumulator = EventAccumulator(str(tmp_path / "validation"))
     accumulator.Reload()
     assert [point.step for point in accumulator.Scalars("eval/accuracy")] == [5, 10, 15]

@@ -15,7 +15,14 @@ from trellis.aliases import Variables
 from trellis.config import raise_if_any
 from trellis.data import is_stream
 from trellis.errors import ArgumentError, DivergedError, Preempted
-from trellis.extensions import BestCheckpointFileWriter, CheckpointFileReader, EarlyStopping, newest_file, serial
+from trellis.extensions import (
+    BestCheckpointFileWriter,
+    CheckpointFileReader,
+    EarlyStopping,
+    Extension,
+    newest_file,
+    serial,
+)
 from trellis.loops import Checkpoint, Session, Summary, finish_saves
 from trellis.optimizers import build_schedule
 from trellis.runtime import ONE_DEVICE, Placement, RuntimeConfig, print_line, runtime_problems
@@ -201,10 +208,14 @@ class StagedTrainer(ABC):
         )
 
     def _evaluation(self, stage: Stage) -> Evaluation:
-        then = validation_writers(
+        return Evaluation(stage.eval_loop, best=self.best, then=self._validation_writers)
+
+    @cached_property
+    def _validation_writers(self) -> list[Extension]:
+        # Made once: what is evaluated by and by goes into one file of summaries.
+        return validation_writers(
             self.config, model_dir=self.model_dir, best=self.best, save_summary=self._save_summary
         )
-        return Evaluation(stage.eval_loop, best=self.best, then=then)
 
     def _recover(self, stage: Stage, error: DivergedError) -> None:
         n_trials, most = stage.skipped_data.n_windows, self.config.recovery_max_trials
