@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trellis.errors import ArgumentError
+from trellis.nlp.data.sequences import Pairs, Sequences, Specials, assemble
+from trellis.nlp.data.tokenizer import MASK, Tokenizer
 
 Ids = NDArray[np.int32]
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -43,8 +45,8 @@ class Masking:
 
     def n_chosen(self, lengths: NDArray[np.integer]) -> NDArray[np.int64]:
         """How many tokens of sequences of these lengths are chosen, at most."""
-        wanted: NDArray[np.int64] = np.clip(np.rint(lengths * self.rate), 1, self.max_predictions).astype(np.int64)
-        return wanted
+        counts: NDArray[np.int64] = np.clip(np.rint(lengths * self.rate), 1, self.max_predictions).astype(np.int64)
+        return counts
 
 
 class Masked(NamedTuple):
@@ -64,6 +66,28 @@ class _Words(NamedTuple):
     counts: NDArray[np.int64]
     of_token: NDArray[np.int64]
     """The word of each token; -1 for tokens that may not be chosen."""
+
+
+def build_masking(
+    tokenizer: Tokenizer,
+    *,
+    rate: float,
+    max_predictions: int,
+    whole_word: bool = False,
+    max_ngram_size: int | None = None,
+) -> Masking:
+    """Returns how the tokens of a vocabulary are masked."""
+    if max_ngram_size and not whole_word:
+        raise ArgumentError(f"max_ngram_size is {max_ngram_size}, which needs whole words: set whole-word masking too.")
+    return Masking(
+        rate=rate,
+        max_predictions=max_predictions,
+        vocab_size=tokenizer.vocab_size,
+        mask_id=tokenizer.id_of(MASK),
+        special_ids=tuple(Specials.of(tokenizer)),
+        starts_word=tokenizer.starts_word if whole_word else None,
+        max_ngram_size=max_ngram_size or 1,
+    )
 
 
 def example_keys(examples: NDArray[np.integer], *, seed: int, epochs: NDArray[np.integer] | int) -> NDArray[np.uint64]:
@@ -104,6 +128,14 @@ def mask_tokens(ids: Ids, *, lengths: NDArray[np.integer], keys: NDArray[np.uint
     )
 
 
+def mask_pairs(
+    tokens: NDArray[np.integer], *, pairs: Pairs, seq_length: int, keys: NDArray[np.uint64], masking: Masking
+) -> tuple[Sequences, Masked]:
+    """Makes sequences of pairs of spans, and masks them."""
+    sequences = assemble(tokens, pairs=pairs, seq_length=seq_length, specials=Specials(*masking.special_ids))
+    return sequences, mask_tokens(sequences.ids, lengths=sequences.lengths, keys=keys, masking=masking)
+
+
 def _find_words(ids: Ids, lengths: NDArray[np.integer], masking: Masking) -> _Words:
     n_rows, width = ids.shape
     is_candidate = ~np.isin(ids, masking.special_ids) & (np.arange(width) < np.asarray(lengths)[:, None])
@@ -123,12 +155,12 @@ def _find_words(ids: Ids, lengths: NDArray[np.integer], masking: Masking) -> _Wo
 
 
 def _choose_words(
-    words: _Words, keys: NDArray[np.uint64], n_wanted: NDArray[np.int64], max_ngram_size: int
+    words: _Words, keys: NDArray[np.uint64], n_tokens_to_choose: NDArray[np.int64], max_ngram_size: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Returns which words are chosen, and for each the first word of the gram that it was chosen with."""
     is_chosen = np.zeros(words.starts.shape, bool)
     first = np.broadcast_to(np.arange(words.starts.shape[1]), words.starts.shape).copy()
-    n_left = n_wanted.copy()
+    n_left = n_tokens_to_choose.copy()
     if max_ngram_size > 1:
         _choose_grams(words, keys, is_chosen, first, n_left, max_ngram_size)
     order_keys = _uniform(keys, _CHOICE, words.starts.shape[1])
@@ -137,27 +169,27 @@ def _choose_words(
     ordered_sizes = np.take_along_axis(words.sizes, order, axis=1)
     is_free = ~np.take_along_axis(is_chosen, order, axis=1) & (ordered_sizes > 0)
     if ordered_sizes.max(initial=0) <= 1:
-        taken = is_free & (np.cumsum(is_free, axis=1) <= n_left[:, None])
+        is_picked = is_free & (np.cumsum(is_free, axis=1) <= n_left[:, None])
     else:
-        taken = _take_while_they_fit(ordered_sizes, is_free, n_left)
-    row, rank = np.nonzero(taken)
+        is_picked = _pick_while_they_fit(ordered_sizes, is_free, n_left)
+    row, rank = np.nonzero(is_picked)
     is_chosen[row, order[row, rank]] = True
     return is_chosen, first
 
 
-def _take_while_they_fit(
+def _pick_while_they_fit(
     sizes: NDArray[np.int64], is_free: NDArray[np.bool_], n_left: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Takes words in their order, leaving out those that are too long for what is left."""
-    taken = np.zeros_like(is_free)
+    is_picked = np.zeros_like(is_free)
     n_left = n_left.copy()
     for rank in range(sizes.shape[1]):
         fits = is_free[:, rank] & (sizes[:, rank] <= n_left)
-        taken[:, rank] = fits
+        is_picked[:, rank] = fits
         n_left -= np.where(fits, sizes[:, rank], 0)
         if not n_left.any():
             break
-    return taken
+    return is_picked
 
 
 def _choose_grams(
@@ -206,7 +238,7 @@ def _uniform(keys: NDArray[np.uint64], purpose: int, n: int) -> NDArray[np.float
 
 
 def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finalizer of SplitMix64: every bit of the result depends on every bit that is given."""
+    """The finalizer of SplitMix64: every bit of the result depends on every bit of the input."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from trellis.data import ColumnsWriter, RecordWriter, encode_examples
 from trellis.errors import ArgumentError
-from trellis.nlp.data.workers import ordered_map
+from trellis.nlp.data.token_cache import ordered_map
 
 OutputFormat = Literal["tfrecord", "columns"]
 Features = Mapping[str, NDArray[np.generic]]
@@ -32,23 +32,23 @@ def write_features(
     n_workers: int = 1,
     n_rows: int | None = None,
 ) -> int:
-    """Makes features of blocks and writes them, whole or not at all; returns how many rows there were.
+    """Makes features of blocks and writes them, whole or not at all; returns the number of rows.
 
     Args:
         paths: TFRecord files, which the rows go to in turn, or one directory for columns.
-        make: Anything that can be sent to another process.
-        n_rows: How many rows there will be, if that is known, to show progress.
+        make: As `ordered_map` takes it.
+        n_rows: How many rows there will be, to show progress; None if that is not known.
     """
     if not paths or (output_format == "columns" and len(paths) > 1):
-        wanted = "one directory" if paths else "a file"
-        raise ArgumentError(f"There are {len(paths)} places for the output as {output_format}. Give {wanted}.")
+        advice = "Give one directory." if paths else "Give a file."
+        raise ArgumentError(f"There are {len(paths)} places for the output as {output_format}. {advice}")
     for path in paths:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     with tqdm(desc=f"Writing {paths[0]}", total=n_rows, unit=" examples", disable=None) as bar:
         if output_format == "columns":
             sizes = _write_columns(paths[0], ordered_map(make, blocks, n_workers=n_workers))
         else:
-            records = ordered_map(functools.partial(_made_records, make), blocks, n_workers=n_workers)
+            records = ordered_map(functools.partial(_make_records, make), blocks, n_workers=n_workers)
             sizes = _write_records(paths, records, "gzip" if gzip else "none")
         n_written = 0
         for size in sizes:
@@ -77,7 +77,7 @@ def _write_records(
             yield len(records)
 
 
-def _made_records(make: Callable[[Block], Features], block: Block) -> list[bytes]:
+def _make_records(make: Callable[[Block], Features], block: Block) -> list[bytes]:
     return encode_examples(make(block))
 
 
