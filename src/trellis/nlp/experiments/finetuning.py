@@ -1,9 +1,8 @@
-"""Experiments that teach an encoder what sentences mean, or where answers are."""
+"""Experiments that train an encoder to classify sentences, or to find answers."""
 
 from trellis.experiments import ExperimentConfig, register_config_factory
 from trellis.nlp.data import QADataConfig, SentencePredictionDataConfig, SentencePredictionTextDataConfig
-from trellis.nlp.experiments.encoders import ALBERT, MOBILEBERT
-from trellis.nlp.experiments.optimization import RESTRICTIONS, adamw_with_linear_decay
+from trellis.nlp.experiments.pretraining import ALBERT, MOBILEBERT, RESTRICTIONS, adamw_with_linear_decay
 from trellis.nlp.models import EncoderConfig
 from trellis.nlp.tasks import QuestionAnsweringConfig, SentencePredictionConfig
 from trellis.tasks import TaskConfig
@@ -83,7 +82,7 @@ def _sentence_prediction_text(encoder: EncoderConfig) -> ExperimentConfig:
 
 
 def _squad(encoder: EncoderConfig) -> ExperimentConfig:
-    # Published with validation data that is shuffled and endless, which no evaluation can be meant to be.
+    # The published validation data is shuffled and endless, which cannot be intended.
     task = QuestionAnsweringConfig(
         train_data=QADataConfig(), validation_data=QADataConfig(is_training=False, drop_remainder=False)
     )

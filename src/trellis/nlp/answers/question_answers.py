@@ -1,7 +1,7 @@
 """From logits to answers: the best span of each question, in the words of its passage."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,12 +50,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Answer:
-    """What answers a question, and what else could."""
+    """The answer to a question, and all candidates for it."""
 
     text: str
-    """Empty if nothing does."""
+    """Empty if there is no answer."""
     candidates: tuple[Candidate, ...]
-    """From the best on, with probabilities among them."""
+    """The best first; their probabilities add up to 1."""
     null_odds: float = 0.0
     """How much better no answer scores than the best one; 0 if every question has an answer."""
 
@@ -86,11 +86,11 @@ def answer_questions(
     """Returns the answer to each question, by its id.
 
     Args:
-        questions: As `load_questions` gives them.
-        windows: As `question_windows` gives them, for the same config.
-        unique_ids: Which window each row of the logits is of; in any order.
-        start_logits: Of each position of each window.
-        end_logits: The same for where an answer ends.
+        questions: As `load_questions` returns them.
+        windows: As `question_windows` returns them, for the same config.
+        unique_ids: The window of each row of the logits, in any order.
+        start_logits: How likely an answer starts at each position of each window.
+        end_logits: How likely it ends there.
     """
     rows: dict[int, list[tuple[int, int]]] = {}
     for row, window in sorted(enumerate((unique_ids - FIRST_UNIQUE_ID).tolist()), key=lambda pair: pair[1]):
@@ -140,8 +140,8 @@ class _Texts:
         words = _row(self._windows, "words", span.window)[span.start - first : span.end - first + 1]
         original = " ".join(self._question.words[words[0] : words[-1] + 1])
         ids = _row(self._windows, "input_ids", span.window)[span.start : span.end + 1]
-        said = " ".join(self._tokenizer.text_of(ids).split())
-        return align_answer(said, original=original, tokenizer=self._tokenizer)
+        answer = " ".join(self._tokenizer.text_of(ids).split())
+        return align_answer(answer, original=original, tokenizer=self._tokenizer)
 
 
 def _choose(spans: Sequence[_Span], nulls: Sequence[_Span], texts: _Texts, options: AnswerOptions) -> Answer:
@@ -156,12 +156,11 @@ def _choose(spans: Sequence[_Span], nulls: Sequence[_Span], texts: _Texts, optio
         best.setdefault(text, Candidate(text, span.start_logit, span.end_logit))
     if null is not None and "" not in best:
         best[""] = Candidate("", null.start_logit, null.end_logit)
-    found = list(best.values())
-    # Nothing but no answer, or nothing at all, still needs something to compare with.
-    if with_null and len(found) == 1 and not found[0].text:
-        found.insert(0, Candidate(_NOTHING, 0.0, 0.0))
-    found = found or [Candidate(_NOTHING, 0.0, 0.0)]
-    candidates = _with_probabilities(found)
+    choices = list(best.values())
+    # "No answer" alone, or no candidate at all, still needs a candidate to compare with.
+    if not any(choice.text for choice in choices) and (with_null or not choices):
+        choices.insert(0, Candidate(_NOTHING, 0.0, 0.0))
+    candidates = _with_probabilities(choices)
     if null is None:
         # A passage without words has no windows, and so no answer.
         return Answer("" if with_null else candidates[0].text, candidates)
@@ -171,31 +170,38 @@ def _choose(spans: Sequence[_Span], nulls: Sequence[_Span], texts: _Texts, optio
 
 
 def _with_probabilities(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    scores = np.array([candidate.score for candidate in candidates])
-    weights = np.exp(scores - scores.max())
-    shares = (weights / weights.sum()).tolist()
-    return tuple(
-        Candidate(candidate.text, candidate.start_logit, candidate.end_logit, share)
-        for candidate, share in zip(candidates, shares, strict=True)
-    )
+    shares = probabilities(np.array([candidate.score for candidate in candidates])).tolist()
+    return tuple(replace(candidate, probability=share) for candidate, share in zip(candidates, shares, strict=True))
 
 
-def align_answer(said: str, *, original: str, tokenizer: Tokenizer) -> str:
+def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The softmax over the last axis.
+
+    Example:
+        >>> probabilities(np.log([1.0, 3.0])).tolist()
+        [0.25, 0.75]
+    """
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    shares: NDArray[np.float64] = weights / weights.sum(axis=-1, keepdims=True)
+    return shares
+
+
+def align_answer(answer: str, *, original: str, tokenizer: Tokenizer) -> str:
     """The part of the original text that a tokenized answer stands for; all of it if they cannot be aligned.
 
-    Tokens have lost case, accents and spaces, and words hold more than an answer does ("Smith's" for "smith"). The
-    words of the original are tokenized again, and its characters other than spaces are counted on both sides.
+    Tokens have lost case, accents and spaces, and a word may be more than the answer ("Smith's" for "smith"). So the
+    original is tokenized again, and on both sides the characters other than spaces are counted.
     """
     tokenized = " ".join(tokenizer.words(original))
-    start = tokenized.find(said)
-    if start < 0 or not said:
+    start = tokenized.find(answer)
+    if start < 0 or not answer:
         return original
     places = [place for place, character in enumerate(original) if character != " "]
     counts = [place for place, character in enumerate(tokenized) if character != " "]
     if len(places) != len(counts):
         return original
     by_place: Mapping[int, int] = dict(zip(counts, places, strict=True))
-    first, last = by_place.get(start), by_place.get(start + len(said) - 1)
+    first, last = by_place.get(start), by_place.get(start + len(answer) - 1)
     return original if first is None or last is None else original[first : last + 1]
 
 
