@@ -1,6 +1,7 @@
 """From logits to answers: the best span of each question, in the words of its passage."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,8 +104,8 @@ def answer_questions(
             start, end = np.asarray(start_logits[row], np.float64), np.asarray(end_logits[row], np.float64)
             spans += _spans_of(window, windows, start, end, options)
             nulls.append(_Span(window, 0, 0, float(start[0]), float(end[0])))
-        texts = _Texts(question, windows, tokenizer)
-        answers[question.id] = _choose(spans, nulls, texts, options)
+        text_of = functools.partial(_span_text, question, windows, tokenizer)
+        answers[question.id] = _choose(spans, nulls, text_of, options)
     return answers
 
 
@@ -124,27 +125,21 @@ def _spans_of(
         yield _Span(window, begin, stop, float(start[begin]), float(end[stop]))
 
 
-class _Texts:
-    """The texts of spans of one question."""
-
-    def __init__(self, question: Question, windows: Columns, tokenizer: Tokenizer) -> None:
-        self._question = question
-        self._windows = windows
-        self._tokenizer = tokenizer
-
-    def __call__(self, span: _Span) -> str:
-        """The part of the passage that the tokens of a span stand for."""
-        if span.start == 0:
-            return ""
-        first = int(self._windows["paragraph_start"][span.window])
-        words = _row(self._windows, "words", span.window)[span.start - first : span.end - first + 1]
-        original = " ".join(self._question.words[words[0] : words[-1] + 1])
-        ids = _row(self._windows, "input_ids", span.window)[span.start : span.end + 1]
-        answer = " ".join(self._tokenizer.text_of(ids).split())
-        return align_answer(answer, original=original, tokenizer=self._tokenizer)
+def _span_text(question: Question, windows: Columns, tokenizer: Tokenizer, span: _Span) -> str:
+    """The part of the passage that the tokens of a span stand for."""
+    if span.start == 0:
+        return ""
+    first = int(windows["paragraph_start"][span.window])
+    words = _row(windows, "words", span.window)[span.start - first : span.end - first + 1]
+    original = " ".join(question.words[words[0] : words[-1] + 1])
+    ids = _row(windows, "input_ids", span.window)[span.start : span.end + 1]
+    answer = " ".join(tokenizer.text_of(ids).split())
+    return align_answer(answer, original=original, tokenizer=tokenizer)
 
 
-def _choose(spans: Sequence[_Span], nulls: Sequence[_Span], texts: _Texts, options: AnswerOptions) -> Answer:
+def _choose(
+    spans: Sequence[_Span], nulls: Sequence[_Span], text_of: Callable[[_Span], str], options: AnswerOptions
+) -> Answer:
     with_null = options.version_2_with_negative
     null = min(nulls, key=lambda span: span.score, default=None) if with_null else None
     ordered = sorted([*spans, *([null] if null else [])], key=lambda span: span.score, reverse=True)
@@ -152,7 +147,7 @@ def _choose(spans: Sequence[_Span], nulls: Sequence[_Span], texts: _Texts, optio
     for span in ordered:
         if len(best) >= options.n_best_size:
             break
-        text = texts(span)
+        text = text_of(span)
         best.setdefault(text, Candidate(text, span.start_logit, span.end_logit))
     if null is not None and "" not in best:
         best[""] = Candidate("", null.start_logit, null.end_logit)

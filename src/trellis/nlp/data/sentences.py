@@ -18,7 +18,6 @@ from trellis.nlp.data.corpus import is_rows
 from trellis.nlp.data.output import Features, OutputFormat, write_features, write_meta_data
 from trellis.nlp.data.sequences import Pairs, Sequences, Specials, assemble, gather
 from trellis.nlp.data.stream_parts import (
-    RenamedColumns,
     check_vocabulary,
     data_place,
     example_stream,
@@ -297,7 +296,7 @@ def build_sentence_stream(
     """
     examples = _read(params)
     if n_classes is not None:
-        _check_labels(examples.column(params.label_field), params, n_classes)
+        _check_labels(np.asarray(examples[params.label_field]), params, n_classes)
     if params.is_training:
         return example_stream(FittedExamples(examples), params=params, context=context)
     return example_stream(examples, params=params, context=context)
@@ -308,14 +307,14 @@ def count_classes(params: SentenceDataConfig) -> int:
     names = params.as_dict().get("label_values")
     if params.label_type == "float":
         return 1
-    return len(names) if names else max(2, 1 + int(_read(params).column(params.label_field).max()))
+    return len(names) if names else max(2, 1 + int(np.asarray(_read(params)[params.label_field]).max()))
 
 
-def _read(params: SentenceDataConfig) -> "SentencePairs | RenamedColumns":
+def _read(params: SentenceDataConfig) -> "SentencePairs | Columns":
     return _read_text(params) if isinstance(params, SentencePredictionTextDataConfig) else _read_records(params)
 
 
-def _read_records(params: SentencePredictionDataConfig) -> RenamedColumns:
+def _read_records(params: SentencePredictionDataConfig) -> Columns:
     length = (params.seq_length,)
     features: dict[str, Any] = dict.fromkeys(_INPUTS, (np.int32, length))
     features[params.label_field] = (_DTYPES[params.label_type], ())
@@ -325,8 +324,10 @@ def _read_records(params: SentencePredictionDataConfig) -> RenamedColumns:
     examples = read_features(params, features=features, text_config=text_config)
     if params.label_name is None:
         return examples
-    field, name = params.label_name
-    return examples.with_name(name, of=field)
+    field, second_name = params.label_name
+    if field not in features:
+        raise ConfigError(f"label_name maps {field!r}, which is none of {', '.join(features)}.")
+    return Columns({**{name: examples[name] for name in features}, second_name: examples[field]})
 
 
 def _read_text(params: SentencePredictionTextDataConfig) -> "SentencePairs":
@@ -349,8 +350,10 @@ def _read_text(params: SentencePredictionTextDataConfig) -> "SentencePairs":
     columns = read_sentences_columns(
         input_paths(params), fields=fields, tokenizer=tokenizer, cache_dir=params.cache_dir
     )
-    names = {"label": params.label_field} | ({"number": "example_id"} if params.include_example_id else {})
-    return SentencePairs(columns, seq_length=params.seq_length, specials=Specials.of(tokenizer), names=names)
+    rest = {params.label_field: columns["label"]}
+    if params.include_example_id:
+        rest["example_id"] = columns["number"]
+    return SentencePairs(columns, rest=Columns(rest), seq_length=params.seq_length, specials=Specials.of(tokenizer))
 
 
 def _check_labels(labels: NDArray[Any], params: DataConfig, n_classes: int) -> None:
@@ -365,24 +368,27 @@ def _check_labels(labels: NDArray[Any], params: DataConfig, n_classes: int) -> N
 
 
 class SentencePairs:
-    """Tokens of sentences as examples; the sequences are made when they are taken."""
+    """Tokens of sentences as examples; the sequences are made when they are taken.
 
-    def __init__(self, columns: Columns, *, seq_length: int, specials: Specials, names: dict[str, str]) -> None:
+    Args:
+        rest: The other columns of a batch.
+    """
+
+    def __init__(self, columns: Columns, *, rest: Columns, seq_length: int, specials: Specials) -> None:
         first, second = columns["a"], columns["b"]
         assert isinstance(first, Ragged) and isinstance(second, Ragged)
-        self._first, self._second = first, second
-        self._rest = columns.select(list(names))
-        self._names = names
+        self._first = first
+        self._second = second
+        self._rest = rest
         self._seq_length = seq_length
         self._specials = specials
 
     def __len__(self) -> int:
         return len(self._rest)
 
-    def column(self, name: str) -> NDArray[Any]:
-        """What all examples have under a name."""
-        column = next(column for column, named in self._names.items() if named == name)
-        return np.asarray(self._rest[column])
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """One of the other columns."""
+        return np.asarray(self._rest[name])
 
     @property
     def lengths(self) -> NDArray[np.integer]:
@@ -396,23 +402,22 @@ class SentencePairs:
         sequences = assemble_texts(
             self._first, self._second, rows=rows, seq_length=self._seq_length, specials=self._specials
         )
-        rest = self._rest.take(rows)
         return {
             "input_word_ids": sequences.ids,
             "input_mask": sequences.mask,
             "input_type_ids": sequences.types,
-            **{name: rest[column] for column, name in self._names.items()},
+            **self._rest.take(rows),
         }
 
 
 class FittedExamples:
     """Examples without the padding that all of them have."""
 
-    def __init__(self, examples: "SentencePairs | RenamedColumns") -> None:
+    def __init__(self, examples: "SentencePairs | Columns") -> None:
         if isinstance(examples, SentencePairs):
             longest = examples.lengths.max(initial=0)
         else:
-            longest = 1 + np.flatnonzero(examples.column("input_mask").any(axis=0)).max(initial=0)
+            longest = 1 + np.flatnonzero(np.asarray(examples["input_mask"]).any(axis=0)).max(initial=0)
         self._examples = examples
         self._length = math.ceil(longest / _MULTIPLE) * _MULTIPLE
 

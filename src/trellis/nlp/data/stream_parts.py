@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from trellis.data import (
     Columns,
@@ -85,39 +84,9 @@ def _check_batches(params: DataConfig, n_examples: int) -> None:
         )
 
 
-class RenamedColumns:
-    """Columns whose names in a batch are others than on disk.
-
-    Args:
-        names: From the name in a batch to the column.
-    """
-
-    def __init__(self, columns: Columns, *, names: Mapping[str, str]) -> None:
-        self._columns = columns.select(list(dict.fromkeys(names.values())))
-        self._names = dict(names)
-
-    def with_name(self, name: str, *, of: str) -> "RenamedColumns":
-        """The same, with a second name for one of the names in a batch."""
-        if of not in self._names:
-            raise ConfigError(f"label_name maps {of!r}, which is none of {', '.join(self._names)}.")
-        return RenamedColumns(self._columns, names={**self._names, name: self._names[of]})
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    def column(self, name: str) -> NDArray[Any]:
-        """What all examples have under a name."""
-        return np.asarray(self._columns[self._names[name]])
-
-    def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
-        """Gathers examples."""
-        values = self._columns.take(indices)
-        return {name: values[column] for name, column in self._names.items()}
-
-
 def read_features(
     params: DataConfig, *, features: Mapping[str, tuple[DTypeLike, tuple[int, ...]]], text_config: str
-) -> RenamedColumns:
+) -> Columns:
     """Reads examples that a data tool has made: TFRecord files, or a directory of columns.
 
     Args:
@@ -129,13 +98,12 @@ def read_features(
         columns = Columns.open(paths[0])
         names = _names_on_disk(features, set(columns.features))
         _check_shapes(columns, features, names, paths[0])
-        return RenamedColumns(columns, names=names)
-    files = find_files(paths)
-    _check_kind(files[0], text_config)
-    names = _names_on_disk(features, set(decode_example(next(read_records(files[0])))))
-    return RenamedColumns(
-        read_columns(files, features={names[name]: feature for name, feature in features.items()}), names=names
-    )
+    else:
+        files = find_files(paths)
+        _check_kind(files[0], text_config)
+        names = _names_on_disk(features, set(decode_example(next(read_records(files[0])))))
+        columns = read_columns(files, features={names[name]: feature for name, feature in features.items()})
+    return Columns({name: columns[names[name]] for name in features})
 
 
 def _names_on_disk(features: Mapping[str, Any], columns: set[str]) -> dict[str, str]:
