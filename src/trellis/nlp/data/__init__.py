@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         SentencePieceTokenizer as SentencePieceTokenizer,
         build_tokenizer as build_tokenizer,
     )
-    from trellis.nlp.data.sequences import Specials as Specials
+    from trellis.nlp.data.sequences import Specials as Specials, assemble_texts as assemble_texts
     from trellis.nlp.data.vocabulary import train_vocabulary as train_vocabulary
     from trellis.nlp.data.stream_parts import data_place as data_place
     from trellis.nlp.data.pretraining_stream import build_pretraining_stream as build_pretraining_stream
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from trellis.nlp.data.sentences import (
         Split as Split,
         get_sentence_task as get_sentence_task,
-        assemble_texts as assemble_texts,
         write_sentence_data as write_sentence_data,
         build_sentence_stream as build_sentence_stream,
         count_classes as count_classes,

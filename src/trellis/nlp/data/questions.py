@@ -1,6 +1,7 @@
 """Questions about passages: SQuAD's files to windows, to records, to batches."""
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -288,34 +289,18 @@ def _best_windows(spans: Sequence[tuple[int, int]], n_tokens: int) -> NDArray[np
     return best
 
 
-def read_question_columns(
-    paths: str | Sequence[str],
+def _token_blocks(
+    files: Sequence[Path],
     *,
     tokenizer: Tokenizer,
     windows: Windows,
     is_training: bool,
-    version_2_with_negative: bool = False,
-    cache_dir: str = "",
-    skipped: Skipped | None = None,
-) -> Columns:
-    """Tokenizes questions once into the columns of `tokenize_questions`: the next call memory-maps them."""
-    files = find_files(paths)
-    settings = [_VERSION, tokenizer.fingerprint, repr(windows), is_training, version_2_with_negative]
-    directory = cache_directory(files, cache_dir, settings=settings)
+    version_2_with_negative: bool,
+    skipped: Skipped | None,
+) -> Iterator[QuestionTokens]:
     questions = read_questions(
         files, is_training=is_training, version_2_with_negative=version_2_with_negative, skipped=skipped
     )
-    blocks = enumerate(_tokenize_files(files, questions, tokenizer, windows))
-    write_once(
-        directory,
-        ({**block, "question": np.asarray(block["question"]) + number * _BLOCK_QUESTIONS} for number, block in blocks),
-    )
-    return Columns.open(directory)
-
-
-def _tokenize_files(
-    files: Sequence[Path], questions: Iterator[Question], tokenizer: Tokenizer, windows: Windows
-) -> Iterator[QuestionTokens]:
     tokenize = functools.partial(tokenize_questions, tokenizer=tokenizer, windows=windows)
     n_workers = n_useful_workers(sum(file.stat().st_size for file in files))
     return ordered_map(tokenize, in_blocks(questions, _BLOCK_QUESTIONS), n_workers=n_workers)
@@ -354,11 +339,14 @@ def write_question_data(
     skipped: Skipped | None = None,
 ) -> dict[str, object]:
     """Makes features of questions to learn from, and writes and returns what a model needs to know of them."""
-    files = find_files(squad_file)
-    questions = read_questions(
-        files, is_training=True, version_2_with_negative=version_2_with_negative, skipped=skipped
+    blocks = _token_blocks(
+        find_files(squad_file),
+        tokenizer=tokenizer,
+        windows=windows,
+        is_training=True,
+        version_2_with_negative=version_2_with_negative,
+        skipped=skipped,
     )
-    blocks = _tokenize_files(files, questions, tokenizer, windows)
     n_rows = write_features(
         [os.fspath(output_path)],
         _numbered(Columns.from_arrays(block) for block in blocks),
@@ -438,22 +426,34 @@ def question_tokenizer(params: QADataConfig) -> Tokenizer:
 
 
 def question_windows(params: QADataConfig) -> Columns:
-    """The windows over the passages of a config's questions, as `tokenize_questions` describes them."""
+    """The windows over the passages of a config's questions, as columns of `tokenize_questions`.
+
+    They are made once, into a cache that the next call memory-maps.
+    """
     if params.xlnet_format:
         raise ConfigError("xlnet_format is true, but there is no XLNet model to read it. Leave it false.")
+    tokenizer = question_tokenizer(params)
+    files = find_files(input_paths(params))
+    windows = Windows(params.seq_length, params.doc_stride, params.query_length)
+    is_training, version_2_with_negative = bool(params.is_training), params.version_2_with_negative
+    settings = [_VERSION, tokenizer.fingerprint, repr(windows), is_training, version_2_with_negative]
+    directory = cache_directory(files, params.input_preprocessed_data_path, settings=settings)
     skipped = Skipped()
-    columns = read_question_columns(
-        input_paths(params),
-        tokenizer=question_tokenizer(params),
-        windows=Windows(params.seq_length, params.doc_stride, params.query_length),
-        is_training=bool(params.is_training),
-        version_2_with_negative=params.version_2_with_negative,
-        cache_dir=params.input_preprocessed_data_path,
+    blocks = _token_blocks(
+        files,
+        tokenizer=tokenizer,
+        windows=windows,
+        is_training=is_training,
+        version_2_with_negative=version_2_with_negative,
         skipped=skipped,
     )
+    # The questions of each block are numbered from 0.
+    first_questions = itertools.count(0, _BLOCK_QUESTIONS)
+    numbered = zip(blocks, first_questions, strict=False)
+    write_once(directory, ({**block, "question": np.asarray(block["question"]) + first} for block, first in numbered))
     if skipped.ids:
         print_line(str(skipped))
-    return columns
+    return Columns.open(directory)
 
 
 def load_questions(params: QADataConfig) -> list[Question]:

@@ -16,7 +16,7 @@ from trellis.errors import ArgumentError, ConfigError, DataError
 from trellis.nlp.data.configs import SentencePredictionDataConfig, SentencePredictionTextDataConfig
 from trellis.nlp.data.corpus import is_rows
 from trellis.nlp.data.output import Features, OutputFormat, write_features, write_meta_data
-from trellis.nlp.data.sequences import Pairs, Sequences, Specials, assemble, gather
+from trellis.nlp.data.sequences import Pairs, Specials, assemble_texts
 from trellis.nlp.data.stream_parts import (
     check_vocabulary,
     data_place,
@@ -134,30 +134,6 @@ def tokenize_rows(rows: Sequence[SentenceRow], *, tokenizer: Tokenizer, fields: 
         np.array([row.label for row in rows], np.float32 if fields.is_regression else np.int32),
         np.array([row.number for row in rows], np.int32),
     )
-
-
-def read_sentences_columns(
-    paths: str | Sequence[str], *, fields: SentenceFields, tokenizer: Tokenizer, cache_dir: str = ""
-) -> Columns:
-    """Tokenizes files once into the columns of `SentenceTokens`: the next call for the same files memory-maps them."""
-    files = find_files(paths)
-    directory = cache_directory(files, cache_dir, settings=[_VERSION, tokenizer.fingerprint, repr(fields)])
-    tokenize = functools.partial(tokenize_rows, tokenizer=tokenizer, fields=fields)
-    rows = in_blocks(read_sentence_rows(files, fields=fields), _BLOCK_ROWS)
-    n_workers = n_useful_workers(sum(file.stat().st_size for file in files))
-    write_once(directory, (block._asdict() for block in ordered_map(tokenize, rows, n_workers=n_workers)))
-    return Columns.open(directory)
-
-
-def assemble_texts(a: Ragged, b: Ragged, *, rows: NDArray[np.int64], seq_length: int, specials: Specials) -> Sequences:
-    """Makes sequences of the first and second texts of some rows, cut to `seq_length`."""
-    # No more of a text than a sequence holds: nothing behind that can be used.
-    a_tokens, a_starts = gather(a, rows=rows, longest=seq_length)
-    b_tokens, b_starts = gather(b, rows=rows, longest=seq_length)
-    a_lengths, b_lengths = (texts.offsets[rows + 1] - texts.offsets[rows] for texts in (a, b))
-    pairs = Pairs(a_starts, a_lengths, b_starts + len(a_tokens), b_lengths).cut(seq_length)
-    tokens = np.concatenate([a_tokens, b_tokens])
-    return assemble(tokens, pairs=pairs, seq_length=seq_length, specials=specials)
 
 
 @dataclass(frozen=True)
@@ -347,9 +323,13 @@ def _read_text(params: SentencePredictionTextDataConfig) -> "SentencePairs":
         is_regression=params.label_type == "float",
         column_names=None if params.column_names is None else list(params.column_names),
     )
-    columns = read_sentences_columns(
-        input_paths(params), fields=fields, tokenizer=tokenizer, cache_dir=params.cache_dir
-    )
+    files = find_files(input_paths(params))
+    directory = cache_directory(files, params.cache_dir, settings=[_VERSION, tokenizer.fingerprint, repr(fields)])
+    tokenize = functools.partial(tokenize_rows, tokenizer=tokenizer, fields=fields)
+    rows = in_blocks(read_sentence_rows(files, fields=fields), _BLOCK_ROWS)
+    n_workers = n_useful_workers(sum(file.stat().st_size for file in files))
+    write_once(directory, (block._asdict() for block in ordered_map(tokenize, rows, n_workers=n_workers)))
+    columns = Columns.open(directory)
     rest = {params.label_field: columns["label"]}
     if params.include_example_id:
         rest["example_id"] = columns["number"]

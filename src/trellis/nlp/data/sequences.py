@@ -97,6 +97,17 @@ def assemble(tokens: NDArray[np.integer], *, pairs: Pairs, seq_length: int, spec
     return Sequences(ids, is_there.astype(np.int32), types.astype(np.int32), lengths)
 
 
+def assemble_texts(a: Ragged, b: Ragged, *, rows: Ints, seq_length: int, specials: Specials) -> Sequences:
+    """Makes sequences of the first and second texts of some rows, cut to `seq_length`."""
+    # No more of a text than a sequence holds: nothing behind that can be used.
+    a_tokens, a_starts = gather(a, rows=rows, longest=seq_length)
+    b_tokens, b_starts = gather(b, rows=rows, longest=seq_length)
+    a_lengths, b_lengths = (texts.offsets[rows + 1] - texts.offsets[rows] for texts in (a, b))
+    pairs = Pairs(a_starts, a_lengths, b_starts + len(a_tokens), b_lengths).cut(seq_length)
+    tokens = np.concatenate([a_tokens, b_tokens])
+    return assemble(tokens, pairs=pairs, seq_length=seq_length, specials=specials)
+
+
 def gather(ragged: Ragged, *, rows: Ints, longest: int | None = None) -> tuple[NDArray[Any], Ints]:
     """The values of some rows in one array, and where each row begins in it.
 

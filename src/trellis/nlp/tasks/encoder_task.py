@@ -1,22 +1,18 @@
 """What all tasks on an encoder have in common: its settings, its weights, and checks before the first step."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict
 
 from trellis.aliases import JSON, Variables
 from trellis.bindings import bound
-from trellis.bridges import read_hugging_face, read_hugging_face_config
-from trellis.config import Given, Problem, merge, origin_of, raise_if_any, read_file
+from trellis.config import Problem, origin_of, raise_if_any
 from trellis.data import DataConfig, Stream
-from trellis.errors import ArgumentError, CheckpointMismatchError, DataError
+from trellis.errors import DataError
 from trellis.nlp.answers import (
     TEXT,
     Answerer,
@@ -29,13 +25,10 @@ from trellis.nlp.answers import (
 )
 from trellis.nlp.data import data_place
 from trellis.nlp.models import EncoderConfig, build_encoder
-from trellis.runtime import print_line
-from trellis.tasks import BoundModel, InputContext, ModelWithItems, Task, read_warm_start, traceable
+from trellis.nlp.tasks.pretrained import check_is_local, read_encoder_config, read_hugging_face_weights
+from trellis.tasks import BoundModel, InputContext, Task, read_warm_start, traceable
 
 _LENGTHS = {"bert": "max_position_embeddings", "albert": "max_position_embeddings", "mobilebert": "max_sequence_length"}
-_FREE = ("dropout_rate", "dropout_prob", "_outputs", "_scores", "_embeddings", "_checkpointing", "_range", "_dtype")
-"""The ends of the names of settings that weights do not depend on."""
-_NEARLY_FREE = {"hidden_activation", "norm_epsilon"}
 _VOCABULARIES = {"bert": "vocab_size", "albert": "vocab_size", "mobilebert": "word_vocab_size"}
 
 
@@ -68,7 +61,7 @@ class EncoderTask(Task):
                 "Set one of them: weights come from one place.",
             )
         if self.hub_module_url:
-            _check_is_local(self.hub_module_url, field="task.hub_module_url")
+            check_is_local(self.hub_module_url, field="task.hub_module_url")
         most = self.n_positions
         for side in ("train_data", "validation_data"):
             length = getattr(self.task_config, side).seq_length
@@ -150,102 +143,6 @@ class EncoderTask(Task):
         if self.logging_dir:
             keep_vocabulary(self.find_vocabulary(), directory=self.logging_dir)
         source = self.hub_module_url or self.task_config.init_checkpoint
-        return read_pretrained(source, model=model, encoder=self.encoder_config)
-
-
-def _is_hugging_face(directory: str) -> bool:
-    return Path(directory, "config.json").is_file()
-
-
-def _check_is_local(directory: str, *, field: str) -> None:
-    """Raises an error if a directory is not there."""
-    if Path(directory).is_dir():
-        return
-    elsewhere = "is an address, but nothing is downloaded" if "://" in directory else "does not exist"
-    raise ArgumentError(
-        f"{field}: `{directory}` {elsewhere}. Give a directory on this machine: one of Hugging Face's, with "
-        f"config.json and model.safetensors, or the model_dir of a run."
-    )
-
-
-def read_encoder_config(directory: str) -> EncoderConfig:
-    """The settings of a pretrained encoder: from Hugging Face's `config.json`, or from the `params.yaml` of a run."""
-    if _is_hugging_face(directory):
-        return EncoderConfig(read_hugging_face_config(directory))
-    # A checkpoint file lies in the directory of its run, or in one below that.
-    above = [Path(directory), *Path(directory).absolute().parents[:2]]
-    file = next((folder / "params.yaml" for folder in above if (folder / "params.yaml").is_file()), None)
-    if file is None:
-        raise ArgumentError(
-            f"`{directory}` has neither config.json, as Hugging Face's directories do, nor params.yaml, as a run does. "
-            f"Give one of these, or set task.init_checkpoint and the settings of the encoder."
-        )
-    values, problems = read_file(file)
-    raise_if_any(problems)
-    config = EncoderConfig()
-    raise_if_any(merge(config, _value_at(values, ("task", "model", "encoder"), file)))
-    return config
-
-
-def read_pretrained(source: str, *, model: BoundModel, encoder: EncoderConfig) -> Variables:
-    """The model's variables, with pretrained ones in the place of its own.
-
-    Of the model's `checkpoint_items`, those that a directory of Hugging Face's has are taken from there, which is the
-    encoder at least; from a checkpoint file of a run all of them are.
-
-    Args:
-        source: Such a directory, a checkpoint file, or the directory of a run; empty for none.
-        encoder: The settings of the model's encoder, which have to be those of the weights.
-    """
-    if not source or not _is_hugging_face(source):
+        if source and Path(source, "config.json").is_file():
+            return read_hugging_face_weights(source, model=model, encoder=self.encoder_config)
         return read_warm_start(source, model=model)
-    fields, weights = read_hugging_face(source)
-    _check_settings(source, EncoderConfig(fields), encoder)
-    arrays = flatten_dict(weights, sep="/")
-    pretrained = {target: arrays[name] for name, target in _sources(model, arrays).items()}
-    new = flatten_dict(model.params, sep="/").keys() - pretrained.keys()
-    parts = sorted({"/".join(name.split("/")[:2]) for name in new})
-    print_line(f"Weights of `{source}` are taken; new are {', '.join(parts) or 'none'}.")
-
-    def pick(path: Any, leaf: Any) -> Any:
-        array = pretrained.get(jax.tree_util.keystr(path, simple=True, separator="/"))
-        return leaf if array is None else jnp.asarray(array, leaf.dtype)
-
-    params = jax.tree_util.tree_map_with_path(pick, model.params)
-    return {**model.variables, "params": params}
-
-
-def _check_settings(source: str, theirs: EncoderConfig, ours: EncoderConfig) -> None:
-    """Refuses weights of another encoder, and prints the other settings that they were trained with."""
-    if ours.type != theirs.type:
-        differing = [f"  type: {theirs.type} there, {ours.type} here"]
-    else:
-        here, there = ours.get().as_dict(), theirs.get().as_dict()
-        lines = {name: f"  {ours.type}.{name}: {there[name]} there, {value} here" for name, value in here.items()}
-        names = [name for name in here if here[name] != there[name]]
-        differing = [lines[name] for name in names if not name.endswith(_FREE) and name not in _NEARLY_FREE]
-        for name in _NEARLY_FREE & set(names):
-            print_line(f"The weights in `{source}` were trained with another setting:{lines[name]}")
-    if differing:
-        head = f"task.init_checkpoint: the weights in `{source}` are not of task.model.encoder:"
-        way_out = "Set task.model.encoder to what is there, or let the directory say it: task.hub_module_url="
-        raise CheckpointMismatchError("\n".join([head, *differing, f"{way_out}{source}"]))
-
-
-def _sources(model: BoundModel, arrays: Mapping[str, Any]) -> dict[str, str]:
-    """From the name of each array among the weights to its name in the model."""
-    sources: dict[str, str] = {}
-    items = model.model.checkpoint_items if isinstance(model.model, ModelWithItems) else {}
-    for source, target in items.items():
-        begin, end = source.replace(".", "/"), target.replace(".", "/")
-        sources |= {name: end + name[len(begin) :] for name in arrays if name.startswith(f"{begin}/")}
-    return sources
-
-
-def _value_at(values: Given, path: tuple[str, ...], file: Path) -> Given:
-    for name in path:
-        inside = values.value.get(name) if isinstance(values.value, dict) else None
-        if inside is None:
-            raise ArgumentError(f"`{file}` has no {'.'.join(path)}: it is not of a run on an encoder.")
-        values = inside
-    return values

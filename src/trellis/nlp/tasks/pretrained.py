@@ -1,0 +1,110 @@
+"""Encoders that were trained before: their settings and weights, from a directory on this machine."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict
+
+from trellis.aliases import Variables
+from trellis.bridges import read_hugging_face, read_hugging_face_config
+from trellis.config import Given, merge, raise_if_any, read_file
+from trellis.errors import ArgumentError, CheckpointMismatchError
+from trellis.nlp.models import EncoderConfig
+from trellis.runtime import print_line
+from trellis.tasks import BoundModel, ModelWithItems
+
+_FREE = ("dropout_rate", "dropout_prob", "_outputs", "_scores", "_embeddings", "_checkpointing", "_range", "_dtype")
+"""The ends of the names of settings that weights do not depend on."""
+_NEARLY_FREE = {"hidden_activation", "norm_epsilon"}
+
+
+def check_is_local(directory: str, *, field: str) -> None:
+    """Raises an error if a directory is not there."""
+    if Path(directory).is_dir():
+        return
+    elsewhere = "is an address, but nothing is downloaded" if "://" in directory else "does not exist"
+    raise ArgumentError(
+        f"{field}: `{directory}` {elsewhere}. Give a directory on this machine: one of Hugging Face's, with "
+        f"config.json and model.safetensors, or the model_dir of a run."
+    )
+
+
+def read_encoder_config(directory: str) -> EncoderConfig:
+    """The settings of a pretrained encoder: from Hugging Face's `config.json`, or from the `params.yaml` of a run."""
+    if Path(directory, "config.json").is_file():
+        return EncoderConfig(read_hugging_face_config(directory))
+    # A checkpoint file lies in the directory of its run, or in one below that.
+    above = [Path(directory), *Path(directory).absolute().parents[:2]]
+    file = next((folder / "params.yaml" for folder in above if (folder / "params.yaml").is_file()), None)
+    if file is None:
+        raise ArgumentError(
+            f"`{directory}` has neither config.json, as Hugging Face's directories do, nor params.yaml, as a run does. "
+            f"Give one of these, or set task.init_checkpoint and the settings of the encoder."
+        )
+    values, problems = read_file(file)
+    raise_if_any(problems)
+    config = EncoderConfig()
+    raise_if_any(merge(config, _value_at(values, ("task", "model", "encoder"), file)))
+    return config
+
+
+def read_hugging_face_weights(source: str, *, model: BoundModel, encoder: EncoderConfig) -> Variables:
+    """The model's variables, with those of its `checkpoint_items` that Hugging Face's directory has in their place.
+
+    Args:
+        source: The directory, which has the encoder at least.
+        encoder: The settings of the model's encoder, which have to be those of the weights.
+    """
+    fields, weights = read_hugging_face(source)
+    _check_settings(source, EncoderConfig(fields), encoder)
+    arrays = flatten_dict(weights, sep="/")
+    pretrained = {target: arrays[name] for name, target in _sources(model, arrays).items()}
+    new = flatten_dict(model.params, sep="/").keys() - pretrained.keys()
+    parts = sorted({"/".join(name.split("/")[:2]) for name in new})
+    print_line(f"Weights of `{source}` are taken; new are {', '.join(parts) or 'none'}.")
+
+    def pick(path: Any, leaf: Any) -> Any:
+        array = pretrained.get(jax.tree_util.keystr(path, simple=True, separator="/"))
+        return leaf if array is None else jnp.asarray(array, leaf.dtype)
+
+    params = jax.tree_util.tree_map_with_path(pick, model.params)
+    return {**model.variables, "params": params}
+
+
+def _check_settings(source: str, theirs: EncoderConfig, ours: EncoderConfig) -> None:
+    """Refuses weights of another encoder, and prints the other settings that they were trained with."""
+    if ours.type != theirs.type:
+        differing = [f"  type: {theirs.type} there, {ours.type} here"]
+    else:
+        here, there = ours.get().as_dict(), theirs.get().as_dict()
+        lines = {name: f"  {ours.type}.{name}: {there[name]} there, {value} here" for name, value in here.items()}
+        names = [name for name in here if here[name] != there[name]]
+        differing = [lines[name] for name in names if not name.endswith(_FREE) and name not in _NEARLY_FREE]
+        for name in _NEARLY_FREE & set(names):
+            print_line(f"The weights in `{source}` were trained with another setting:{lines[name]}")
+    if differing:
+        head = f"task.init_checkpoint: the weights in `{source}` are not of task.model.encoder:"
+        way_out = "Set task.model.encoder to what is there, or let the directory say it: task.hub_module_url="
+        raise CheckpointMismatchError("\n".join([head, *differing, f"{way_out}{source}"]))
+
+
+def _sources(model: BoundModel, arrays: Mapping[str, Any]) -> dict[str, str]:
+    """From the name of each array among the weights to its name in the model."""
+    sources: dict[str, str] = {}
+    items = model.model.checkpoint_items if isinstance(model.model, ModelWithItems) else {}
+    for source, target in items.items():
+        begin, end = source.replace(".", "/"), target.replace(".", "/")
+        sources |= {name: end + name[len(begin) :] for name in arrays if name.startswith(f"{begin}/")}
+    return sources
+
+
+def _value_at(values: Given, path: tuple[str, ...], file: Path) -> Given:
+    for name in path:
+        inside = values.value.get(name) if isinstance(values.value, dict) else None
+        if inside is None:
+            raise ArgumentError(f"`{file}` has no {'.'.join(path)}: it is not of a run on an encoder.")
+        values = inside
+    return values
