@@ -20,7 +20,7 @@ _SHARDS = "model-*-of-*.safetensors"
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _INSIDE = ("embeddings.", "encoder.", "pooler.")
-"""The beginnings of the names of what is inside of an encoder."""
+"""How the names of an encoder's weights begin."""
 _POOLED_HEADS = ("sentence_prediction", "next_sentence")
 _ARCHITECTURES = {
     ("masked_lm", "next_sentence"): "ForPreTraining",

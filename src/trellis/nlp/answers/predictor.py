@@ -153,7 +153,7 @@ def read_model(task: TextTask, checkpoint_file: Path, *, runtime: RuntimeConfig)
     """Returns the task's model with the parameters of a checkpoint file, or with their averages if it has some.
 
     Args:
-        runtime: Of the run, whose precision the model computes in.
+        runtime: The runtime of the run; the model computes in its precision.
     """
     tree = storage.read_manifest(checkpoint_file)["tree"]
     params = {name.removeprefix("model_params/"): name for name in tree if name.startswith("model_params/")}

@@ -1,4 +1,4 @@
-"""Masking: which tokens of a sequence a model is to guess, chosen anew in each epoch."""
+"""Masking: which tokens of a sequence a model is to predict, chosen anew in each epoch."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,7 +13,8 @@ from trellis.nlp.data.tokenizer import MASK, Tokenizer
 Ids = NDArray[np.int32]
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _CHOICE, _ACTION, _WORD, _GRAM, _START = range(1, 6)
-_MASKED, _KEPT = 0.8, 0.9
+# Of the tokens that are chosen 80 % become the mask, 10 % stay, and 10 % become random ones.
+_MASKED, _UNCHANGED = 0.8, 0.9
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,14 @@ class Masking:
     vocab_size: int
     mask_id: int
     special_ids: tuple[int, ...]
-    """What is never chosen."""
+    """Tokens that are never chosen: those that begin and end spans."""
     starts_word: NDArray[np.bool_] | None = None
     """Of each id, whether it begins a word; None chooses tokens one by one."""
     max_ngram_size: int = 1
     """Up to how many words in a row are chosen together; n of them with a weight of 1/n."""
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be chosen."""
+        """Refuses settings by which nothing can be chosen."""
         if not 0 < self.rate <= 1:
             raise ArgumentError(f"The share of tokens to mask is {self.rate}; it lies above 0 and is at most 1.")
         if self.max_predictions < 1:
@@ -50,7 +51,7 @@ class Masking:
 
 
 class Masked(NamedTuple):
-    """Sequences with masks, and what was there: positions in ascending order, padded with weight 0."""
+    """Sequences with masks, and the tokens behind these: positions in ascending order, padded with weight 0."""
 
     ids: Ids
     positions: Ids
@@ -114,7 +115,7 @@ def mask_tokens(ids: Ids, *, lengths: NDArray[np.integer], keys: NDArray[np.uint
     action = _uniform(keys, _ACTION, words.starts.shape[1])[rows, first[rows, of_token]]
     random_ids = (_uniform(keys, _WORD, ids.shape[1]) * masking.vocab_size).astype(np.int32)
     masked = np.where(is_chosen & (action < _MASKED), np.int32(masking.mask_id), ids)
-    masked = np.where(is_chosen & (action >= _KEPT), random_ids, masked)
+    masked = np.where(is_chosen & (action >= _UNCHANGED), random_ids, masked)
     n_places = min(masking.max_predictions, ids.shape[1])
     positions = np.argsort(~is_chosen, axis=1, kind="stable")[:, :n_places]
     is_there = np.take_along_axis(is_chosen, positions, axis=1)
@@ -180,7 +181,7 @@ def _choose_words(
 def _pick_while_they_fit(
     sizes: NDArray[np.int64], is_free: NDArray[np.bool_], n_left: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Takes words in their order, leaving out those that are too long for what is left."""
+    """Takes words in their order; those that are longer than the remaining number of tokens are left out."""
     is_picked = np.zeros_like(is_free)
     n_left = n_left.copy()
     for rank in range(sizes.shape[1]):
@@ -200,7 +201,7 @@ def _choose_grams(
     n_left: NDArray[np.int64],
     max_ngram_size: int,
 ) -> None:
-    """Draws grams until they fill what is left or often enough; single words fill the rest."""
+    """Draws runs of words until all tokens are chosen, or often enough; single words fill the rest."""
     n_draws = 2 * int(n_left.max(initial=0))
     weights = 1 / np.arange(1, max_ngram_size + 1)
     sizes = np.searchsorted(np.cumsum(weights / weights.sum())[:-1], _uniform(keys, _GRAM, n_draws), side="right") + 1

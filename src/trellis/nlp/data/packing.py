@@ -26,7 +26,7 @@ def pack(sizes: NDArray[np.integer], *, capacity: int) -> Ragged:
     """
     rows: list[list[int]] = []
     open_rows: defaultdict[int, list[int]] = defaultdict(list)
-    # Bit n tells whether a row has room for n more, so that the fullest row that fits is the lowest bit that is left.
+    # Bit n is set if a row has room for n more: the lowest bit from the size on is the fullest row with room.
     rooms = 0
     for item in np.argsort(-np.asarray(sizes), kind="stable").tolist():
         size = int(sizes[item])

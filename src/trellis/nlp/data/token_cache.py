@@ -25,7 +25,7 @@ _BYTES_WORTH_A_PROCESS = 16 << 20
 
 
 def cache_directory(files: Sequence[Path], cache_dir: str | os.PathLike[str], *, settings: Sequence[object]) -> Path:
-    """Where the cache of what is made of files lies: its name follows from their content and from the settings.
+    """The directory for what is made of files: its name follows from their content and from the settings.
 
     Args:
         cache_dir: The folder of all caches; if it is empty, a folder `.trellis` beside the first file.

@@ -51,7 +51,7 @@ class Tokenizer(Protocol):
         """The pieces of a text, as the vocabulary spells them."""
 
     def words(self, text: str) -> list[str]:
-        """The words of a text as they are looked up: cleaned, and lower-cased if that was asked for."""
+        """The words of a text as they are looked up: cleaned, and in lower case if case does not count."""
 
     def id_of(self, token: str) -> int:
         """The id of a token that the vocabulary must have."""

@@ -1,4 +1,4 @@
-"""Settings of what is learned from text."""
+"""Settings of the tasks on text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
