@@ -79,20 +79,23 @@ def read_questions(
     """
     skipped = Skipped() if skipped is None else skipped
     n_questions = 0
-    for file in files:
-        for number, article in enumerate(_articles(file)):
-            place = f"{file}, article {number}"
-            for question, passage, start in _questions_of(article, place, version_2_with_negative):
-                n_questions += 1
-                needs_span = is_training and not question.is_impossible
-                complete = _with_span(question, passage, start) if needs_span else question
-                if complete is None:
-                    skipped.ids.append(question.id)
-                else:
-                    yield complete
+    for question, passage, start in _all_questions(files, version_2_with_negative):
+        n_questions += 1
+        needs_span = is_training and not question.is_impossible
+        complete = _with_span(question, passage, start) if needs_span else question
+        if complete is None:
+            skipped.ids.append(question.id)
+        else:
+            yield complete
     if n_questions == len(skipped.ids):
         why = f" {skipped}" if n_questions else " Give files that have some."
         raise DataError(f"There are no questions in {', '.join(map(str, files))}.{why}")
+
+
+def _all_questions(files: Sequence[Path], with_negative: bool) -> Iterator[tuple[Question, str, int]]:
+    for file in files:
+        for number, article in enumerate(_articles(file)):
+            yield from _questions_of(article, f"{file}, article {number}", with_negative)
 
 
 def _questions_of(article: Any, place: str, with_negative: bool) -> Iterator[tuple[Question, str, int]]:
