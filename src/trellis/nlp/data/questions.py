@@ -192,7 +192,12 @@ class Windows:
             raise ArgumentError(f"doc_stride is {self.doc_stride}; it is at least 1.")
 
     def spans(self, n_tokens: int, *, n_query: int) -> list[tuple[int, int]]:
-        """The windows over a passage, each as its first token and its length."""
+        """The windows over a passage, each as its first token and its length.
+
+        Example:
+            >>> Windows(seq_length=10, doc_stride=3, query_length=2).spans(9, n_query=2)
+            [(0, 5), (3, 5), (6, 3)]
+        """
         width = self.seq_length - n_query - 3
         stride = min(width, self.doc_stride)
         n_more = max(0, -(-(n_tokens - width) // stride))
