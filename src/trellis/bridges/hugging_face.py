@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from trellis.aliases import PyTree
-from trellis.bridges.hugging_face_config import read_config, write_config
-from trellis.bridges.hugging_face_names import Weight, weights_of
+from trellis.bridges.hugging_face_names import Weight, read_config, weights_of, write_config
 from trellis.disk import whole_directory
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, MissingPackageError
 
@@ -18,6 +18,8 @@ _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _SHARDS = "model-*-of-*.safetensors"
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+_INSIDE = ("embeddings.", "encoder.", "pooler.")
+"""How the names of an encoder's weights begin."""
 _POOLED_HEADS = ("sentence_prediction", "next_sentence")
 _ARCHITECTURES = {
     ("masked_lm", "next_sentence"): "ForPreTraining",
@@ -41,7 +43,7 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
 
     The parameters have `encoder` and what there is of `masked_lm`, `next_sentence`, `sentence_prediction` and
     `span_labeling`, under the names of our models; a head that uses the pooler has a copy of it as `pooler_dense`. A
-    masked-LM head has the encoder's activation. Heads of other kinds do not matter.
+    masked-LM head has the encoder's activation. Heads of other kinds are left out.
 
     Example:
         fields, params = read_hugging_face("weights/bert-base-uncased")
@@ -52,21 +54,20 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
     raw = _read_json(folder)
     fields = read_config(raw, place=str(folder / _CONFIG))
     kind = fields["type"]
-    found = _plain_names(_read_arrays(folder), kind)
-    n_classes = found["classifier.bias"].shape[0] if "classifier.bias" in found else 2
-    parts = weights_of(kind, write_config(fields), n_classes=n_classes)
-    _check_vocabulary(folder, rows=len(found.get("embeddings.word_embeddings.weight", ())), said=raw["vocab_size"])
-    held = {
+    arrays = _plain_names(_read_arrays(folder), kind)
+    n_classes = arrays["classifier.bias"].shape[0] if "classifier.bias" in arrays else 2
+    _check_vocabulary(folder, len(arrays.get("embeddings.word_embeddings.weight", ())), raw["vocab_size"])
+    parts = {
         name: weights
-        for name, weights in parts.items()
-        if name == "encoder" or any(weight.theirs in found for weight in weights)
+        for name, weights in weights_of(kind, write_config(fields), n_classes=n_classes).items()
+        if name == "encoder" or any(weight.theirs in arrays for weight in weights)
     }
-    _check_weights(folder, found, [weight for weights in held.values() for weight in weights])
-    flat = {weight.ours: weight.to_ours(found[weight.theirs]) for weights in held.values() for weight in weights}
+    _check_weights(folder, arrays, [weight for weights in parts.values() for weight in weights])
+    flat = {weight.ours: weight.to_ours(arrays[weight.theirs]) for weights in parts.values() for weight in weights}
     for head in _POOLED_HEADS:
-        if "pooler" in held and head in held:
+        if "pooler" in parts and head in parts:
             flat |= {f"{head}/pooler_dense/{leaf}": flat[f"encoder/pooler/{leaf}"] for leaf in ("kernel", "bias")}
-    return fields, _nested(flat)
+    return fields, unflatten_dict(flat, sep="/")
 
 
 def write_hugging_face(
@@ -94,14 +95,14 @@ def write_hugging_face(
         raise ArgumentError(f"vocab_files: there is no {', '.join(missing)}.")
     theirs = write_config(config)
     kind = theirs["model_type"]
-    flat = _flat(params)
+    flat = {name: np.asarray(array, np.float32) for name, array in flatten_dict(params, sep="/").items()}
     heads = tuple(sorted({name.partition("/")[0] for name in flat} - {"encoder"}))
     architecture = _ARCHITECTURES.get(heads)
     if architecture is None:
         raise ArgumentError(f"Hugging Face has no model with the heads {', '.join(heads)}. Leave some out of params.")
     arrays = _their_arrays(flat, theirs, without_pooler=architecture in _WITHOUT_POOLER)
     if architecture != "Model":
-        arrays = {_prefixed(name, kind): array for name, array in arrays.items()}
+        arrays = {f"{kind}.{name}" if name.startswith(_INSIDE) else name: array for name, array in arrays.items()}
     theirs["architectures"] = [f"{_CLASS_NAMES[kind]}{architecture}"]
     if "sentence_prediction" in heads:
         labels = range(arrays["classifier.bias"].shape[0])
@@ -149,52 +150,52 @@ def _safetensors() -> Any:
 
 
 def _plain_names(arrays: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
-    """The arrays in float32, under the names of today, without what all names start with and what is there twice."""
-    found = {}
+    """The arrays in float32 under today's names, without the names' common beginning and without second copies."""
+    plain_arrays = {}
     for name, array in arrays.items():
         plain = name.removeprefix(f"{kind}.")
         for old, new in _OLD_NAMES.items():
             plain = plain.removesuffix(old) + new if plain.endswith(old) else plain
         if plain not in _BUFFERS:
-            found[plain] = np.asarray(array, np.float32)
+            plain_arrays[plain] = np.asarray(array, np.float32)
     head = "predictions" if kind == "albert" else "cls.predictions"
-    bias = found.pop(f"{head}.decoder.bias", None)
+    bias = plain_arrays.pop(f"{head}.decoder.bias", None)
     if bias is not None:
-        found.setdefault(f"{head}.bias", bias)
-    table, decoder = found.get("embeddings.word_embeddings.weight"), found.pop(f"{head}.decoder.weight", None)
+        plain_arrays.setdefault(f"{head}.bias", bias)
+    table = plain_arrays.get("embeddings.word_embeddings.weight")
+    decoder = plain_arrays.pop(f"{head}.decoder.weight", None)
     if decoder is not None and table is not None and not np.array_equal(decoder, table):
         raise CheckpointMismatchError(
             f"{head}.decoder.weight differs from embeddings.word_embeddings.weight, but our masked-LM head shares the "
             "embeddings. Such a model cannot be read."
         )
-    return found
+    return plain_arrays
 
 
-def _check_vocabulary(folder: Path, *, rows: int, said: int) -> None:
-    if rows not in (0, said):
+def _check_vocabulary(folder: Path, n_embeddings: int, vocab_size: int) -> None:
+    if n_embeddings not in (0, vocab_size):
         raise CheckpointMismatchError(
-            f"`{folder}`: the weights are for a vocabulary of {rows} words, but vocab_size in {_CONFIG} is {said}. "
-            "One of the two files is of another model."
+            f"`{folder}`: the weights are for a vocabulary of {n_embeddings} words, but vocab_size in {_CONFIG} is "
+            f"{vocab_size}. One of the two files is of another model."
         )
     vocabulary = folder / "vocab.txt"
     n_words = len(vocabulary.read_bytes().splitlines()) if vocabulary.is_file() else 0
-    if n_words > said:
+    if n_words > vocab_size:
         raise CheckpointMismatchError(
-            f"`{vocabulary}` has {n_words} words, but the weights are for {said}. It is of another model."
+            f"`{vocabulary}` has {n_words} words, but the weights are for {vocab_size}. It is of another model."
         )
 
 
-def _check_weights(folder: Path, found: Mapping[str, np.ndarray], wanted: Sequence[Weight]) -> None:
-    """Lists all that is missing, of another shape, or in the encoder without a place in ours."""
-    shapes = {weight.theirs: weight.their_shape for weight in wanted}
-    lines = [f"  missing     {name} {shape}" for name, shape in shapes.items() if name not in found]
+def _check_weights(folder: Path, arrays: Mapping[str, np.ndarray], weights: Sequence[Weight]) -> None:
+    """Raises an error that lists arrays that are missing, of another shape, or unknown inside the encoder."""
+    shapes = {weight.theirs: weight.their_shape for weight in weights}
+    lines = [f"  missing     {name} {shape}" for name, shape in shapes.items() if name not in arrays]
     lines += [
-        f"  other shape {name} {found[name].shape}, not {shape}"
+        f"  other shape {name} {arrays[name].shape}, not {shape}"
         for name, shape in shapes.items()
-        if name in found and found[name].shape != shape
+        if name in arrays and arrays[name].shape != shape
     ]
-    inside = ("embeddings.", "encoder.", "pooler.")
-    lines += [f"  unexpected  {name}" for name in sorted(found) if name.startswith(inside) and name not in shapes]
+    lines += [f"  unexpected  {name}" for name in sorted(arrays) if name.startswith(_INSIDE) and name not in shapes]
     if lines:
         raise CheckpointMismatchError(
             f"The weights in `{folder}` are not those of the model that its {_CONFIG} describes:\n" + "\n".join(lines)
@@ -231,11 +232,6 @@ def _their_arrays(
     return {known[name].theirs: known[name].to_theirs(array) for name, array in arrays.items()}
 
 
-def _prefixed(name: str, kind: str) -> str:
-    inside = name.startswith(("embeddings.", "encoder.", "pooler."))
-    return f"{kind}.{name}" if inside else name
-
-
 def _write(
     folder: Path, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray], vocab_files: Sequence[str | Path]
 ) -> None:
@@ -245,22 +241,3 @@ def _write(
         (unfinished / _CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         for file in vocab_files:
             shutil.copyfile(file, unfinished / Path(file).name)
-
-
-def _flat(params: PyTree, above: str = "") -> dict[str, np.ndarray]:
-    flat: dict[str, np.ndarray] = {}
-    for name, value in params.items():
-        inner = isinstance(value, Mapping)
-        flat |= _flat(value, f"{above}{name}/") if inner else {f"{above}{name}": np.asarray(value, np.float32)}
-    return flat
-
-
-def _nested(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for name, array in flat.items():
-        *folders, leaf = name.split("/")
-        place = tree
-        for part in folders:
-            place = place.setdefault(part, {})
-        place[leaf] = array
-    return tree

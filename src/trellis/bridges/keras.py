@@ -13,7 +13,7 @@ from trellis.aliases import Key, Variables
 from trellis.errors import ArgumentError, MissingPackageError
 
 try:
-    # Without TensorFlow Keras cannot even be imported, unless it is told what to run on instead.
+    # Without TensorFlow Keras cannot even be imported, unless this names another backend.
     os.environ.setdefault("KERAS_BACKEND", "jax")
     import keras
 except ImportError as error:
@@ -26,10 +26,10 @@ _SEED = "seed_generator_state"
 class KerasModel:
     """A Keras model as `init` and `apply`, to be used as those of a linen module.
 
-    Weights that are trained are in the collection `params`, all others (such as the statistics of a batch
-    normalisation) in `state`, under the names of their layers. A Keras model comes with its weights: `init` gives
-    these, whatever the key. Random layers draw from the key `dropout`, so that in a loop they are a function of the
-    root key and the step. What layers add as losses is in the collection `losses`, which a `Task` adds to its loss.
+    Trainable weights are in the collection `params`, all others (such as the statistics of a batch normalisation) in
+    `state`, under the names of their layers. A Keras model comes with its weights: `init` returns these, whatever the
+    key is. Random layers draw from the key `dropout`, so that in a loop they are a function of the root key and the
+    step. The losses that layers add are in the collection `losses`, which a `Task` adds to its loss.
 
     Example:
         model = KerasModel(keras.Sequential([keras.Input([64]), keras.layers.Dense(10)]))
@@ -61,10 +61,10 @@ class KerasModel:
         self._others = _paths(model, model.non_trainable_variables)
 
     def init(self, rngs: Mapping[str, Key], *inputs: Any) -> Variables:
-        """The weights that the model has, whatever the keys and the inputs."""
+        """The weights of the model, whatever the keys and the inputs are."""
         return self._as_variables(
-            [jax.numpy.copy(each.value) for each in self._model.trainable_variables],
-            [jax.numpy.copy(each.value) for each in self._model.non_trainable_variables],
+            [jax.numpy.copy(weight.value) for weight in self._model.trainable_variables],
+            [jax.numpy.copy(weight.value) for weight in self._model.non_trainable_variables],
         )
 
     def apply(
@@ -103,7 +103,7 @@ class KerasModel:
         params, state = _flat(variables, "params"), _flat(variables, "state")
         # A functional model takes several inputs as a list.
         is_listed = len(inputs) > 1 and len(getattr(self._model, "inputs", None) or ()) == len(inputs)
-        # Keras's own layers add a bias without saying how.
+        # Keras's own layers add a bias of another rank.
         with jax.numpy_rank_promotion("allow"):
             outputs, others, losses = self._model.stateless_call(
                 [params[path] for path in self._trained],
@@ -114,22 +114,23 @@ class KerasModel:
             )
         if mutable is False:
             return outputs
-        changed = {**self._as_variables([], others), "losses": {"keras": tuple(losses)}}
-        return outputs, {name: part for name, part in changed.items() if name != "params" and in_filter(mutable, name)}
+        updates = {**self._as_variables([], others), "losses": {"keras": tuple(losses)}}
+        return outputs, {name: part for name, part in updates.items() if name != "params" and in_filter(mutable, name)}
 
     def _as_variables(self, trained: Sequence[Any], others: Sequence[Any]) -> dict[str, Any]:
         params = dict(zip(self._trained, trained, strict=False))
         state = {path: value for path, value in zip(self._others, others, strict=True) if path[-1] != _SEED}
-        named = {"params": unflatten_dict(params)}
-        return {**named, "state": unflatten_dict(state)} if state else named
+        variables = {"params": unflatten_dict(params)}
+        return {**variables, "state": unflatten_dict(state)} if state else variables
 
 
 def _paths(model: keras.Model, weights: Sequence[Any]) -> list[tuple[str, ...]]:
-    """The names of weights, without that of the model, which depends on how many have been made before."""
-    paths = [tuple(each.path.removeprefix(f"{model.name}/").split("/")) for each in weights]
-    twice = sorted({"/".join(path) for path in paths if path[-1] != _SEED and paths.count(path) > 1})
-    if twice:
-        raise ArgumentError(f"The model {model.name!r} has several weights called {', '.join(twice)}. Name its layers.")
+    """The names of weights, without the model's name, which depends on how many models there were before."""
+    paths = [tuple(weight.path.removeprefix(f"{model.name}/").split("/")) for weight in weights]
+    repeated = sorted({"/".join(path) for path in paths if path[-1] != _SEED and paths.count(path) > 1})
+    if repeated:
+        names = ", ".join(repeated)
+        raise ArgumentError(f"The model {model.name!r} has several weights called {names}. Name its layers.")
     return paths
 
 
@@ -138,6 +139,6 @@ def _flat(variables: Variables, name: str) -> dict[tuple[str, ...], Any]:
 
 
 def _seed(rngs: Mapping[str, Key], index: int) -> Any:
-    """The state of a seed: that of the step's key, another one for each layer."""
+    """The state of a layer's seed: it follows from the step's key and the layer's number."""
     key = jax.random.fold_in(rngs.get("dropout", jax.random.key(0)), index)
     return jax.random.bits(key, (2,), "uint32")

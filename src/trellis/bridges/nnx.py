@@ -29,8 +29,8 @@ class NNXModel:
     """A Flax NNX module as `init` and `apply`, to be used as those of a linen module.
 
     Parameters are in the collection `params`, batch statistics in `batch_stats`, all other variables in `state`. Random
-    streams start anew in each call, from the keys that are given under their names: in a loop, dropout is a function of
-    the root key and the step.
+    streams start anew in each call, from the keys of their names: in a loop, dropout is a function of the root key and
+    the step.
 
     Example:
         model = NNXModel(lambda rngs: Classifier(n_classes=10, rngs=rngs))
@@ -47,8 +47,8 @@ class NNXModel:
         self._structure, self._shapes = jax.eval_shape(lambda: nnx.split(self._new(params=0)))
 
     def init(self, rngs: Mapping[str, Key], *inputs: Any) -> Variables:
-        """The variables of a new module, whatever the inputs."""
-        # Traced here as it was for its structure: outside of a trace NNX takes constant arrays for variables.
+        """The variables of a new module, whatever the inputs are."""
+        # Traced as in `__init__`, since outside of a trace NNX takes constant arrays for variables.
         variables: Variables = jax.jit(lambda keys: _variables(self._new(**keys)))(dict(rngs))
         return variables
 
@@ -90,10 +90,10 @@ class NNXModel:
 
 
 class _Streams(nnx.Rngs):
-    """Random streams, of which each begins when it is asked for, under the very name that it is asked for by."""
+    """Random streams, each of which begins when it is used first, under the very name that it is used by."""
 
     def begin(self, rngs: Mapping[str, Key]) -> None:
-        """Begins those that are given and not there yet."""
+        """Begins the streams of these keys that are not there yet."""
         for name, key in rngs.items():
             if name not in self:
                 setattr(self, name, nnx.RngStream(key, tag=name))
@@ -110,7 +110,7 @@ class _Streams(nnx.Rngs):
 
 
 def _fresh_streams(shapes: Any, rngs: Mapping[str, Key]) -> dict[str, Any]:
-    """The state of all streams: no number drawn yet, and a key of its own for each of those that share a name."""
+    """The state of all streams: no number drawn yet, and for streams of one name a key of its own each."""
     values: dict[tuple[Any, ...], Any] = {}
     n_named: Counter[str] = Counter()
     for path, leaf in nnx.to_flat_state(nnx.filter_state(shapes, nnx.RngState)):
@@ -139,10 +139,10 @@ def _counts(module: nnx.Module) -> Any:
 
 
 def _variables(module: nnx.Module) -> dict[str, Any]:
-    passing = nnx.Any(nnx.RngState, nnx.Intermediate)
-    _, _, *parts = nnx.split(module, passing, nnx.Param, nnx.BatchStat, ...)
-    named = zip(("params", "batch_stats", "state"), map(_with_text_keys, parts), strict=True)
-    return {name: part for name, part in named if part or name == "params"}
+    transient = nnx.Any(nnx.RngState, nnx.Intermediate)
+    _, _, *parts = nnx.split(module, transient, nnx.Param, nnx.BatchStat, ...)
+    collections = zip(("params", "batch_stats", "state"), map(_with_text_keys, parts), strict=True)
+    return {name: part for name, part in collections if part or name == "params"}
 
 
 def _with_text_keys(state: Any) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def predict(flags: argparse.Namespace) -> None:
         raise ArgumentError(f"--input_file: there is no file `{flags.input_file}`.")
     params = _read_params(flags)
     # JAX is loaded here, when all that can be known without it is known to be right.
-    from trellis.nlp.tasks import load_predictor
+    from trellis.nlp.answers import load_predictor
 
     predictor = load_predictor(flags.model_dir, params=params, vocab_file=flags.vocab_file)
     if flags.text:

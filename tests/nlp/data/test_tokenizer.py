@@ -10,7 +10,7 @@ import sentencepiece
 from tests.nlp.data.small_text import small_tokenizer, write_vocabulary
 from trellis.errors import ArgumentError, DataError
 from trellis.nlp.data import SentencePieceTokenizer, WordPieceTokenizer, build_tokenizer
-from trellis.nlp.data.tokenizer import preprocess_text
+from trellis.nlp.data.tokenizer import preprocess_text, split_words
 
 PIECES = ["want", "##want", "##ed", "wa", "un", "runn", "##ing"]
 
@@ -147,3 +147,67 @@ def test_a_comma_behind_a_digit_is_a_piece_of_its_own(sentencepiece_model: str) 
 def test_text_for_sentencepiece_is_made_plain() -> None:
     assert preprocess_text("  Caf\u00e9 \n \ufb01ne ") == "Cafe fine"
     assert preprocess_text("  ABC ", lower=True) == "abc"
+
+
+def test_spaces_punctuation_and_case_are_taken_apart() -> None:
+    text = " \tHeLLo!how  \n Are yoU?  "
+    assert split_words(text) == ["hello", "!", "how", "are", "you", "?"]
+    assert split_words(text, lower_case=False) == ["HeLLo", "!", "how", "Are", "yoU", "?"]
+    assert split_words(text, split_on_punctuation=False) == ["hello!how", "are", "you?"]
+
+
+def test_accents_go_with_the_case_only() -> None:
+    assert split_words("Héllo") == ["hello"]
+    assert split_words("Héllo", lower_case=False) == ["Héllo"]
+    assert split_words("a \u0301 b") == ["a", "b"]
+
+
+def test_ideographs_are_words_of_their_own() -> None:
+    assert split_words("ah\u535a\u63a8zz") == ["ah", "\u535a", "\u63a8", "zz"]
+
+
+@pytest.mark.parametrize("space", [" ", "\t", "\r", "\n", "\u00a0", "\u2003", "\u2028"])
+def test_these_are_spaces(space: str) -> None:
+    assert split_words(f"a{space}b") == ["a", "b"]
+
+
+@pytest.mark.parametrize("control", ["\x00", "\x05", "\x0b", "\x7f", "\u200b", "\u00ad", "\ufffd"])
+def test_these_are_dropped(control: str) -> None:
+    assert split_words(f"a{control}b") == ["ab"]
+
+
+@pytest.mark.parametrize("mark", ["-", "$", "`", ".", "~", "^", "\u2013", "\u3002", "\u00bf"])
+def test_these_are_punctuation(mark: str) -> None:
+    assert split_words(f"a{mark}b") == ["a", mark, "b"]
+
+
+@pytest.mark.parametrize("letter", ["A", "\u00df", "\U0001f4a9", "\ue000", "\u20ac"])
+def test_these_are_part_of_a_word(letter: str) -> None:
+    assert split_words(f"a{letter}b", lower_case=False) == [f"a{letter}b"]
+
+
+def test_every_ascii_text_is_split_as_the_general_rules_split_it() -> None:
+    for code in range(128):
+        text = f"a{chr(code)}B"
+        # A character beyond ASCII beside it brings the general rules about.
+        assert split_words(text) == split_words(f"{text} \u0436")[:-1], code
+        assert split_words(text, lower_case=False) == split_words(f"{text} \u0436", lower_case=False)[:-1], code
+        assert (
+            split_words(text, split_on_punctuation=False)
+            == split_words(f"{text} \u0436", split_on_punctuation=False)[:-1]
+        ), code
+
+
+def test_a_process_that_gets_a_tokenizer_with_each_block_opens_its_vocabulary_once(tmp_path: Path) -> None:
+    tokenizer = WordPieceTokenizer(write_vocabulary(tmp_path / "vocab.txt", PIECES))
+    sent = pickle.dumps(tokenizer)
+    assert len(sent) < 1000
+    assert pickle.loads(sent) is pickle.loads(sent)
+    assert pickle.loads(sent).fingerprint == tokenizer.fingerprint
+
+
+def test_a_vocabulary_that_is_replaced_while_it_is_in_use_is_refused(tmp_path: Path) -> None:
+    sent = pickle.dumps(WordPieceTokenizer(write_vocabulary(tmp_path / "vocab.txt", PIECES)))
+    write_vocabulary(tmp_path / "vocab.txt", PIECES[:-1])
+    with pytest.raises(DataError, match="vocab.txt` was changed while it was in use"):
+        pickle.loads(sent)

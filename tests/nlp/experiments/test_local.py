@@ -6,7 +6,7 @@ import pytest
 
 import trellis.nlp.experiments  # noqa: F401  (registers them)
 from trellis.experiments import get_exp_config, run_experiment
-from trellis.nlp.tasks import load_predictor
+from trellis.nlp.answers import load_predictor
 
 
 def test_a_tiny_bert_learns_from_the_local_text_and_fills_in_blanks(

@@ -18,9 +18,9 @@ from tests.nlp.data.small_text import write_corpus_file, write_vocabulary
 from trellis.cli.main import main
 from trellis.errors import ArgumentError, CheckpointFileError, DataError
 from trellis.experiments import ExperimentConfig, export_experiment, get_exp_config, read_params, run_experiment
-from trellis.nlp.tasks import Prediction, Predictor, load_predictor
+from trellis.nlp.answers import Prediction, Predictor, load_predictor
+from trellis.nlp.answers.predictor import read_model
 from trellis.nlp.tasks.encoder_task import EncoderTask
-from trellis.nlp.tasks.predictor import read_model
 from trellis.tasks import get_task
 
 BLANKS = [("the [MASK] sat on [MASK] mat .",), ("[MASK] [MASK] [MASK] [MASK] cat .",)]

@@ -18,34 +18,40 @@ if TYPE_CHECKING:
         SentencePieceTokenizer as SentencePieceTokenizer,
         build_tokenizer as build_tokenizer,
     )
+    from trellis.nlp.data.sequences import Specials as Specials, assemble_texts as assemble_texts
     from trellis.nlp.data.vocabulary import train_vocabulary as train_vocabulary
     from trellis.nlp.data.stream_parts import data_place as data_place
     from trellis.nlp.data.pretraining_stream import build_pretraining_stream as build_pretraining_stream
-    from trellis.nlp.data.sentence_stream import (
+    from trellis.nlp.data.pretraining_data import (
+        PretrainingOptions as PretrainingOptions,
+        write_pretraining_data as write_pretraining_data,
+    )
+    from trellis.nlp.data.sentences import (
+        Split as Split,
+        get_sentence_task as get_sentence_task,
+        write_sentence_data as write_sentence_data,
         build_sentence_stream as build_sentence_stream,
         count_classes as count_classes,
     )
-    from trellis.nlp.data.question_stream import (
+    from trellis.nlp.data.questions import (
+        FIRST_UNIQUE_ID as FIRST_UNIQUE_ID,
+        Question as Question,
+        Skipped as Skipped,
+        Windows as Windows,
+        read_questions as read_questions,
+        tokenize_questions as tokenize_questions,
+        question_features as question_features,
+        write_question_data as write_question_data,
         build_question_stream as build_question_stream,
         load_questions as load_questions,
         question_tokenizer as question_tokenizer,
         question_windows as question_windows,
     )
-    from trellis.nlp.data.questions import Question as Question, Skipped as Skipped, read_questions as read_questions
-    from trellis.nlp.data.question_data import (
-        FIRST_UNIQUE_ID as FIRST_UNIQUE_ID,
-        Windows as Windows,
-        question_features as question_features,
-        tokenize_questions as tokenize_questions,
-        write_question_data as write_question_data,
+    from trellis.nlp.data.local_text import (
+        LocalText as LocalText,
+        byte_sequences as byte_sequences,
+        load_local_corpus as load_local_corpus,
+        prepare_local_text as prepare_local_text,
     )
-    from trellis.nlp.data.pretraining_data import (
-        PretrainingOptions as PretrainingOptions,
-        write_pretraining_data as write_pretraining_data,
-    )
-    from trellis.nlp.data.sentence_tasks import Split as Split, get_sentence_task as get_sentence_task
-    from trellis.nlp.data.sentence_data import write_sentence_data as write_sentence_data
-    from trellis.nlp.data.local_corpus import byte_sequences as byte_sequences, load_local_corpus as load_local_corpus
-    from trellis.nlp.data.local_text import LocalText as LocalText, prepare_local_text as prepare_local_text
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -1,4 +1,4 @@
-"""Masking: which tokens of a sequence a model is to guess, chosen anew in each epoch."""
+"""Masking: which tokens of a sequence a model is to predict, chosen anew in each epoch."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,11 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trellis.errors import ArgumentError
+from trellis.nlp.data.sequences import Pairs, Sequences, Specials, assemble
+from trellis.nlp.data.tokenizer import MASK, Tokenizer
 
 Ids = NDArray[np.int32]
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _CHOICE, _ACTION, _WORD, _GRAM, _START = range(1, 6)
-_MASKED, _KEPT = 0.8, 0.9
+# Of the tokens that are chosen 80 % become the mask, 10 % stay, and 10 % become random ones.
+_MASKED, _UNCHANGED = 0.8, 0.9
 
 
 @dataclass(frozen=True)
@@ -24,14 +27,14 @@ class Masking:
     vocab_size: int
     mask_id: int
     special_ids: tuple[int, ...]
-    """What is never chosen."""
+    """Tokens that are never chosen: those that begin and end spans."""
     starts_word: NDArray[np.bool_] | None = None
     """Of each id, whether it begins a word; None chooses tokens one by one."""
     max_ngram_size: int = 1
     """Up to how many words in a row are chosen together; n of them with a weight of 1/n."""
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be chosen."""
+        """Refuses settings by which nothing can be chosen."""
         if not 0 < self.rate <= 1:
             raise ArgumentError(f"The share of tokens to mask is {self.rate}; it lies above 0 and is at most 1.")
         if self.max_predictions < 1:
@@ -43,12 +46,12 @@ class Masking:
 
     def n_chosen(self, lengths: NDArray[np.integer]) -> NDArray[np.int64]:
         """How many tokens of sequences of these lengths are chosen, at most."""
-        wanted: NDArray[np.int64] = np.clip(np.rint(lengths * self.rate), 1, self.max_predictions).astype(np.int64)
-        return wanted
+        counts: NDArray[np.int64] = np.clip(np.rint(lengths * self.rate), 1, self.max_predictions).astype(np.int64)
+        return counts
 
 
 class Masked(NamedTuple):
-    """Sequences with masks, and what was there: positions in ascending order, padded with weight 0."""
+    """Sequences with masks, and the tokens behind these: positions in ascending order, padded with weight 0."""
 
     ids: Ids
     positions: Ids
@@ -64,6 +67,28 @@ class _Words(NamedTuple):
     counts: NDArray[np.int64]
     of_token: NDArray[np.int64]
     """The word of each token; -1 for tokens that may not be chosen."""
+
+
+def build_masking(
+    tokenizer: Tokenizer,
+    *,
+    rate: float,
+    max_predictions: int,
+    whole_word: bool = False,
+    max_ngram_size: int | None = None,
+) -> Masking:
+    """Returns how the tokens of a vocabulary are masked."""
+    if max_ngram_size and not whole_word:
+        raise ArgumentError(f"max_ngram_size is {max_ngram_size}, which needs whole words: set whole-word masking too.")
+    return Masking(
+        rate=rate,
+        max_predictions=max_predictions,
+        vocab_size=tokenizer.vocab_size,
+        mask_id=tokenizer.id_of(MASK),
+        special_ids=tuple(Specials.of(tokenizer)),
+        starts_word=tokenizer.starts_word if whole_word else None,
+        max_ngram_size=max_ngram_size or 1,
+    )
 
 
 def example_keys(examples: NDArray[np.integer], *, seed: int, epochs: NDArray[np.integer] | int) -> NDArray[np.uint64]:
@@ -90,7 +115,7 @@ def mask_tokens(ids: Ids, *, lengths: NDArray[np.integer], keys: NDArray[np.uint
     action = _uniform(keys, _ACTION, words.starts.shape[1])[rows, first[rows, of_token]]
     random_ids = (_uniform(keys, _WORD, ids.shape[1]) * masking.vocab_size).astype(np.int32)
     masked = np.where(is_chosen & (action < _MASKED), np.int32(masking.mask_id), ids)
-    masked = np.where(is_chosen & (action >= _KEPT), random_ids, masked)
+    masked = np.where(is_chosen & (action >= _UNCHANGED), random_ids, masked)
     n_places = min(masking.max_predictions, ids.shape[1])
     positions = np.argsort(~is_chosen, axis=1, kind="stable")[:, :n_places]
     is_there = np.take_along_axis(is_chosen, positions, axis=1)
@@ -102,6 +127,14 @@ def mask_tokens(ids: Ids, *, lengths: NDArray[np.integer], keys: NDArray[np.uint
         np.pad(originals, padding).astype(np.int32),
         np.pad(is_there, padding).astype(np.float32),
     )
+
+
+def mask_pairs(
+    tokens: NDArray[np.integer], *, pairs: Pairs, seq_length: int, keys: NDArray[np.uint64], masking: Masking
+) -> tuple[Sequences, Masked]:
+    """Makes sequences of pairs of spans, and masks them."""
+    sequences = assemble(tokens, pairs=pairs, seq_length=seq_length, specials=Specials(*masking.special_ids))
+    return sequences, mask_tokens(sequences.ids, lengths=sequences.lengths, keys=keys, masking=masking)
 
 
 def _find_words(ids: Ids, lengths: NDArray[np.integer], masking: Masking) -> _Words:
@@ -123,12 +156,12 @@ def _find_words(ids: Ids, lengths: NDArray[np.integer], masking: Masking) -> _Wo
 
 
 def _choose_words(
-    words: _Words, keys: NDArray[np.uint64], n_wanted: NDArray[np.int64], max_ngram_size: int
+    words: _Words, keys: NDArray[np.uint64], n_tokens_to_choose: NDArray[np.int64], max_ngram_size: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Returns which words are chosen, and for each the first word of the gram that it was chosen with."""
     is_chosen = np.zeros(words.starts.shape, bool)
     first = np.broadcast_to(np.arange(words.starts.shape[1]), words.starts.shape).copy()
-    n_left = n_wanted.copy()
+    n_left = n_tokens_to_choose.copy()
     if max_ngram_size > 1:
         _choose_grams(words, keys, is_chosen, first, n_left, max_ngram_size)
     order_keys = _uniform(keys, _CHOICE, words.starts.shape[1])
@@ -137,27 +170,27 @@ def _choose_words(
     ordered_sizes = np.take_along_axis(words.sizes, order, axis=1)
     is_free = ~np.take_along_axis(is_chosen, order, axis=1) & (ordered_sizes > 0)
     if ordered_sizes.max(initial=0) <= 1:
-        taken = is_free & (np.cumsum(is_free, axis=1) <= n_left[:, None])
+        is_picked = is_free & (np.cumsum(is_free, axis=1) <= n_left[:, None])
     else:
-        taken = _take_while_they_fit(ordered_sizes, is_free, n_left)
-    row, rank = np.nonzero(taken)
+        is_picked = _pick_while_they_fit(ordered_sizes, is_free, n_left)
+    row, rank = np.nonzero(is_picked)
     is_chosen[row, order[row, rank]] = True
     return is_chosen, first
 
 
-def _take_while_they_fit(
+def _pick_while_they_fit(
     sizes: NDArray[np.int64], is_free: NDArray[np.bool_], n_left: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Takes words in their order, leaving out those that are too long for what is left."""
-    taken = np.zeros_like(is_free)
+    """Takes words in their order; those that are longer than the remaining number of tokens are left out."""
+    is_picked = np.zeros_like(is_free)
     n_left = n_left.copy()
     for rank in range(sizes.shape[1]):
         fits = is_free[:, rank] & (sizes[:, rank] <= n_left)
-        taken[:, rank] = fits
+        is_picked[:, rank] = fits
         n_left -= np.where(fits, sizes[:, rank], 0)
         if not n_left.any():
             break
-    return taken
+    return is_picked
 
 
 def _choose_grams(
@@ -168,7 +201,7 @@ def _choose_grams(
     n_left: NDArray[np.int64],
     max_ngram_size: int,
 ) -> None:
-    """Draws grams until they fill what is left or often enough; single words fill the rest."""
+    """Draws runs of words until all tokens are chosen, or often enough; single words fill the rest."""
     n_draws = 2 * int(n_left.max(initial=0))
     weights = 1 / np.arange(1, max_ngram_size + 1)
     sizes = np.searchsorted(np.cumsum(weights / weights.sum())[:-1], _uniform(keys, _GRAM, n_draws), side="right") + 1
@@ -206,7 +239,7 @@ def _uniform(keys: NDArray[np.uint64], purpose: int, n: int) -> NDArray[np.float
 
 
 def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finalizer of SplitMix64: every bit of the result depends on every bit that is given."""
+    """The finalizer of SplitMix64: every bit of the result depends on every bit of the input."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))

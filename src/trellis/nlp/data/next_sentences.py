@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import Columns, ColumnsWriter
+from trellis.data import Columns
 from trellis.errors import ArgumentError
 from trellis.nlp.data.corpus import Corpus
 from trellis.nlp.data.sequences import Pairs
-from trellis.nlp.data.workers import ordered_map
+from trellis.nlp.data.token_cache import ordered_map, write_once
 
 _N_DRAWS = 10
 _BLOCK_DOCUMENTS = 1 << 10
@@ -65,17 +65,16 @@ class _Job(NamedTuple):
 
 
 def write_plan(directory: Path, *, corpus: Corpus, pairing: Pairing, n_passes: int = 1, n_workers: int = 1) -> None:
-    """Cuts all documents of a corpus into pairs, as often as there are passes, and writes these as columns.
+    """Cuts all documents of a corpus into pairs in each pass, and writes these as columns unless they are there.
 
-    What becomes of a document is a function of (seed, pass, document).
+    How a document is cut is a function of (seed, pass, document).
     """
     starts = range(0, corpus.n_documents, _BLOCK_DOCUMENTS)
     blocks = [range(start, min(start + _BLOCK_DOCUMENTS, corpus.n_documents)) for start in starts]
     jobs = (_Job(n_pass, documents) for n_pass in range(n_passes) for documents in blocks)
-    work = functools.partial(_plan_documents, corpus.directory, pairing)
-    with ColumnsWriter(directory, source=directory.name) as writer:
-        for planned in ordered_map(work, jobs, n_workers=n_workers):
-            writer.append({**planned.pairs._asdict(), "is_random": planned.is_random})
+    plan_job = functools.partial(_plan_documents, corpus.directory, pairing)
+    plans = ordered_map(plan_job, jobs, n_workers=n_workers)
+    write_once(directory, ({**planned.pairs._asdict(), "is_random": planned.is_random} for planned in plans))
 
 
 def read_plan(directory: Path) -> PlannedPairs:

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trellis.data import ColumnsWriter, RecordWriter, encode_examples
+from trellis.disk import write_whole
 from trellis.errors import ArgumentError
-from trellis.nlp.data.workers import ordered_map
+from trellis.nlp.data.token_cache import ordered_map
 from trellis.runtime import Tally
 
 OutputFormat = Literal["tfrecord", "columns"]
@@ -32,23 +33,23 @@ def write_features(
     n_workers: int = 1,
     n_rows: int | None = None,
 ) -> int:
-    """Makes features of blocks and writes them, whole or not at all; returns how many rows there were.
+    """Makes features of blocks and writes them, whole or not at all; returns the number of rows.
 
     Args:
         paths: TFRecord files, which the rows go to in turn, or one directory for columns.
-        make: Anything that can be sent to another process.
-        n_rows: How many rows there will be, if that is known, to show progress.
+        make: As `ordered_map` takes it.
+        n_rows: How many rows there will be, to show progress; None if that is not known.
     """
     if not paths or (output_format == "columns" and len(paths) > 1):
-        wanted = "one directory" if paths else "a file"
-        raise ArgumentError(f"There are {len(paths)} places for the output as {output_format}. Give {wanted}.")
+        advice = "Give one directory." if paths else "Give a file."
+        raise ArgumentError(f"There are {len(paths)} places for the output as {output_format}. {advice}")
     for path in paths:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     with Tally(f"Writing {paths[0]}", unit="examples", total=n_rows) as tally:
         if output_format == "columns":
             sizes = _write_columns(paths[0], ordered_map(make, blocks, n_workers=n_workers))
         else:
-            records = ordered_map(functools.partial(_made_records, make), blocks, n_workers=n_workers)
+            records = ordered_map(functools.partial(_make_records, make), blocks, n_workers=n_workers)
             sizes = _write_records(paths, records, "gzip" if gzip else "none")
         n_written = 0
         for size in sizes:
@@ -77,18 +78,10 @@ def _write_records(
             yield len(records)
 
 
-def _made_records(make: Callable[[Block], Features], block: Block) -> list[bytes]:
+def _make_records(make: Callable[[Block], Features], block: Block) -> list[bytes]:
     return encode_examples(make(block))
 
 
 def write_meta_data(path: str | os.PathLike[str], values: Mapping[str, object]) -> None:
     """Writes what a model needs to know of data, as JSON."""
     write_whole(Path(path), (json.dumps(values, indent=4) + "\n").encode())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file that appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)

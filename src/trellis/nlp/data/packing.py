@@ -23,10 +23,15 @@ def pack(sizes: NDArray[np.integer], *, capacity: int) -> Ragged:
 
     Each item, from the largest on, goes to the fullest row that has room for it. The rows, and the items in each, are
     in the order of their first items, so that the result does not depend on anything but the sizes.
+
+    Example:
+        >>> rows = pack(np.array([3, 5, 2, 1]), capacity=6)
+        >>> [row.tolist() for row in (rows[0], rows[1])]
+        [[0, 2, 3], [1]]
     """
     rows: list[list[int]] = []
     open_rows: defaultdict[int, list[int]] = defaultdict(list)
-    # Bit n tells whether a row has room for n more, so that the fullest row that fits is the lowest bit that is left.
+    # Bit n is set if a row has room for n more: the lowest bit from the size on is the fullest row with room.
     rooms = 0
     for item in np.argsort(-np.asarray(sizes), kind="stable").tolist():
         size = int(sizes[item])

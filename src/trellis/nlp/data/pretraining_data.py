@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from trellis.data import find_files
 from trellis.errors import ArgumentError
 from trellis.nlp.data.corpus import Corpus, read_sentences, write_corpus
-from trellis.nlp.data.masking import Masking, example_keys, mask_tokens
+from trellis.nlp.data.masking import Masking, build_masking, example_keys, mask_pairs
 from trellis.nlp.data.next_sentences import Pairing, PlannedPairs, open_corpus, read_plan, write_plan
 from trellis.nlp.data.output import Features, OutputFormat, write_features
-from trellis.nlp.data.sequences import Pairs, Specials, assemble
-from trellis.nlp.data.tokenizer import MASK, Tokenizer
-from trellis.nlp.data.workers import n_useful_workers
+from trellis.nlp.data.token_cache import n_useful_workers
+from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.runtime import Tally
 
 _BLOCK_PAIRS = 1 << 10
@@ -40,29 +39,6 @@ class PretrainingOptions:
     gzip_compress: bool = False
 
 
-def build_masking(
-    tokenizer: Tokenizer,
-    *,
-    rate: float,
-    max_predictions: int,
-    whole_word: bool = False,
-    max_ngram_size: int | None = None,
-) -> Masking:
-    """Returns how tokens of a vocabulary are masked."""
-    if max_ngram_size and not whole_word:
-        raise ArgumentError(f"max_ngram_size is {max_ngram_size}, which needs whole words: set whole-word masking too.")
-    specials = Specials.of(tokenizer)
-    return Masking(
-        rate=rate,
-        max_predictions=max_predictions,
-        vocab_size=tokenizer.vocab_size,
-        mask_id=tokenizer.id_of(MASK),
-        special_ids=tuple(specials),
-        starts_word=tokenizer.starts_word if whole_word else None,
-        max_ngram_size=max_ngram_size or 1,
-    )
-
-
 def write_pretraining_data(
     input_files: str | Sequence[str],
     *,
@@ -83,7 +59,13 @@ def write_pretraining_data(
     """
     if options.dupe_factor < 1:
         raise ArgumentError(f"dupe_factor is {options.dupe_factor}; the text is used at least once.")
-    masking = _masking(tokenizer, options)
+    masking = build_masking(
+        tokenizer,
+        rate=options.masked_lm_prob,
+        max_predictions=options.max_predictions_per_seq,
+        whole_word=options.do_whole_word_mask,
+        max_ngram_size=options.max_ngram_size,
+    )
     pairing = Pairing(options.max_seq_length, options.random_seed, options.short_seq_prob)
     files = find_files(input_files)
     if n_workers is None:
@@ -103,7 +85,7 @@ def write_pretraining_data(
         return write_features(
             output_files,
             blocks,
-            make=functools.partial(_features, tokens, plan, options, masking, Specials.of(tokenizer)),
+            make=functools.partial(_features, tokens, plan, options, masking),
             output_format=output_format,
             gzip=options.gzip_compress,
             n_workers=n_workers,
@@ -111,34 +93,23 @@ def write_pretraining_data(
         )
 
 
-def _masking(tokenizer: Tokenizer, options: PretrainingOptions) -> Masking:
-    return build_masking(
-        tokenizer,
-        rate=options.masked_lm_prob,
-        max_predictions=options.max_predictions_per_seq,
-        whole_word=options.do_whole_word_mask,
-        max_ngram_size=options.max_ngram_size,
-    )
-
-
 def _features(
-    tokens: Path,
+    tokens_directory: Path,
     plan_directory: Path,
     options: PretrainingOptions,
     masking: Masking,
-    specials: Specials,
     numbers: NDArray[np.int64],
 ) -> Features:
-    sentences, plan = open_corpus(tokens).sentences, _open_plan(plan_directory)
-    pairs = Pairs(*(part[numbers] for part in plan.pairs))
-    made = assemble(sentences.values, pairs=pairs, seq_length=options.max_seq_length, specials=specials)
+    tokens, plan = open_corpus(tokens_directory).sentences.values, _open_plan(plan_directory)
     keys = example_keys(numbers, seed=options.random_seed, epochs=0)
-    masked = mask_tokens(made.ids, lengths=made.lengths, keys=keys, masking=masking)
+    sequences, masked = mask_pairs(
+        tokens, pairs=plan.pairs.take(numbers), seq_length=options.max_seq_length, keys=keys, masking=masking
+    )
     is_v2 = options.use_v2_feature_names
     return {
         "input_word_ids" if is_v2 else "input_ids": masked.ids,
-        "input_mask": made.mask,
-        "input_type_ids" if is_v2 else "segment_ids": made.types,
+        "input_mask": sequences.mask,
+        "input_type_ids" if is_v2 else "segment_ids": sequences.types,
         "masked_lm_positions": masked.positions,
         "masked_lm_ids": masked.originals,
         "masked_lm_weights": masked.weights,

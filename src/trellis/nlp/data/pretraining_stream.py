@@ -10,14 +10,13 @@ from trellis.data import ExampleStream, Ragged, StackingStream
 from trellis.errors import ConfigError
 from trellis.nlp.data.configs import BertPretrainDataConfig, BertPretrainTextDataConfig
 from trellis.nlp.data.corpus import Corpus
-from trellis.nlp.data.masking import Masked, Masking, example_keys, mask_tokens
+from trellis.nlp.data.masking import Masked, Masking, build_masking, example_keys, mask_pairs
 from trellis.nlp.data.next_sentences import Pairing, PlannedPairs, read_plan, write_plan
 from trellis.nlp.data.packing import pack, pack_masked
-from trellis.nlp.data.pretraining_data import build_masking
-from trellis.nlp.data.sequences import Pairs, Sequences, Specials, assemble, gather
+from trellis.nlp.data.sequences import Sequences, gather
 from trellis.nlp.data.stream_parts import check_vocabulary, example_stream, input_paths, read_features, seed_of
+from trellis.nlp.data.token_cache import n_useful_workers
 from trellis.nlp.data.tokenizer import build_tokenizer
-from trellis.nlp.data.workers import n_useful_workers
 from trellis.tasks import InputContext
 
 Batch = dict[str, NDArray[Any]]
@@ -49,7 +48,7 @@ class MaskedStream:
     """Sequences of a corpus, masked anew in each epoch: a batch is a pure function of (seed, step).
 
     Args:
-        rows: Which sequences share a row; None gives each a row of its own.
+        rows: Which sequences share a row; with None each has a row of its own.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class MaskedStream:
         self._planned = planned
         self._pairing = pairing
         self._masking = masking
-        self._specials = Specials(*masking.special_ids)
         self._order = order
         self._rows = rows
 
@@ -82,30 +80,31 @@ class MaskedStream:
 
     def batch(self, step: int) -> Batch:
         """The batch of one step."""
-        return self._made(self._order.batch(step), step * self._order.batch_size)
+        return self._examples(self._order.batch(step), first=step * self._order.batch_size)
 
     def stacked_batches(self, step: int, n: int) -> Batch:
         """The batches of several steps."""
         size = self._order.batch_size
         numbers = self._order.stacked_batches(step, n).reshape(-1)
-        made = self._made(numbers, step * size)
-        return {name: values.reshape(n, size, *values.shape[1:]) for name, values in made.items()}
+        examples = self._examples(numbers, first=step * size)
+        return {name: values.reshape(n, size, *values.shape[1:]) for name, values in examples.items()}
 
-    def _made(self, numbers: NDArray[np.int64], first: int) -> Batch:
+    def _examples(self, numbers: NDArray[np.int64], *, first: int) -> Batch:
+        """The rows of these numbers, the first of which is the stream's row number `first`."""
         epochs = (first + np.arange(len(numbers))) // self.n_examples
         if self._rows is None:
             return self._one_a_row(numbers, epochs)
         counts = self._rows.lengths[numbers]
         members, _ = gather(self._rows, rows=numbers)
-        made, masked = self._masked(members, np.repeat(epochs, counts))
-        return pack_masked(masked, lengths=made.lengths, counts=counts, seq_length=self._pairing.seq_length)
+        sequences, masked = self._masked(members, np.repeat(epochs, counts))
+        return pack_masked(masked, lengths=sequences.lengths, counts=counts, seq_length=self._pairing.seq_length)
 
     def _one_a_row(self, numbers: NDArray[np.int64], epochs: NDArray[np.int64]) -> Batch:
-        made, masked = self._masked(numbers, epochs)
+        sequences, masked = self._masked(numbers, epochs)
         batch: Batch = {
             "input_word_ids": masked.ids,
-            "input_mask": made.mask,
-            "input_type_ids": made.types,
+            "input_mask": sequences.mask,
+            "input_type_ids": sequences.types,
             "masked_lm_positions": masked.positions,
             "masked_lm_ids": masked.originals,
             "masked_lm_weights": masked.weights,
@@ -115,10 +114,10 @@ class MaskedStream:
         return batch
 
     def _masked(self, examples: NDArray[np.int64], epochs: NDArray[np.int64]) -> tuple[Sequences, Masked]:
-        pairs = Pairs(*(part[examples] for part in self._planned.pairs))
-        made = assemble(self._tokens, pairs=pairs, seq_length=self._pairing.seq_length, specials=self._specials)
+        pairs = self._planned.pairs.take(examples)
         keys = example_keys(examples, seed=self._pairing.seed, epochs=epochs)
-        return made, mask_tokens(made.ids, lengths=made.lengths, keys=keys, masking=self._masking)
+        seq_length = self._pairing.seq_length
+        return mask_pairs(self._tokens, pairs=pairs, seq_length=seq_length, keys=keys, masking=self._masking)
 
 
 def _build_text_stream(params: BertPretrainTextDataConfig, context: InputContext | None) -> MaskedStream:
@@ -147,19 +146,18 @@ def _build_text_stream(params: BertPretrainTextDataConfig, context: InputContext
 
 
 def _read_or_write_plan(corpus: Corpus, pairing: Pairing) -> PlannedPairs:
-    """The pairs of a corpus, which lie beside its tokens once they were made."""
+    """The pairs of a corpus, which are kept beside its tokens."""
     key = hashlib.blake2b(repr(pairing).encode(), digest_size=8).hexdigest()
     directory = corpus.directory.with_name(f"{corpus.directory.name}-{key}")
-    if not (directory / "columns.json").exists():
-        n_workers = n_useful_workers(corpus.sentences.values.nbytes)
-        write_plan(directory, corpus=corpus, pairing=pairing, n_workers=n_workers)
+    n_workers = n_useful_workers(corpus.sentences.values.nbytes)
+    write_plan(directory, corpus=corpus, pairing=pairing, n_workers=n_workers)
     return read_plan(directory)
 
 
 def _packed(planned: PlannedPairs, masking: Masking, seq_length: int) -> Ragged:
-    """Rows in which both the sequences and what is to be guessed of them have room."""
+    """Which sequences share a row: both they and their predictions have room in it."""
     lengths = planned.pairs.lengths
-    # As many tokens as a sequence takes, or the share of them that its predictions take of all predictions.
+    # A sequence takes its tokens, or the same share of a row as its predictions take of all predictions of a row.
     shares = -(-masking.n_chosen(lengths) * seq_length // masking.max_predictions)
     return pack(np.maximum(lengths, shares), capacity=seq_length)
 

@@ -1,19 +1,41 @@
-"""Questions about passages, read from files in SQuAD's format."""
+"""Questions about passages: SQuAD's files to windows, to records, to batches."""
 
+import functools
+import itertools
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from trellis.errors import DataError
+import numpy as np
+from numpy.typing import NDArray
 
+from trellis.data import Columns, ExampleStream, Padding, Ragged, find_files
+from trellis.errors import ArgumentError, ConfigError, DataError
+from trellis.nlp.data.configs import QADataConfig
+from trellis.nlp.data.output import Features, OutputFormat, write_features, write_meta_data
+from trellis.nlp.data.sequences import Specials
+from trellis.nlp.data.stream_parts import SECOND_NAMES, check_vocabulary, example_stream, input_paths, read_features
+from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map, write_once
+from trellis.nlp.data.tokenizer import Tokenizer, build_tokenizer
+from trellis.runtime import print_line
+from trellis.tasks import InputContext
+
+FIRST_UNIQUE_ID = 1_000_000_000
+_BLOCK_QUESTIONS = 256
+QuestionTokens = dict[str, Ragged | NDArray[Any]]
+# Part of the key of the cache: raised when the same files would give other features than before.
+_VERSION = 1
 _BLOCK_CHARACTERS = 1 << 20
 _DATA = re.compile(r'"data"\s*:\s*\[')
-_BETWEEN = re.compile(r"[\s,]*")
-# The spaces that part words are these alone, as the published tools have it.
+_BETWEEN = ", \t\r\n"
+# Words are parted at these spaces alone, as in the published tools.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
+_INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
+_POSITIONS = ("start_positions", "end_positions")
 
 
 @dataclass(frozen=True)
@@ -32,7 +54,7 @@ class Question:
 
 @dataclass
 class Skipped:
-    """Questions that were left out because no answer is where it is said to be."""
+    """Questions that were left out because their answers are not in their passages."""
 
     ids: list[str] = field(default_factory=list)
 
@@ -51,25 +73,26 @@ def read_questions(
     """Yields the questions of files, one article in memory at a time.
 
     Args:
-        is_training: Whether each question needs an answer that is found in its passage.
+        is_training: Whether each question needs an answer in its passage; those without one are left out.
         version_2_with_negative: Whether some questions have no answer.
-        skipped: Is told of questions that are left out.
+        skipped: Gets the ids of the questions that are left out.
     """
     skipped = Skipped() if skipped is None else skipped
     n_questions = 0
-    for asked in _asked(files, version_2_with_negative):
+    for question, passage, start in _all_questions(files, version_2_with_negative):
         n_questions += 1
-        question = _with_span(*asked) if is_training and not asked[0].is_impossible else asked[0]
-        if question is None:
-            skipped.ids.append(asked[0].id)
+        needs_span = is_training and not question.is_impossible
+        complete = _with_span(question, passage, start) if needs_span else question
+        if complete is None:
+            skipped.ids.append(question.id)
         else:
-            yield question
+            yield complete
     if n_questions == len(skipped.ids):
         why = f" {skipped}" if n_questions else " Give files that have some."
         raise DataError(f"There are no questions in {', '.join(map(str, files))}.{why}")
 
 
-def _asked(files: Sequence[Path], with_negative: bool) -> Iterator[tuple[Question, str, int]]:
+def _all_questions(files: Sequence[Path], with_negative: bool) -> Iterator[tuple[Question, str, int]]:
     for file in files:
         for number, article in enumerate(_articles(file)):
             yield from _questions_of(article, f"{file}, article {number}", with_negative)
@@ -78,20 +101,20 @@ def _asked(files: Sequence[Path], with_negative: bool) -> Iterator[tuple[Questio
 def _questions_of(article: Any, place: str, with_negative: bool) -> Iterator[tuple[Question, str, int]]:
     """Yields questions, each with its passage and where its first answer starts in it."""
     for number, paragraph in enumerate(_get(article, "paragraphs", list, place)):
-        where = f"{place}, paragraph {number}"
-        passage = _get(paragraph, "context", str, where)
+        paragraph_place = f"{place}, paragraph {number}"
+        passage = _get(paragraph, "context", str, paragraph_place)
         words = tuple(_WORD.findall(passage))
-        for entry in _get(paragraph, "qas", list, where):
-            name = str(_get(entry, "id", str, where))
-            where_asked = f"{where}, question {name}"
+        for entry in _get(paragraph, "qas", list, paragraph_place):
+            name = str(_get(entry, "id", str, paragraph_place))
+            question_place = f"{paragraph_place}, question {name}"
             is_impossible = with_negative and bool(entry.get("is_impossible", False))
-            answers = [] if is_impossible else _get(entry, "answers", list, where_asked)
+            answers = [] if is_impossible else _get(entry, "answers", list, question_place)
             if not answers and not is_impossible:
                 way_out = "If questions may have none, set version_2_with_negative."
-                raise DataError(f"{where_asked}: there is no answer. {way_out}")
-            texts = tuple(_get(answer, "text", str, where_asked) for answer in answers)
-            start = int(_get(answers[0], "answer_start", int, where_asked)) if answers else -1
-            text = _get(entry, "question", str, where_asked)
+                raise DataError(f"{question_place}: there is no answer. {way_out}")
+            texts = tuple(_get(answer, "text", str, question_place) for answer in answers)
+            start = int(_get(answers[0], "answer_start", int, question_place)) if answers else -1
+            text = _get(entry, "question", str, question_place)
             yield Question(name, text, words, texts, is_impossible), passage, start
 
 
@@ -106,7 +129,7 @@ def _with_span(question: Question, passage: str, start: int) -> Question | None:
     first, last = inside[0], inside[-1]
     if " ".join(answer.split()) not in " ".join(question.words[first : last + 1]):
         return None
-    return Question(question.id, question.text, question.words, question.answers, False, first, last)
+    return replace(question, first_word=first, last_word=last)
 
 
 def _articles(file: Path) -> Iterator[Any]:
@@ -126,7 +149,7 @@ def _items(text: TextIO, file: Path) -> Iterator[Any]:
     rest = rest[begin.end() :]
     decoder = json.JSONDecoder()
     while True:
-        start = _BETWEEN.match(rest).end()  # type: ignore[union-attr]  # matches nothing at all too
+        start = len(rest) - len(rest.lstrip(_BETWEEN))
         if rest[start : start + 1] == "]":
             return
         try:
@@ -142,10 +165,316 @@ def _items(text: TextIO, file: Path) -> Iterator[Any]:
 
 
 def _get(mapping: Any, name: str, kind: type, place: str) -> Any:
-    value = mapping.get(name) if isinstance(mapping, Mapping) else None
+    values = mapping if isinstance(mapping, Mapping) else {}
+    value = values.get(name)
     if not isinstance(value, kind):
-        found = (
-            f"{name!r} is {value!r}" if isinstance(mapping, Mapping) and name in mapping else f"there is no {name!r}"
-        )
-        raise DataError(f"{place}: {found}. Give files in SQuAD's format.")
+        problem = f"{name!r} is {value!r}" if name in values else f"there is no {name!r}"
+        raise DataError(f"{place}: {problem}. Give files in SQuAD's format.")
     return value
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How a passage that is too long is cut into windows, each with the question before it."""
+
+    seq_length: int = 384
+    doc_stride: int = 128
+    query_length: int = 64
+
+    def __post_init__(self) -> None:
+        """Refuses windows without room for the passage, and strides that stand still."""
+        if self.seq_length < self.query_length + 4:
+            needed = f"a question of {self.query_length} tokens and one of its passage take {self.query_length + 4}"
+            raise ArgumentError(
+                f"seq_length is {self.seq_length}, but {needed}. Make it longer, or query_length shorter."
+            )
+        if self.doc_stride < 1:
+            raise ArgumentError(f"doc_stride is {self.doc_stride}; it is at least 1.")
+
+    def spans(self, n_tokens: int, *, n_query: int) -> list[tuple[int, int]]:
+        """The windows over a passage, each as its first token and its length.
+
+        Example:
+            >>> Windows(seq_length=10, doc_stride=3, query_length=2).spans(9, n_query=2)
+            [(0, 5), (3, 5), (6, 3)]
+        """
+        width = self.seq_length - n_query - 3
+        stride = min(width, self.doc_stride)
+        n_more = max(0, -(-(n_tokens - width) // stride))
+        return [(start, min(width, n_tokens - start)) for start in range(0, n_more * stride + 1, stride) if n_tokens]
+
+
+@dataclass(frozen=True)
+class _Window:
+    question: int
+    ids: NDArray[np.int32]
+    paragraph_start: int
+    words: NDArray[np.int32]
+    is_max_context: NDArray[np.bool_]
+    start_position: int
+    end_position: int
+    is_impossible: bool
+
+
+def tokenize_questions(questions: Sequence[Question], *, tokenizer: Tokenizer, windows: Windows) -> QuestionTokens:
+    """Makes columns of questions, a row for each window.
+
+    `question` is the number of the question in the block, and `input_ids` is not padded. The passage's tokens begin at
+    `paragraph_start`; `words` has the word of each of them, and `is_max_context` whether no other window shows more of
+    what is around it. Where a window does not hold the whole answer, both positions are 0.
+    """
+    # Questions on one passage share its words: each passage is tokenized once.
+    passages = list({id(question.words): question.words for question in questions}.values())
+    pieces = tokenizer.encode([word for words in passages for word in words])
+    first_words = np.cumsum([0, *map(len, passages)])
+    first_word = {id(words): int(first) for words, first in zip(passages, first_words[:-1], strict=True)}
+    queries = tokenizer.encode([question.text for question in questions])
+    answers = tokenizer.encode([question.answers[0] if question.answers else "" for question in questions])
+    specials = Specials.of(tokenizer)
+    rows: list[_Window] = []
+    for number, question in enumerate(questions):
+        first = first_word[id(question.words)]
+        offsets = pieces.offsets[first : first + len(question.words) + 1]
+        tokens = pieces.values[offsets[0] : offsets[-1]]
+        query = np.asarray(queries[number])[: windows.query_length]
+        span = _token_span(question, tokens, offsets - offsets[0], np.asarray(answers[number]))
+        words = np.repeat(np.arange(len(question.words), dtype=np.int32), np.diff(offsets))
+        rows += _windows_of(number, query, tokens, words, span, windows, specials)
+    return {
+        "question": np.array([window.question for window in rows], np.int64),
+        "input_ids": Ragged.from_rows([window.ids for window in rows], dtype="int32"),
+        "paragraph_start": np.array([window.paragraph_start for window in rows], np.int32),
+        "words": Ragged.from_rows([window.words for window in rows], dtype="int32"),
+        "is_max_context": Ragged.from_rows([window.is_max_context for window in rows], dtype="bool"),
+        "start_positions": np.array([window.start_position for window in rows], np.int32),
+        "end_positions": np.array([window.end_position for window in rows], np.int32),
+        "is_impossible": np.array([window.is_impossible for window in rows], np.int32),
+    }
+
+
+def _token_span(
+    question: Question, tokens: NDArray[np.int32], word_offsets: NDArray[np.int64], answer: NDArray[np.int32]
+) -> tuple[int, int] | None:
+    """The first and last token of the answer: its own tokens if they are there as such, else those of its words."""
+    if question.first_word < 0:
+        return None
+    first, last = int(word_offsets[question.first_word]), int(word_offsets[question.last_word + 1]) - 1
+    for start in range(first, last - len(answer) + 2):
+        if len(answer) and np.array_equal(tokens[start : start + len(answer)], answer):
+            return start, start + len(answer) - 1
+    return first, last
+
+
+def _windows_of(
+    number: int,
+    query: NDArray[np.int32],
+    tokens: NDArray[np.int32],
+    words: NDArray[np.int32],
+    answer: tuple[int, int] | None,
+    windows: Windows,
+    specials: Specials,
+) -> Iterator[_Window]:
+    spans = windows.spans(len(tokens), n_query=len(query))
+    best = _best_windows(spans, len(tokens))
+    paragraph_start = len(query) + 2
+    for index, (start, length) in enumerate(spans):
+        stop = start + length
+        is_inside = answer is not None and start <= answer[0] and answer[1] < stop
+        first, last = (place - start + paragraph_start for place in answer) if answer and is_inside else (0, 0)
+        ids = np.concatenate([[specials.cls], query, [specials.sep], tokens[start:stop], [specials.sep]])
+        yield _Window(
+            number, ids, paragraph_start, words[start:stop], best[start:stop] == index, first, last, not is_inside
+        )
+
+
+def _best_windows(spans: Sequence[tuple[int, int]], n_tokens: int) -> NDArray[np.int64]:
+    """For each token, the window that shows most of what is around it."""
+    scores = np.full((max(len(spans), 1), n_tokens), -np.inf)
+    for index, (start, length) in enumerate(spans):
+        place = np.arange(length)
+        scores[index, start : start + length] = np.minimum(place, length - 1 - place) + 0.01 * length
+    best: NDArray[np.int64] = np.argmax(scores, axis=0)
+    return best
+
+
+def _token_blocks(
+    files: Sequence[Path],
+    *,
+    tokenizer: Tokenizer,
+    windows: Windows,
+    is_training: bool,
+    version_2_with_negative: bool,
+    skipped: Skipped | None,
+) -> Iterator[QuestionTokens]:
+    questions = read_questions(
+        files, is_training=is_training, version_2_with_negative=version_2_with_negative, skipped=skipped
+    )
+    tokenize = functools.partial(tokenize_questions, tokenizer=tokenizer, windows=windows)
+    n_workers = n_useful_workers(sum(file.stat().st_size for file in files))
+    return ordered_map(tokenize, in_blocks(questions, _BLOCK_QUESTIONS), n_workers=n_workers)
+
+
+def question_features(
+    columns: Columns, *, rows: NDArray[np.integer], seq_length: int
+) -> dict[str, NDArray[np.generic]]:
+    """Returns the published features of windows, by the names that records have."""
+    chosen = columns.select(["input_ids", "paragraph_start", "start_positions", "end_positions", "is_impossible"])
+    values = chosen.padded({"input_ids": Padding(seq_length)}).take(rows)
+    ragged = columns["input_ids"]
+    assert isinstance(ragged, Ragged)
+    lengths = (ragged.offsets[rows + 1] - ragged.offsets[rows])[:, None]
+    place = np.arange(seq_length)
+    start = values.pop("paragraph_start")[:, None]
+    return {
+        "unique_ids": (rows + FIRST_UNIQUE_ID).astype(np.int32),
+        **values,
+        "input_mask": (place < lengths).astype(np.int32),
+        "segment_ids": ((place >= start) & (place < lengths)).astype(np.int32),
+        "paragraph_mask": ((place >= start) & (place < lengths - 1)).astype(np.int32),
+        "class_index": np.zeros(len(rows), np.int32),
+    }
+
+
+def write_question_data(
+    squad_file: str,
+    *,
+    output_path: str | os.PathLike[str],
+    meta_data_file: str,
+    tokenizer: Tokenizer,
+    windows: Windows,
+    version_2_with_negative: bool = False,
+    output_format: OutputFormat = "tfrecord",
+    skipped: Skipped | None = None,
+) -> dict[str, object]:
+    """Makes features of questions to learn from, and writes and returns what a model needs to know of them."""
+    blocks = _token_blocks(
+        find_files(squad_file),
+        tokenizer=tokenizer,
+        windows=windows,
+        is_training=True,
+        version_2_with_negative=version_2_with_negative,
+        skipped=skipped,
+    )
+    n_rows = write_features(
+        [os.fspath(output_path)],
+        _numbered(Columns.from_arrays(block) for block in blocks),
+        make=functools.partial(_numbered_features, seq_length=windows.seq_length),
+        output_format=output_format,
+    )
+    meta: dict[str, object] = {
+        "task_type": "bert_squad",
+        "train_data_size": n_rows,
+        "max_seq_length": windows.seq_length,
+        "max_query_length": windows.query_length,
+        "doc_stride": windows.doc_stride,
+        "version_2_with_negative": version_2_with_negative,
+    }
+    write_meta_data(meta_data_file, meta)
+    return meta
+
+
+def _numbered(blocks: Iterator[Columns]) -> Iterator[tuple[Columns, int]]:
+    first = 0
+    for block in blocks:
+        yield block, first
+        first += len(block)
+
+
+def _numbered_features(block: tuple[Columns, int], *, seq_length: int) -> Features:
+    columns, first = block
+    features = question_features(columns, rows=np.arange(len(columns)), seq_length=seq_length)
+    return {**features, "unique_ids": (np.arange(len(columns)) + first + FIRST_UNIQUE_ID).astype(np.int32)}
+
+
+def build_question_stream(params: QADataConfig, context: InputContext | None = None) -> ExampleStream:
+    """Batches with `input_word_ids`, `input_mask`, `input_type_ids` and, to learn from, the positions of answers.
+
+    In validation there are `unique_ids` instead: a window's number in `question_windows`, from 1000000000 on. Then no
+    window is left out, whatever `drop_remainder` is: every question is to be answered.
+    """
+    names = (*_INPUTS, *_POSITIONS) if params.is_training else ("unique_ids", *_INPUTS)
+    if reads_questions(params):
+        examples: Any = QuestionWindows(question_windows(params), seq_length=params.seq_length, names=names)
+    else:
+        shapes = {name: ((params.seq_length,) if name in _INPUTS else ()) for name in names}
+        features = {name: (np.int32, shape) for name, shape in shapes.items()}
+        examples = read_features(params, features=features, text_config="a name that ends in .json")
+    keeps_all = params.replace(drop_remainder=params.drop_remainder and bool(params.is_training))
+    return example_stream(examples, params=keeps_all, context=context)
+
+
+class QuestionWindows:
+    """Windows over passages as examples."""
+
+    def __init__(self, columns: Columns, *, seq_length: int, names: tuple[str, ...]) -> None:
+        self._columns = columns
+        self._seq_length = seq_length
+        self._names = names
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
+        """Gathers examples."""
+        rows = np.asarray(indices, np.int64)
+        features = question_features(self._columns, rows=rows, seq_length=self._seq_length)
+        renamed = {SECOND_NAMES.get(name, name): values for name, values in features.items()}
+        return {name: renamed[name] for name in self._names}
+
+
+def reads_questions(params: QADataConfig) -> bool:
+    """Whether the files of a config are questions (SQuAD's JSON), not records."""
+    return all(path.endswith(".json") for path in input_paths(params))
+
+
+def question_tokenizer(params: QADataConfig) -> Tokenizer:
+    """The tokenizer that a config names."""
+    check_vocabulary(params, params.vocab_file, field="vocab_file")
+    return build_tokenizer(params.vocab_file, tokenization=params.tokenization, lower_case=params.do_lower_case)
+
+
+def question_windows(params: QADataConfig) -> Columns:
+    """The windows over the passages of a config's questions, as columns of `tokenize_questions`.
+
+    They are made once, into a cache that the next call memory-maps.
+    """
+    if params.xlnet_format:
+        raise ConfigError("xlnet_format is true, but there is no XLNet model to read it. Leave it false.")
+    tokenizer = question_tokenizer(params)
+    files = find_files(input_paths(params))
+    windows = Windows(params.seq_length, params.doc_stride, params.query_length)
+    is_training, version_2_with_negative = bool(params.is_training), params.version_2_with_negative
+    settings = [_VERSION, tokenizer.fingerprint, repr(windows), is_training, version_2_with_negative]
+    directory = cache_directory(files, params.input_preprocessed_data_path, settings=settings)
+    skipped = Skipped()
+    blocks = _token_blocks(
+        files,
+        tokenizer=tokenizer,
+        windows=windows,
+        is_training=is_training,
+        version_2_with_negative=version_2_with_negative,
+        skipped=skipped,
+    )
+    # The questions of each block are numbered from 0.
+    first_questions = itertools.count(0, _BLOCK_QUESTIONS)
+    numbered = zip(blocks, first_questions, strict=False)
+    write_once(directory, ({**block, "question": np.asarray(block["question"]) + first} for block, first in numbered))
+    if skipped.ids:
+        print_line(str(skipped))
+    return Columns.open(directory)
+
+
+def load_questions(params: QADataConfig) -> list[Question]:
+    """The questions of a config with the words of their passages and all answers, in the order of their windows."""
+    if not reads_questions(params):
+        raise ConfigError(
+            f"input_path is {params.input_path!r}: answers are compared with the questions themselves. "
+            "Name SQuAD's JSON file for validation."
+        )
+    return list(
+        read_questions(
+            find_files(input_paths(params)),
+            is_training=bool(params.is_training),
+            version_2_with_negative=params.version_2_with_negative,
+        )
+    )

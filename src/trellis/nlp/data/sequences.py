@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import Ragged
+from trellis.data import Ragged, offsets_of
 from trellis.nlp.data.tokenizer import CLS, PAD_ID, SEP, Tokenizer
 
 Ints = NDArray[np.int64]
 
 
 class Pairs(NamedTuple):
-    """Where the two spans of each sequence lie in an array of tokens; a second one may be empty, or always is."""
+    """Where the two spans of each sequence lie in an array of tokens; the second span may be empty."""
 
     a_starts: Ints
     a_lengths: Ints
@@ -29,14 +29,18 @@ class Pairs(NamedTuple):
         """How long each sequence is, special tokens included."""
         return self.a_lengths + self.b_lengths + self.n_special
 
+    def take(self, rows: Ints) -> "Pairs":
+        """Some of the pairs."""
+        return Pairs(*(part[rows] for part in self))
+
     def cut(self, seq_length: int) -> "Pairs":
         """The same pairs, shortened at their ends to fit sequences of a length."""
-        kept_a, kept_b = fit(self.a_lengths, self.b_lengths, seq_length - self.n_special)
-        return Pairs(self.a_starts, kept_a, self.b_starts, kept_b)
+        a_lengths, b_lengths = fit(self.a_lengths, self.b_lengths, seq_length - self.n_special)
+        return Pairs(self.a_starts, a_lengths, self.b_starts, b_lengths)
 
 
 class Sequences(NamedTuple):
-    """What a model reads: ids, which of them are no padding, and which span each belongs to."""
+    """What a model reads: ids, where they are not padding, and the span that each belongs to."""
 
     ids: NDArray[np.int32]
     mask: NDArray[np.int32]
@@ -57,7 +61,13 @@ class Specials(NamedTuple):
 
 
 def fit(a_lengths: Ints, b_lengths: Ints, budgets: Ints | int) -> tuple[Ints, Ints]:
-    """What is left of pairs whose longer span loses a token (of two that are equal, the second) until they fit."""
+    """The lengths of pairs after the longer span (of two equal ones the second) lost token after token until both fit.
+
+    Example:
+        >>> a_lengths, b_lengths = fit(np.array([5, 2]), np.array([3, 2]), 6)
+        >>> a_lengths.tolist(), b_lengths.tolist()
+        ([3, 2], [3, 2])
+    """
     excess = np.maximum(a_lengths + b_lengths - budgets, 0)
     from_longer = np.minimum(excess, np.abs(a_lengths - b_lengths))
     cut_a = (excess - from_longer) // 2 + np.where(a_lengths > b_lengths, from_longer, 0)
@@ -87,8 +97,24 @@ def assemble(tokens: NDArray[np.integer], *, pairs: Pairs, seq_length: int, spec
     return Sequences(ids, is_there.astype(np.int32), types.astype(np.int32), lengths)
 
 
+def assemble_texts(a: Ragged, b: Ragged, *, rows: Ints, seq_length: int, specials: Specials) -> Sequences:
+    """Makes sequences of the first and second texts of some rows, cut to `seq_length`."""
+    # No more of a text than a sequence holds: nothing behind that can be used.
+    a_tokens, a_starts = gather(a, rows=rows, longest=seq_length)
+    b_tokens, b_starts = gather(b, rows=rows, longest=seq_length)
+    a_lengths, b_lengths = (texts.offsets[rows + 1] - texts.offsets[rows] for texts in (a, b))
+    pairs = Pairs(a_starts, a_lengths, b_starts + len(a_tokens), b_lengths).cut(seq_length)
+    tokens = np.concatenate([a_tokens, b_tokens])
+    return assemble(tokens, pairs=pairs, seq_length=seq_length, specials=specials)
+
+
 def gather(ragged: Ragged, *, rows: Ints, longest: int | None = None) -> tuple[NDArray[Any], Ints]:
-    """The values of some rows in one array, and where each begins in it.
+    """The values of some rows in one array, and where each row begins in it.
+
+    Example:
+        >>> values, starts = gather(Ragged.from_rows([[1, 2], [3], [4, 5, 6]]), rows=np.array([2, 0]))
+        >>> values.tolist(), starts.tolist()
+        ([4, 5, 6, 1, 2], [0, 3])
 
     Args:
         longest: Up to how many values of a row to take; None takes all.
@@ -96,6 +122,6 @@ def gather(ragged: Ragged, *, rows: Ints, longest: int | None = None) -> tuple[N
     starts = ragged.offsets[rows]
     lengths = ragged.offsets[rows + 1] - starts
     lengths = lengths if longest is None else np.minimum(lengths, longest)
-    ends = np.cumsum(lengths)
-    sources = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
-    return ragged.values[sources], ends - lengths
+    offsets = offsets_of(lengths)
+    sources = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+    return ragged.values[sources], offsets[:-1]

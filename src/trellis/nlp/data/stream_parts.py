@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from trellis.data import (
     Columns,
@@ -15,6 +14,7 @@ from trellis.data import (
     decode_example,
     find_files,
     format_of,
+    patterns_in,
     read_columns,
     read_records,
 )
@@ -33,11 +33,10 @@ def input_paths(params: DataConfig) -> list[str]:
             f"{place}.tfds_name is {params.tfds_name!r}, but TensorFlow Datasets are not read. Write the data to "
             f"files, and name these instead: --params_override={place}.tfds_name=,{place}.input_path=FILES"
         )
-    given = params.input_path
-    if isinstance(given, Mapping):
-        raise ConfigError(f"{place}.input_path has several sources ({', '.join(given)}), but this task reads one.")
-    parts = given.split(",") if isinstance(given, str) else given
-    paths = [part.strip() for part in parts if part.strip()]
+    if isinstance(params.input_path, Mapping):
+        sources = ", ".join(params.input_path)
+        raise ConfigError(f"{place}.input_path has several sources ({sources}), but this task reads one.")
+    paths = [path.strip() for path in patterns_in(params.input_path) if path.strip()]
     if not paths:
         raise ConfigError(f"{place}.input_path is empty. Name the files to read.")
     return paths
@@ -49,7 +48,7 @@ def data_place(params: DataConfig) -> str:
 
 
 def check_vocabulary(params: DataConfig, vocab_file: str, *, field: str) -> None:
-    """Raises an error if text comes without a vocabulary."""
+    """Raises an error if there is no vocabulary for text."""
     if not vocab_file:
         raise ConfigError(
             f"{data_place(params)}.{field} is empty, and with the weights lies neither vocab.txt nor spiece.model. "
@@ -85,74 +84,44 @@ def _check_batches(params: DataConfig, n_examples: int) -> None:
         )
 
 
-class RenamedColumns:
-    """Columns whose names in a batch are others than on disk.
-
-    Args:
-        names: From the name in a batch to the column.
-    """
-
-    def __init__(self, columns: Columns, *, names: Mapping[str, str]) -> None:
-        self._columns = columns.select(list(dict.fromkeys(names.values())))
-        self._names = dict(names)
-
-    def with_name(self, name: str, *, of: str) -> "RenamedColumns":
-        """The same, with a second name for one of the names in a batch."""
-        if of not in self._names:
-            raise ConfigError(f"label_name maps {of!r}, which is none of {', '.join(self._names)}.")
-        return RenamedColumns(self._columns, names={**self._names, name: self._names[of]})
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    def column(self, name: str) -> NDArray[Any]:
-        """What all examples have under a name."""
-        return np.asarray(self._columns[self._names[name]])
-
-    def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
-        """Gathers examples."""
-        taken = self._columns.take(indices)
-        return {name: taken[column] for name, column in self._names.items()}
-
-
 def read_features(
     params: DataConfig, *, features: Mapping[str, tuple[DTypeLike, tuple[int, ...]]], text_config: str
-) -> RenamedColumns:
+) -> Columns:
     """Reads examples that a data tool has made: TFRecord files, or a directory of columns.
 
     Args:
         features: What a batch has, by name; records may have the published names of either kind.
-        text_config: What reads text, to be told to who gives some.
+        text_config: What reads text, for the error if the files are text.
     """
     paths = input_paths(params)
     if len(paths) == 1 and os.path.isdir(paths[0]):
         columns = Columns.open(paths[0])
         names = _names_on_disk(features, set(columns.features))
         _check_shapes(columns, features, names, paths[0])
-        return RenamedColumns(columns, names=names)
-    files = find_files(paths)
-    _check_kind(files[0], text_config)
-    names = _names_on_disk(features, set(decode_example(next(read_records(files[0])))))
-    return RenamedColumns(
-        read_columns(files, features={names[name]: feature for name, feature in features.items()}), names=names
-    )
+    else:
+        files = find_files(paths)
+        _check_kind(files[0], text_config)
+        names = _names_on_disk(features, set(decode_example(next(read_records(files[0])))))
+        columns = read_columns(files, features={names[name]: feature for name, feature in features.items()})
+    return Columns({name: columns[names[name]] for name in features})
 
 
-def _names_on_disk(features: Mapping[str, Any], there: set[str]) -> dict[str, str]:
+def _names_on_disk(features: Mapping[str, Any], columns: set[str]) -> dict[str, str]:
+    """From each name in a batch to the column that holds it."""
     first_names = {second: first for first, second in SECOND_NAMES.items()}
     names = {}
     for name in features:
         first = first_names.get(name, name)
-        names[name] = first if first in there and name not in there else name
+        names[name] = first if first in columns and name not in columns else name
     return names
 
 
 def _check_shapes(columns: Columns, features: Mapping[str, Any], names: Mapping[str, str], place: str) -> None:
     for name, (_, shape) in features.items():
-        found = columns.select([names[name]]).features[names[name]].shape
-        if found != shape:
+        shape_on_disk = columns.select([names[name]]).features[names[name]].shape
+        if shape_on_disk != shape:
             raise DataError(
-                f"{place}: {names[name]!r} has shape {found}, but {shape} was asked for. "
+                f"{place}: {names[name]!r} has shape {shape_on_disk}, but {shape} was asked for. "
                 "Set seq_length (and max_predictions_per_seq) to what the data was made with."
             )
 
@@ -161,7 +130,7 @@ def _check_kind(file: Path, text_config: str) -> None:
     try:
         is_tfrecord = format_of(file) == "tfrecord"
     except DataError:
-        # What neither its content nor its name tells is not one for sure.
+        # A file of no known format holds no records.
         is_tfrecord = False
     if not is_tfrecord:
         raise DataError(

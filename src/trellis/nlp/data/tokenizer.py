@@ -3,8 +3,9 @@
 import functools
 import hashlib
 import itertools
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,13 +14,25 @@ from numpy.typing import NDArray
 
 from trellis.data import Ragged, offsets_of
 from trellis.errors import ArgumentError, DataError, MissingPackageError
-from trellis.nlp.data.words import split_words
 
 CLS, SEP, MASK, UNKNOWN = "[CLS]", "[SEP]", "[MASK]", "[UNK]"
 PAD_ID = 0
 _LONGEST_WORD = 400
 _MOST_CHUNKS = 1 << 20
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_IDEOGRAPHS = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+_KEPT_CONTROLS = "\t\n\r"
+_ASCII_WORD = re.compile(r"[!-/:-@\[-`{-~]|[^ \t\n\r!-/:-@\[-`{-~]+")
+_ASCII_CONTROLS = dict.fromkeys({*range(32), 127} - set(_KEPT_CONTROLS.encode()))
 
 
 class Tokenizer(Protocol):
@@ -38,7 +51,7 @@ class Tokenizer(Protocol):
         """The pieces of a text, as the vocabulary spells them."""
 
     def words(self, text: str) -> list[str]:
-        """The words of a text as they are looked up: cleaned, and lower-cased if that was asked for."""
+        """The words of a text as they are looked up: cleaned, and in lower case if case does not count."""
 
     def id_of(self, token: str) -> int:
         """The id of a token that the vocabulary must have."""
@@ -67,7 +80,7 @@ def build_tokenizer(vocab_file: str | Path, *, tokenization: str = "WordPiece", 
 class WordPieceTokenizer:
     """Words are split at spaces and punctuation, then into the longest pieces that the vocabulary has.
 
-    What stands between two spaces is looked up once: a corpus has far fewer different words than words.
+    What stands between two spaces is cut once and remembered: in a corpus the same words come again and again.
 
     Example:
         tokenizer = WordPieceTokenizer("vocab.txt")
@@ -84,8 +97,8 @@ class WordPieceTokenizer:
             import tokenizers
         except ImportError:
             raise MissingPackageError("tokenizers", "nlp") from None
-        self._place = Path(vocab_file)
-        content = _read(self._place, what="a vocabulary, one token a line")
+        self._path = Path(vocab_file)
+        content = _read(self._path, what="a vocabulary, one token a line")
         try:
             self._tokens = [line.strip() for line in content.decode().removesuffix("\n").split("\n")]
         except UnicodeDecodeError as error:
@@ -101,25 +114,22 @@ class WordPieceTokenizer:
         self._tokenizer = tokenizers.Tokenizer(model)
         self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
         self._numbers: dict[str, int] = {}
-        self._pieces = Ragged(np.zeros(0, np.int32), offsets=np.zeros(1, np.int64))
+        self._pieces = _ragged([])
 
     def encode(self, texts: Sequence[str]) -> Ragged:
         """The ids of each text."""
-        rows = [text.split(" ") for text in texts]
-        chunks = list(itertools.chain.from_iterable(rows))
+        texts_chunks = [text.split(" ") for text in texts]
+        chunks = list(itertools.chain.from_iterable(texts_chunks))
         if len(self._numbers) > _MOST_CHUNKS:
             self._numbers.clear()
-            self._pieces = Ragged(np.zeros(0, np.int32), offsets=np.zeros(1, np.int64))
+            self._pieces = _ragged([])
         self._learn([chunk for chunk in chunks if chunk not in self._numbers])
         numbers = np.fromiter(map(self._numbers.__getitem__, chunks), np.int64, len(chunks))
         lengths = self._pieces.lengths[numbers]
-        ends = np.cumsum(lengths)
-        sources = np.arange(len(lengths) and int(ends[-1])) + np.repeat(
-            self._pieces.offsets[numbers] - ends + lengths, lengths
-        )
-        chunk_offsets = np.concatenate([[0], ends])
-        offsets = chunk_offsets[offsets_of(np.fromiter(map(len, rows), np.int64, len(rows)))]
-        return Ragged(self._pieces.values[sources], offsets=offsets)
+        chunk_offsets = offsets_of(lengths)
+        sources = np.arange(chunk_offsets[-1]) + np.repeat(self._pieces.offsets[numbers] - chunk_offsets[:-1], lengths)
+        n_chunks = np.fromiter(map(len, texts_chunks), np.int64, len(texts))
+        return Ragged(self._pieces.values[sources], offsets=chunk_offsets[offsets_of(n_chunks)])
 
     def tokens(self, text: str) -> list[str]:
         """The pieces of a text."""
@@ -132,7 +142,7 @@ class WordPieceTokenizer:
     def id_of(self, token: str) -> int:
         """The id of a token that the vocabulary must have."""
         if token not in self._ids:
-            raise DataError(f"{self._place} has no token {token!r}. Give a vocabulary with it on a line of its own.")
+            raise DataError(f"{self._path} has no token {token!r}. Give a vocabulary with it on a line of its own.")
         return self._ids[token]
 
     def tokens_of(self, ids: Sequence[int] | NDArray[np.integer]) -> list[str]:
@@ -143,18 +153,76 @@ class WordPieceTokenizer:
         """The text that ids spell."""
         return " ".join(self.tokens_of(ids)).replace(" ##", "").replace("##", "").strip()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (WordPieceTokenizer, self._path, tuple(self._split.keywords.items()), self.fingerprint)
+
     def _learn(self, chunks: Sequence[str]) -> None:
-        """Finds the pieces of chunks that were not seen before."""
+        """Remembers the pieces of new chunks."""
         if not chunks:
             return
         new = list(dict.fromkeys(chunks))
         self._numbers |= {chunk: number for number, chunk in enumerate(new, start=len(self._numbers))}
         spaced = [" ".join(self._split(chunk)) for chunk in new]
-        rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(spaced, add_special_tokens=False)]
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
-        offsets = np.concatenate([self._pieces.offsets, self._pieces.offsets[-1] + np.cumsum(lengths)])
-        self._pieces = Ragged(np.concatenate([self._pieces.values, ids]), offsets=offsets)
+        encodings = self._tokenizer.encode_batch_fast(spaced, add_special_tokens=False)
+        old, pieces = self._pieces, _ragged([encoding.ids for encoding in encodings])
+        offsets = np.concatenate([old.offsets, old.offsets[-1] + pieces.offsets[1:]])
+        self._pieces = Ragged(np.concatenate([old.values, pieces.values]), offsets=offsets)
+
+
+def split_words(text: str, *, lower_case: bool = True, split_on_punctuation: bool = True) -> list[str]:
+    """Drops control characters, and splits text at spaces, around ideographs and at punctuation.
+
+    Example:
+        >>> split_words("Don't PANIC!")
+        ['don', "'", 't', 'panic', '!']
+
+    Args:
+        lower_case: Whether to use lower case, and to remove accents.
+        split_on_punctuation: Whether punctuation marks are words of their own.
+    """
+    if text.isascii():
+        # The same rules, for the characters that nearly all text is made of.
+        text = text.translate(_ASCII_CONTROLS)
+        text = text.lower() if lower_case else text
+        return _ASCII_WORD.findall(text) if split_on_punctuation else text.split()
+    words = "".join(map(_cleaned, text)).split()
+    if lower_case:
+        words = [_without_accents(word.lower()) for word in words]
+    if split_on_punctuation:
+        words = [part for word in words for part in _parts(word)]
+    # A word that was accents alone is empty now.
+    return [word for word in words if word]
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _cleaned(character: str) -> str:
+    category = unicodedata.category(character)
+    if character in _KEPT_CONTROLS or category == "Zs":
+        return " "
+    if character in "\0\ufffd" or category in ("Cc", "Cf"):
+        return ""
+    code = ord(character)
+    return f" {character} " if any(first <= code <= last for first, last in _IDEOGRAPHS) else character
+
+
+def _without_accents(word: str) -> str:
+    return "".join(letter for letter in unicodedata.normalize("NFD", word) if unicodedata.category(letter) != "Mn")
+
+
+def _parts(word: str) -> Iterator[str]:
+    start = 0
+    for place, character in enumerate(word):
+        if _is_punctuation(character):
+            yield word[start:place]
+            yield character
+            start = place + 1
+    yield word[start:]
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _is_punctuation(character: str) -> bool:
+    is_ascii_mark = character.isascii() and not character.isalnum() and character.isprintable() and character != " "
+    return is_ascii_mark or unicodedata.category(character).startswith("P")
 
 
 class SentencePieceTokenizer:
@@ -174,8 +242,8 @@ class SentencePieceTokenizer:
             import sentencepiece
         except ImportError:
             raise MissingPackageError("sentencepiece", "nlp") from None
-        self._place = Path(vocab_file)
-        content = _read(self._place, what="a SentencePiece model")
+        self._path = Path(vocab_file)
+        content = _read(self._path, what="a SentencePiece model")
         try:
             self._model: Any = sentencepiece.SentencePieceProcessor(model_proto=content)
         except (RuntimeError, ValueError, TypeError) as error:
@@ -191,11 +259,8 @@ class SentencePieceTokenizer:
     def encode(self, texts: Sequence[str]) -> Ragged:
         """The ids of each text, found on all cores."""
         rows = self._model.encode([preprocess_text(text, lower=self._lower_case) for text in texts], num_threads=-1)
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        values = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
-        if not self._hides_comma[values].any():
-            return Ragged(values, offsets=offsets_of(lengths))
-        return Ragged.from_rows([np.array(self._commas_apart(row), np.int32) for row in rows], dtype="int32")
+        ids = _ragged(rows)
+        return _ragged([self._commas_apart(row) for row in rows]) if self._hides_comma[ids.values].any() else ids
 
     def tokens(self, text: str) -> list[str]:
         """The pieces of a text."""
@@ -209,7 +274,7 @@ class SentencePieceTokenizer:
     def id_of(self, token: str) -> int:
         """The id of a piece that the model must have."""
         if token not in self._ids:
-            raise DataError(f"{self._place} has no piece {token!r}. Give a model that was trained with it.")
+            raise DataError(f"{self._path} has no piece {token!r}. Give a model that was trained with it.")
         return self._ids[token]
 
     def tokens_of(self, ids: Sequence[int] | NDArray[np.integer]) -> list[str]:
@@ -219,6 +284,9 @@ class SentencePieceTokenizer:
     def text_of(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """The text that ids spell."""
         return "".join(self.tokens_of(ids)).replace(_SPACE, " ").strip()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (SentencePieceTokenizer, self._path, (("lower_case", self._lower_case),), self.fingerprint)
 
     def _commas_apart(self, row: list[int]) -> list[int]:
         if not self._hides_comma[row].any():
@@ -237,12 +305,33 @@ class SentencePieceTokenizer:
 
 
 def preprocess_text(text: str, *, lower: bool = False) -> str:
-    """Single spaces, compatible characters (NFKD) without accents, and lower case if wanted."""
+    """Single spaces, compatible characters (NFKD) without accents, and with `lower` in lower case.
+
+    Example:
+        >>> preprocess_text(" Déjà  vu", lower=True)
+        'deja vu'
+    """
     text = " ".join(text.split())
     if not text.isascii():
         decomposed = unicodedata.normalize("NFKD", text)
         text = "".join(character for character in decomposed if not unicodedata.combining(character))
     return text.lower() if lower else text
+
+
+def _ragged(rows: Sequence[Sequence[int]]) -> Ragged:
+    offsets = offsets_of(np.fromiter(map(len, rows), np.int64, len(rows)))
+    return Ragged(np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets=offsets)
+
+
+@functools.lru_cache(maxsize=1)
+def _reopen(
+    kind: Callable[..., Tokenizer], vocab_file: Path, settings: tuple[tuple[str, bool], ...], fingerprint: str
+) -> Tokenizer:
+    """What a pickled tokenizer becomes: a process that gets it with each block of work opens the vocabulary once."""
+    tokenizer = kind(vocab_file, **dict(settings))
+    if tokenizer.fingerprint != fingerprint:
+        raise DataError(f"vocab_file: `{vocab_file}` was changed while it was in use. Start again.")
+    return tokenizer
 
 
 def _read(path: Path, *, what: str) -> bytes:

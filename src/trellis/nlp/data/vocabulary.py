@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trellis.data import find_files
+from trellis.disk import write_whole
 from trellis.errors import ArgumentError, DataError, MissingPackageError
 from trellis.nlp.data.corpus import read_sentences
-from trellis.nlp.data.output import write_whole
-from trellis.nlp.data.tokenizer import CLS, MASK, SEP, UNKNOWN, preprocess_text
-from trellis.nlp.data.words import split_words
+from trellis.nlp.data.tokenizer import CLS, MASK, SEP, UNKNOWN, preprocess_text, split_words
 
 SPECIAL_TOKENS = ("[PAD]", UNKNOWN, CLS, SEP, MASK)
 _MOST_SENTENCES = 2_000_000
@@ -29,7 +28,7 @@ def train_vocabulary(
     lower_case: bool = True,
     min_frequency: int = 2,
 ) -> int:
-    """Trains a vocabulary on text and writes it whole; returns its size, which may be less than asked for.
+    """Trains a vocabulary on text and writes it whole; returns its size, which is `vocab_size` at most.
 
     Args:
         input_files: Text, or files of rows with a column `text`.
@@ -90,15 +89,15 @@ def _count_words(sentences: Iterable[str], lower_case: bool) -> Counter[str]:
 
 
 def _alphabet(words: Mapping[str, int]) -> list[str]:
-    """The letters that most words are made of, and those of them that continue words, each in order."""
+    """The most frequent letters, and then those of them that continue words, each in order."""
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for letter in word:
             counts[letter] += count
-    kept = set(sorted(counts, key=lambda letter: (-counts[letter], letter))[:_MOST_LETTERS])
-    others = {letter for word in words for letter in word[1:]} & kept
+    letters = set(sorted(counts, key=lambda letter: (-counts[letter], letter))[:_MOST_LETTERS])
+    continuations = {letter for word in words for letter in word[1:]} & letters
     # The library leaves out letters that are not there by themselves.
-    return [*sorted(kept), *(f"##{letter}" for letter in sorted(others))]
+    return [*sorted(letters), *(f"##{letter}" for letter in sorted(continuations))]
 
 
 def _repeated(words: Mapping[str, int]) -> Iterator[str]:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from trellis.experiments import register_config_dir
 from trellis.nlp.experiments import finetuning as finetuning
-from trellis.nlp.experiments import local as local
 from trellis.nlp.experiments import pretraining as pretraining
 
 register_config_dir("nlp", directory=Path(__file__).parent)

@@ -1,9 +1,8 @@
-"""Experiments that teach an encoder what sentences mean, or where answers are."""
+"""Experiments that train an encoder to classify sentences, or to find answers."""
 
 from trellis.experiments import ExperimentConfig, register_config_factory
 from trellis.nlp.data import QADataConfig, SentencePredictionDataConfig, SentencePredictionTextDataConfig
-from trellis.nlp.experiments.encoders import ALBERT, MOBILEBERT
-from trellis.nlp.experiments.optimization import RESTRICTIONS, adamw_with_linear_decay
+from trellis.nlp.experiments.pretraining import ALBERT, MOBILEBERT, RESTRICTIONS, adamw_with_linear_decay
 from trellis.nlp.models import EncoderConfig
 from trellis.nlp.tasks import QuestionAnsweringConfig, SentencePredictionConfig
 from trellis.tasks import TaskConfig
@@ -13,13 +12,13 @@ from trellis.trainer import TrainerConfig
 @register_config_factory("bert/sentence_prediction")
 def bert_sentence_prediction() -> ExperimentConfig:
     """BERT on sentences or pairs with labels (GLUE), from the files of `trellis data finetuning`."""
-    return _sentence_prediction(EncoderConfig())
+    return _sentence_prediction(EncoderConfig(), SentencePredictionDataConfig)
 
 
 @register_config_factory("bert/sentence_prediction_text")
 def bert_sentence_prediction_text() -> ExperimentConfig:
     """BERT on sentences or pairs with labels (GLUE), from their raw text."""
-    return _sentence_prediction_text(EncoderConfig())
+    return _sentence_prediction(EncoderConfig(), SentencePredictionTextDataConfig)
 
 
 @register_config_factory("bert/squad")
@@ -31,13 +30,13 @@ def bert_squad() -> ExperimentConfig:
 @register_config_factory("albert/sentence_prediction")
 def albert_sentence_prediction() -> ExperimentConfig:
     """ALBERT on sentences or pairs with labels (GLUE), from the files of `trellis data finetuning`."""
-    return _sentence_prediction(ALBERT)
+    return _sentence_prediction(ALBERT, SentencePredictionDataConfig)
 
 
 @register_config_factory("albert/sentence_prediction_text")
 def albert_sentence_prediction_text() -> ExperimentConfig:
     """ALBERT on sentences or pairs with labels (GLUE), from their raw text."""
-    return _sentence_prediction_text(ALBERT)
+    return _sentence_prediction(ALBERT, SentencePredictionTextDataConfig)
 
 
 @register_config_factory("albert/squad")
@@ -49,13 +48,13 @@ def albert_squad() -> ExperimentConfig:
 @register_config_factory("mobilebert/sentence_prediction")
 def mobilebert_sentence_prediction() -> ExperimentConfig:
     """MobileBERT on sentences or pairs with labels (GLUE), from the files of `trellis data finetuning`."""
-    return _sentence_prediction(MOBILEBERT)
+    return _sentence_prediction(MOBILEBERT, SentencePredictionDataConfig)
 
 
 @register_config_factory("mobilebert/sentence_prediction_text")
 def mobilebert_sentence_prediction_text() -> ExperimentConfig:
     """MobileBERT on sentences or pairs with labels (GLUE), from their raw text."""
-    return _sentence_prediction_text(MOBILEBERT)
+    return _sentence_prediction(MOBILEBERT, SentencePredictionTextDataConfig)
 
 
 @register_config_factory("mobilebert/squad")
@@ -64,26 +63,16 @@ def mobilebert_squad() -> ExperimentConfig:
     return _squad(MOBILEBERT)
 
 
-def _sentence_prediction(encoder: EncoderConfig) -> ExperimentConfig:
-    task = SentencePredictionConfig(
-        train_data=SentencePredictionDataConfig(),
-        validation_data=SentencePredictionDataConfig(is_training=False, drop_remainder=False),
-    )
-    task.model.encoder = encoder
-    return _finetuning(task, learning_rate=3e-5, n_epochs=3)
-
-
-def _sentence_prediction_text(encoder: EncoderConfig) -> ExperimentConfig:
-    task = SentencePredictionConfig(
-        train_data=SentencePredictionTextDataConfig(),
-        validation_data=SentencePredictionTextDataConfig(is_training=False, drop_remainder=False),
-    )
+def _sentence_prediction(
+    encoder: EncoderConfig, data: type[SentencePredictionDataConfig | SentencePredictionTextDataConfig]
+) -> ExperimentConfig:
+    task = SentencePredictionConfig(train_data=data(), validation_data=data(is_training=False, drop_remainder=False))
     task.model.encoder = encoder
     return _finetuning(task, learning_rate=3e-5, n_epochs=3)
 
 
 def _squad(encoder: EncoderConfig) -> ExperimentConfig:
-    # Published with validation data that is shuffled and endless, which no evaluation can be meant to be.
+    # The published validation data is shuffled and endless, which cannot be intended.
     task = QuestionAnsweringConfig(
         train_data=QADataConfig(), validation_data=QADataConfig(is_training=False, drop_remainder=False)
     )

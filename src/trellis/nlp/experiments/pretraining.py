@@ -2,12 +2,70 @@
 
 from trellis.experiments import ExperimentConfig, register_config_factory
 from trellis.nlp.data import BertPretrainDataConfig, BertPretrainTextDataConfig
-from trellis.nlp.experiments.encoders import ALBERT, MOBILEBERT
-from trellis.nlp.experiments.optimization import RESTRICTIONS, adamw_with_linear_decay
-from trellis.nlp.models import EncoderConfig
-from trellis.nlp.tasks import MaskedLMConfig
+from trellis.nlp.models import BertEncoderConfig, EncoderConfig, MobileBertEncoderConfig, PretrainerConfig
+from trellis.nlp.tasks import LocalMaskedLMConfig, MaskedLMConfig
+from trellis.optimizers import (
+    AdamWeightDecayConfig,
+    LrConfig,
+    OptimizationConfig,
+    OptimizerConfig,
+    PolynomialLrConfig,
+    WarmupConfig,
+)
 from trellis.runtime import RuntimeConfig
 from trellis.trainer import TrainerConfig
+
+ALBERT = EncoderConfig(type="albert")
+MOBILEBERT = EncoderConfig(
+    type="mobilebert",
+    mobilebert=MobileBertEncoderConfig(
+        intermediate_size=512,
+        hidden_activation="relu",
+        hidden_dropout_prob=0.0,
+        intra_bottleneck_size=128,
+        key_query_shared_bottleneck=True,
+        num_feedforward_networks=4,
+        normalization_type="no_norm",
+        classifier_activation=False,
+    ),
+)
+"""The student, which people call MobileBERT."""
+RESTRICTIONS = ("task.train_data.is_training != None", "task.validation_data.is_training != None")
+"""What the config of every experiment on text has to state."""
+
+# The published 0.02 suits a width of 768; with it so narrow a model would need half of its minute to grow its weights.
+_INITIALIZER_RANGE = 0.08
+
+
+@register_config_factory("bert/local")
+def bert_local() -> ExperimentConfig:
+    """A tiny BERT on the documentation of Python's own standard library: about a minute on two cores."""
+    encoder = BertEncoderConfig(
+        vocab_size=2048,
+        hidden_size=128,
+        num_layers=2,
+        num_attention_heads=2,
+        intermediate_size=512,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+        max_position_embeddings=32,
+        initializer_range=_INITIALIZER_RANGE,
+    )
+    trainer = TrainerConfig(
+        optimizer_config=adamw_with_linear_decay(3e-3),
+        train_steps=1500,
+        steps_per_loop=250,
+        summary_interval=250,
+        checkpoint_interval=500,
+        validation_interval=500,
+        best_checkpoint_export_subdir="best_ckpt",
+        best_checkpoint_eval_metric="masked_lm_accuracy",
+    )
+    # Second moments that forget sooner suit a run this short.
+    trainer.optimizer_config.optimizer.adamw.beta_2 = 0.98
+    model = PretrainerConfig(encoder=EncoderConfig(bert=encoder), mlm_initializer_range=_INITIALIZER_RANGE)
+    task = LocalMaskedLMConfig(model=model)
+    return ExperimentConfig(task=task, trainer=trainer, restrictions=RESTRICTIONS)
 
 
 @register_config_factory("bert/pretraining")
@@ -54,3 +112,14 @@ def _pretraining(encoder: EncoderConfig) -> ExperimentConfig:
 
 def _trainer() -> TrainerConfig:
     return TrainerConfig(optimizer_config=adamw_with_linear_decay(1e-4), train_steps=1_000_000)
+
+
+def adamw_with_linear_decay(learning_rate: float) -> OptimizationConfig:
+    """AdamW after a warm-up, decaying to zero; the run sets the lengths of both."""
+    rule = AdamWeightDecayConfig(weight_decay_rate=0.01, exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"])
+    rate = PolynomialLrConfig(initial_learning_rate=learning_rate, end_learning_rate=0.0)
+    return OptimizationConfig(
+        optimizer=OptimizerConfig(type="adamw", adamw=rule),
+        learning_rate=LrConfig(type="polynomial", polynomial=rate),
+        warmup=WarmupConfig(type="polynomial"),
+    )

@@ -18,19 +18,20 @@ if TYPE_CHECKING:
         Encoder as Encoder,
         ATTENTION_CLASSES as ATTENTION_CLASSES,
         FEEDFORWARD_CLASSES as FEEDFORWARD_CLASSES,
+        BertEncoder as BertEncoder,
+        AlbertEncoder as AlbertEncoder,
     )
-    from trellis.nlp.models.bert import BertEncoder as BertEncoder
-    from trellis.nlp.models.albert import AlbertEncoder as AlbertEncoder
     from trellis.nlp.models.mobilebert import MobileBertEncoder as MobileBertEncoder
-    from trellis.nlp.models.attention import (
+    from trellis.nlp.models.transformer import (
         MultiHeadAttention as MultiHeadAttention,
         TalkingHeadsAttention as TalkingHeadsAttention,
+        FeedForward as FeedForward,
+        GatedFeedForward as GatedFeedForward,
     )
-    from trellis.nlp.models.feedforward import FeedForward as FeedForward, GatedFeedForward as GatedFeedForward
-    from trellis.nlp.models.bert_pretrainer import BertPretrainer as BertPretrainer
-    from trellis.nlp.models.bert_classifier import BertClassifier as BertClassifier
-    from trellis.nlp.models.bert_span_labeler import BertSpanLabeler as BertSpanLabeler
     from trellis.nlp.models.heads import (
+        BertPretrainer as BertPretrainer,
+        BertClassifier as BertClassifier,
+        BertSpanLabeler as BertSpanLabeler,
         MaskedLM as MaskedLM,
         ClassificationHead as ClassificationHead,
         SpanHead as SpanHead,

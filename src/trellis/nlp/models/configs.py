@@ -21,7 +21,7 @@ class BertEncoderConfig(Config):
     hidden_activation: Activation = "gelu"
     intermediate_size: int = 3072
     dropout_rate: float = 0.1
-    """The share of what is dropped after the embeddings and at the end of each block's two halves."""
+    """The rate of dropout after the embeddings and at the end of each block's two halves."""
     attention_dropout_rate: float = 0.1
     """The share of attention weights that are dropped."""
     max_position_embeddings: int = 512
@@ -35,7 +35,7 @@ class BertEncoderConfig(Config):
     return_attention_scores: bool = False
     return_word_embeddings: bool = False
     norm_first: bool = False
-    """Whether blocks normalise what goes in instead of what comes out."""
+    """Whether blocks normalise their inputs instead of their outputs."""
     norm_epsilon: float = 1e-12
     use_gradient_checkpointing: bool = False
     """Whether the backward pass computes each layer again, which takes more time and less memory."""

@@ -1,20 +1,156 @@
-"""Heads: from an encoder's hidden states to logits."""
+"""Encoders with heads: from hidden states to logits."""
 
-from typing import Literal
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from trellis.errors import ConfigError
+from trellis.nlp.models.configs import ClsHeadConfig, MobileBertEncoderConfig, PretrainerConfig
 from trellis.nlp.models.layers import FROM_EMBED, Initializer, activation, dense, kernel_init, named
 
+_RESERVED = ("encoder", "masked_lm", "mlm_logits", "sequence_output", "pooled_output", "encoder_outputs")
+
 Widening = Literal["none", "columns", "projection"]
-"""How a masked-LM head as wide as the encoder fits a narrower table: not at all, as it narrows itself first; by more
-columns for the table; or by a projection to the table's width."""
+"""How a masked-LM head fits a table that is narrower than the encoder: by a dense layer to the table's width, by more
+columns for the table, or by a projection after the norm."""
+
+
+class BertPretrainer(nn.Module):
+    """An encoder with a masked-LM head, and with heads that classify.
+
+    Takes the encoder's inputs, and `masked_lm_positions` of shape (batch, predictions); without these it predicts
+    everywhere. Returns the encoder's outputs, `mlm_logits`, and the logits of each head under its name.
+
+    Example:
+        config = PretrainerConfig(cls_heads=[ClsHeadConfig(name="next_sentence", inner_dim=768)])
+        pretrainer = BertPretrainer(config, encoder=build_encoder(config.encoder))
+        outputs = pretrainer.apply(pretrainer.init(jax.random.key(0), batch), batch)
+        outputs["mlm_logits"], outputs["next_sentence"]
+    """
+
+    config: PretrainerConfig
+    encoder: Any
+    """An `Encoder`."""
+
+    @property
+    def checkpoint_items(self) -> Mapping[str, str]:
+        """The parts that a warm start takes: all but the last layers of the heads that classify."""
+        pooled = [f"{name}.pooler_dense" for name, head in _named_heads(self.config).items() if head.inner_dim]
+        return {item: item for item in ("encoder", "masked_lm", *pooled)}
+
+    @nn.compact
+    def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
+        """The outputs by name."""
+        outputs: dict[str, Any] = self.encoder(inputs, training=training)
+        hidden = outputs["sequence_output"]
+        masked_lm = MaskedLM(
+            activation=self.config.mlm_activation,
+            initializer_range=self.config.mlm_initializer_range,
+            norm_epsilon=self.encoder.config.norm_epsilon,
+            widening=_widening(self.config, self.encoder.config),
+            name="masked_lm",
+        )
+        positions = inputs.get("masked_lm_positions")
+        outputs["mlm_logits"] = masked_lm(hidden, table=self.encoder.embedding_table(), positions=positions)
+        for name, head in _named_heads(self.config).items():
+            classifier = ClassificationHead(
+                num_classes=head.num_classes,
+                inner_dim=head.inner_dim,
+                activation=head.activation,
+                dropout_rate=head.dropout_rate,
+                cls_token_idx=head.cls_token_idx,
+                name=name,
+            )
+            outputs[name] = classifier(hidden, training=training)
+        return outputs
+
+
+def _named_heads(config: PretrainerConfig) -> dict[str, ClsHeadConfig]:
+    names = [head.name or "" for head in config.cls_heads]
+    unusable = [name for name, n in Counter(names).items() if n > 1 or name in _RESERVED or not name]
+    if unusable:
+        raise ConfigError(
+            f"model.cls_heads has heads of the names {names}, of which {unusable} cannot be used: "
+            f"each head needs a name of its own, other than {', '.join(_RESERVED)}."
+        )
+    return dict(zip(names, config.cls_heads, strict=True))
+
+
+def _widening(config: PretrainerConfig, encoder_config: Any) -> Widening:
+    if not isinstance(encoder_config, MobileBertEncoderConfig):
+        return "none"
+    return "projection" if config.mlm_output_weights_use_proj else "columns"
+
+
+class BertClassifier(nn.Module):
+    """An encoder with one head, `sentence_prediction`, for classes or, with one class, for a number.
+
+    Example:
+        classifier = BertClassifier(build_encoder(EncoderConfig()), num_classes=3)
+        logits = classifier.apply(classifier.init(jax.random.key(0), batch), batch)
+    """
+
+    encoder: Any
+    """An `Encoder`."""
+    num_classes: int
+    dropout_rate: float = 0.1
+    use_encoder_pooler: bool = False
+    """Whether to classify by the encoder's pooled output; else the head has a pooler of its own."""
+    init_cls_pooler: bool = False
+    """Whether a warm start takes that pooler too, from a `next_sentence` head."""
+
+    @property
+    def checkpoint_items(self) -> Mapping[str, str]:
+        """The parts that a warm start takes."""
+        pooler = {"next_sentence.pooler_dense": "sentence_prediction.pooler_dense"} if self.init_cls_pooler else {}
+        return {"encoder": "encoder", **pooler}
+
+    @nn.compact
+    def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> jax.Array:
+        """The logits, of shape (batch, classes)."""
+        outputs = self.encoder(inputs, training=training)
+        head = ClassificationHead(
+            num_classes=self.num_classes,
+            inner_dim=0 if self.use_encoder_pooler else self.encoder.config.hidden_size,
+            dropout_rate=self.dropout_rate,
+            initializer_range=self.encoder.config.initializer_range,
+            name="sentence_prediction",
+        )
+        features = outputs["pooled_output" if self.use_encoder_pooler else "sequence_output"]
+        return head(features, training=training)
+
+
+class BertSpanLabeler(nn.Module):
+    """An encoder with one head, `span_labeling`, for where an answer starts and where it ends.
+
+    Example:
+        labeler = BertSpanLabeler(build_encoder(EncoderConfig()))
+        outputs = labeler.apply(labeler.init(jax.random.key(0), batch), batch)
+        outputs["start_logits"], outputs["end_logits"]
+    """
+
+    encoder: Any
+    """An `Encoder`."""
+
+    @property
+    def checkpoint_items(self) -> Mapping[str, str]:
+        """The parts that a warm start takes."""
+        return {"encoder": "encoder"}
+
+    @nn.compact
+    def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, jax.Array]:
+        """The logits of each token, each of shape (batch, length)."""
+        hidden = self.encoder(inputs, training=training)["sequence_output"]
+        start, end = SpanHead(self.encoder.config.initializer_range, name="span_labeling")(hidden)
+        return {"start_logits": start, "end_logits": end}
 
 
 class MaskedLM(nn.Module):
-    """The logits of all words at some positions, by the same embeddings that the words had on their way in.
+    """The logits of all words at some positions, by the encoder's own embeddings of the words.
 
     Example:
         logits = MaskedLM(activation="gelu")(outputs["sequence_output"], table=table, positions=positions)
@@ -32,7 +168,7 @@ class MaskedLM(nn.Module):
         Args:
             hidden: The encoder's sequence output.
             table: Its embeddings of all words.
-            positions: Where to predict, of shape (batch, positions); None is everywhere.
+            positions: Where to predict, of shape (batch, positions); with None everywhere.
         """
         if positions is not None:
             # Before the projection to the vocabulary, which is most of the work.
@@ -98,6 +234,6 @@ class SpanHead(nn.Module):
         self.logits = dense(2, initializer_range=self.initializer_range, axes=FROM_EMBED)
 
     def __call__(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The two, each of shape (batch, length)."""
+        """The logits of the first and of the last token, each of shape (batch, length)."""
         logits = self.logits(hidden)
         return logits[..., 0], logits[..., 1]

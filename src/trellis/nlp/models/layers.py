@@ -1,4 +1,4 @@
-"""Layers that all encoders and heads are made of."""
+"""Layers that encoders and heads are made of: activations, dense layers, norms, embeddings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,15 +6,18 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import struct
 
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, ModelError
 from trellis.spelling import nearest
 
 Initializer = Callable[..., Any]
 AxisNames = tuple[str | None, ...]
 
-FROM_EMBED, TO_EMBED = ("embed", None), (None, "embed")
-"""The axes of kernels from the encoder's width to another, and back."""
+FROM_EMBED = ("embed", None)
+"""The axes of kernels from the encoder's width to another one."""
+TO_EMBED = (None, "embed")
+"""The axes of kernels to the encoder's width."""
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": jax.nn.gelu,
@@ -27,13 +30,20 @@ ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
 }
 """The functions that `Activation` names."""
 
+_INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
+
 
 def activation(name: str) -> Callable[[jax.Array], jax.Array]:
-    """Returns the function of a name."""
+    """Returns the function of a name.
+
+    Example:
+        >>> activation("relu")(jnp.array([-1.0, 2.0])).tolist()
+        [0.0, 2.0]
+    """
     if name not in ACTIVATIONS:
         close = nearest(name, ACTIVATIONS)
-        meant = f" Did you mean {close!r}?" if close else ""
-        raise ArgumentError(f"There is no activation {name!r}.{meant} There are: {', '.join(ACTIVATIONS)}.")
+        suggestion = f" Did you mean {close!r}?" if close else ""
+        raise ArgumentError(f"There is no activation {name!r}.{suggestion} There are: {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[name]
 
 
@@ -43,7 +53,7 @@ def kernel_init(initializer_range: float, axes: AxisNames) -> Initializer:
 
 
 def named(init: Initializer, axes: AxisNames) -> Initializer:
-    """Returns an initializer whose arrays tell the names of their axes, by which a mesh shares them out.
+    """Returns an initializer whose arrays know the names of their axes, by which they are split over a mesh.
 
     The names are `vocab`, `embed`, `heads`, `kv` and `mlp`; None is an axis without a name.
     """
@@ -55,25 +65,25 @@ def dense(features: int | Sequence[int], *, initializer_range: float, axes: Axis
 
     Args:
         features: The new axes.
-        axes: The names of all axes of the kernel: those that are taken, and the new ones in their place.
+        axes: The names of all axes of the kernel: those that go in, then the new ones.
     """
-    n_taken = len(axes) - (1 if isinstance(features, int) else len(features))
+    n_inputs = len(axes) - (1 if isinstance(features, int) else len(features))
     return nn.DenseGeneral(
         features,
-        axis=tuple(range(-n_taken, 0)),
+        axis=tuple(range(-n_inputs, 0)),
         kernel_init=kernel_init(initializer_range, axes),
-        bias_init=named(nn.initializers.zeros_init(), axes[n_taken:]),
+        bias_init=named(nn.initializers.zeros_init(), axes[n_inputs:]),
     )
 
 
 def layer_norm(epsilon: float) -> nn.LayerNorm:
-    """Returns a layer norm, whose statistics are in float32 whatever goes in."""
-    # The quick formula of the variance cancels to nothing where the mean is large, and epsilon is tiny here.
+    """Returns a layer norm, whose statistics are in float32 whatever the inputs are."""
+    # The quick formula of the variance loses all digits where the mean is large, and epsilon is tiny here.
     return nn.LayerNorm(epsilon=epsilon, use_fast_variance=False)
 
 
 class NoNorm(nn.Module):
-    """A scale and a bias for each channel, in the place of a norm."""
+    """A scale and a bias for each channel, instead of a norm."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -81,3 +91,102 @@ class NoNorm(nn.Module):
         scale = self.param("scale", nn.initializers.ones_init(), x.shape[-1:])
         bias = self.param("bias", nn.initializers.zeros_init(), x.shape[-1:])
         return x * scale.reshape((1,) * (x.ndim - 1) + (-1,)) + bias.reshape((1,) * (x.ndim - 1) + (-1,))
+
+
+@struct.dataclass
+class EncoderInputs:
+    """What an encoder reads from a batch; all arrays are of shape (batch, length)."""
+
+    word_ids: jax.Array
+    type_ids: jax.Array
+    mask: jax.Array
+    """True where there is a token, not padding."""
+    positions: jax.Array | None
+    """The place of each token in its own sequence, if that is not its place in the row."""
+    segment_ids: jax.Array | None
+    """Which sequence of the row each token is of, if several are packed into one."""
+
+    @classmethod
+    def read(cls, inputs: Mapping[str, Any], *, max_length: int) -> "EncoderInputs":
+        """Returns the encoder's part of a batch; raises an error if a part is missing or too long."""
+        missing = [name for name in _INPUTS if name not in inputs]
+        if missing:
+            raise ModelError(
+                f"The encoder takes {', '.join(_INPUTS)}, but {', '.join(missing)} is not in the batch, "
+                f"which has: {', '.join(sorted(inputs))}."
+            )
+        length = inputs["input_word_ids"].shape[1]
+        if length > max_length:
+            raise ModelError(
+                f"The batch has sequences of {length} tokens, but the encoder has embeddings for {max_length} "
+                "positions. Make the sequences shorter (seq_length), or give the encoder more positions."
+            )
+        return cls(
+            word_ids=inputs["input_word_ids"],
+            type_ids=inputs["input_type_ids"],
+            mask=inputs["input_mask"] != 0,
+            positions=inputs.get("positions"),
+            segment_ids=inputs.get("segment_ids"),
+        )
+
+    def attention_mask(self) -> jax.Array:
+        """True where a token may see another one: one of the same sequence that is not padding."""
+        keys = self.mask[:, None, None, :]
+        if self.segment_ids is None:
+            return keys
+        return keys & (self.segment_ids[:, None, :, None] == self.segment_ids[:, None, None, :])
+
+
+class Embeddings(nn.Module):
+    """The sum of word, position and type embeddings, normalised.
+
+    Example:
+        hidden = Embeddings(vocab_size=30522, width=768, n_positions=512, n_types=2)(inputs, training=False)
+
+    Args:
+        projected_width: The width that the embeddings are projected to in the end; with None they are not.
+    """
+
+    vocab_size: int
+    width: int
+    n_positions: int
+    n_types: int
+    projected_width: int | None = None
+    dropout_rate: float = 0.0
+    initializer_range: float = 0.02
+    norm_epsilon: float = 1e-12
+
+    def setup(self) -> None:
+        """Makes the tables."""
+        words = kernel_init(self.initializer_range, ("vocab", "embed"))
+        places = kernel_init(self.initializer_range, TO_EMBED)
+        self.word_embeddings = nn.Embed(self.vocab_size, self.width, embedding_init=words)
+        self.position_embeddings = nn.Embed(self.n_positions, self.width, embedding_init=places)
+        self.type_embeddings = nn.Embed(self.n_types, self.width, embedding_init=places)
+        self.layer_norm = layer_norm(self.norm_epsilon)
+        self.dropout = nn.Dropout(self.dropout_rate)
+        if self.projected_width is not None:
+            self.projection = dense(self.projected_width, initializer_range=self.initializer_range, axes=TO_EMBED)
+
+    def __call__(self, inputs: EncoderInputs, *, training: bool) -> jax.Array:
+        """The first hidden states."""
+        hidden = self.words(inputs) + embed_places(inputs, self.position_embeddings, self.type_embeddings)
+        hidden = self.dropout(self.layer_norm(hidden), deterministic=not training)
+        return hidden if self.projected_width is None else self.projection(hidden)
+
+    def words(self, inputs: EncoderInputs) -> jax.Array:
+        """The embeddings of the words alone."""
+        return self.word_embeddings(inputs.word_ids)
+
+    def table(self) -> jax.Array:
+        """The embeddings of the whole vocabulary."""
+        return self.word_embeddings.embedding
+
+
+def embed_places(inputs: EncoderInputs, positions: nn.Embed, types: nn.Embed) -> jax.Array:
+    """Returns the embeddings of positions, plus those of types."""
+    length = inputs.word_ids.shape[1]
+    by_position = positions.embedding[None, :length] if inputs.positions is None else positions(inputs.positions)
+    # A product, since the gradient of a lookup that takes a few rows again and again is slow.
+    by_type = jax.nn.one_hot(inputs.type_ids, types.num_embeddings, dtype=types.embedding.dtype) @ types.embedding
+    return by_position + by_type

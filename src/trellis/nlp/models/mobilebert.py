@@ -7,12 +7,24 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from trellis.nlp.models.attention import MultiHeadAttention
 from trellis.nlp.models.configs import MobileBertEncoderConfig
-from trellis.nlp.models.embeddings import EncoderInputs, embed_places
-from trellis.nlp.models.feedforward import FeedForward
-from trellis.nlp.models.layers import FROM_EMBED, TO_EMBED, NoNorm, dense, kernel_init, layer_norm
-from trellis.nlp.models.transformer import AttentionClass, FeedForwardClass, rematerialised
+from trellis.nlp.models.layers import (
+    FROM_EMBED,
+    TO_EMBED,
+    EncoderInputs,
+    NoNorm,
+    dense,
+    embed_places,
+    kernel_init,
+    layer_norm,
+)
+from trellis.nlp.models.transformer import (
+    AttentionClass,
+    FeedForward,
+    FeedForwardClass,
+    MultiHeadAttention,
+    rematerialised,
+)
 
 _PADDING_ID = 0
 
@@ -51,7 +63,7 @@ class TrigramEmbeddings(nn.Module):
         after = jnp.pad(words[:, 1:], ((0, 0), (0, 1), (0, 0)))
         before = jnp.pad(words[:, :-1], ((0, 0), (1, 0), (0, 0)))
         if inputs.segment_ids is not None:
-            # What a packed sequence would see in a row of its own: padding after it, unless it fills the row.
+            # As in a row of its own: behind a packed sequence is padding, unless it fills the row.
             ids = inputs.segment_ids[..., None]
             fills, same = ids[:, :1] == ids[:, -1:], ids[:, 1:] == ids[:, :-1]
             padding = self.word_embeddings(jnp.full((1, 1), _PADDING_ID))
@@ -78,14 +90,14 @@ class Bottleneck(nn.Module):
 
 
 class MobileBertBlock(nn.Module):
-    """A layer that works in another width than it has outside, with one or more feedforward blocks."""
+    """A layer that works in another width inside than outside, with one or more feedforward blocks."""
 
     config: MobileBertEncoderConfig
     attention_cls: AttentionClass
     feedforward_cls: FeedForwardClass
 
     def setup(self) -> None:
-        """Makes the bottlenecks and what is between them."""
+        """Makes the bottlenecks, and the attention and feedforward blocks between them."""
         config = self.config
         width, blocks = config.intra_bottleneck_size, range(config.num_feedforward_networks)
         self.input_bottleneck = Bottleneck(config, width)
@@ -116,7 +128,7 @@ class MobileBertBlock(nn.Module):
     def __call__(self, outside: jax.Array, mask: jax.Array, training: bool) -> jax.Array:
         """New hidden states."""
         inside = self.input_bottleneck(outside)
-        query, value = self._seen(outside, inside)
+        query, value = self._attention_inputs(outside, inside)
         attended = self.attention(query, query, value, mask, training=training).hidden
         hidden = self.attention_layer_norm(attended + inside)
         for feedforward, feedforward_norm in zip(self.feedforward, self.feedforward_layer_norm, strict=True):
@@ -125,8 +137,8 @@ class MobileBertBlock(nn.Module):
         normed: jax.Array = self.output_layer_norm(hidden + outside)
         return normed
 
-    def _seen(self, outside: jax.Array, inside: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """What queries and keys are made of, and what values are made of."""
+    def _attention_inputs(self, outside: jax.Array, inside: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The hidden states that queries and keys are made of, and those that values are made of."""
         if self.config.use_bottleneck_attention:
             return inside, inside
         if self.config.key_query_shared_bottleneck:
@@ -150,16 +162,17 @@ class MobileBertEncoder(nn.Module):
         """Makes the embeddings, the blocks and, if there is one, the pooler."""
         config = self.config
         self.embeddings = TrigramEmbeddings(config)
-        block = rematerialised(MobileBertBlock, wanted=config.use_gradient_checkpointing)
+        block = rematerialised(MobileBertBlock) if config.use_gradient_checkpointing else MobileBertBlock
         self.block = [block(config, self.attention_cls, self.feedforward_cls) for _ in range(config.num_blocks)]
         if config.classifier_activation:
             self.pooler = dense(config.hidden_size, initializer_range=config.initializer_range, axes=FROM_EMBED)
 
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
-        """Returns `sequence_output`, `pooled_output` and, on request, `encoder_outputs`, the embeddings first."""
+        """Returns `sequence_output`, `pooled_output` and, if the config has it, `encoder_outputs`, embeddings first."""
         config = self.config
-        read = EncoderInputs.read(inputs, max_length=config.max_sequence_length)
-        hidden, mask = self.embeddings(read, training=training), read.attention_mask()
+        tokens = EncoderInputs.read(inputs, max_length=config.max_sequence_length)
+        hidden = self.embeddings(tokens, training=training)
+        mask = tokens.attention_mask()
         layers = [hidden]
         for block in self.block:
             hidden = block(hidden, mask, training)

@@ -1,13 +1,205 @@
-"""A layer of an encoder: tokens see each other, then each is worked on by itself."""
+"""A layer of an encoder: attention, by which tokens see each other, then a feedforward block on each token."""
 
-from typing import Any, Protocol
+import math
+from typing import Any, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from trellis.nlp.models.attention import Attended, MultiHeadAttention
-from trellis.nlp.models.feedforward import FeedForward
-from trellis.nlp.models.layers import layer_norm
+from trellis.errors import ArgumentError
+from trellis.nlp.models.layers import activation, dense, kernel_init, layer_norm
+
+_TO_HEADS, _FROM_HEADS = ("embed", "heads", "kv"), ("heads", "kv", "embed")
+_WIDER, _NARROWER = ("embed", "mlp"), ("mlp", "embed")
+_FIRST_CAPABILITY = 8.0
+_SHORT = 128
+_NEVER = float(np.finfo("float32").min)
+_HALF_PRECISION = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
+
+
+class Attended(NamedTuple):
+    """What an attention block returns."""
+
+    hidden: jax.Array
+    """New hidden states, one for each query."""
+    scores: jax.Array | None
+    """How much each query takes of each key, of shape (batch, heads, queries, keys); None without `return_scores`."""
+
+
+class _Attention(nn.Module):
+    """What attention blocks have in common: their settings, and the projections to heads and back.
+
+    Args:
+        width: Of the hidden states that come out; each head has its share of it.
+        return_scores: Whether the scores are returned too, which rules out the fastest kernels.
+    """
+
+    width: int
+    n_heads: int
+    dropout_rate: float = 0.0
+    initializer_range: float = 0.02
+    return_scores: bool = False
+
+    def setup(self) -> None:
+        """Makes the projections to heads and back."""
+        heads = (self.n_heads, head_size(self.width, self.n_heads))
+        self.query = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
+        self.key = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
+        self.value = dense(heads, initializer_range=self.initializer_range, axes=_TO_HEADS)
+        self.output = dense(self.width, initializer_range=self.initializer_range, axes=_FROM_HEADS)
+        self.dropout = nn.Dropout(self.dropout_rate)
+
+
+class MultiHeadAttention(_Attention):
+    """Each query takes from the values as much as it agrees with their keys, in several heads.
+
+    Example:
+        attended = MultiHeadAttention(width=768, n_heads=12)(hidden, hidden, hidden, mask, training=False)
+    """
+
+    def __call__(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, *, training: bool
+    ) -> Attended:
+        """New hidden states for the queries.
+
+        Args:
+            mask: True where a query may see a key, of shape (batch, 1, queries or 1, keys).
+        """
+        query, key, value = self.query(query), self.key(key), self.value(value)
+        if self.return_scores or (training and self.dropout_rate):
+            scores = _softmax(_logits(query, key), mask)
+            mixed = _mix(self.dropout(scores, deterministic=not training), value)
+            return Attended(self.output(mixed), scores if self.return_scores else None)
+        return Attended(self.output(_fused(query, key, value, mask)), None)
+
+
+class TalkingHeadsAttention(_Attention):
+    """Attention whose heads are mixed with each other, before the softmax and after it (Shazeer et al., 2020).
+
+    To be used as `MultiHeadAttention`, which has the contract.
+    """
+
+    def setup(self) -> None:
+        """Makes the projections to heads and back, and those between heads."""
+        super().setup()
+        between = (kernel_init(self.initializer_range, ("heads", None)), (self.n_heads, self.n_heads))
+        self.before_softmax = self.param("before_softmax", *between)
+        self.after_softmax = self.param("after_softmax", *between)
+
+    def __call__(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, *, training: bool
+    ) -> Attended:
+        """New hidden states for the queries."""
+        logits = _logits(self.query(query), self.key(key))
+        scores = _softmax(_talk(logits, self.before_softmax), mask)
+        scores = _talk(scores, self.after_softmax)
+        mixed = _mix(self.dropout(scores, deterministic=not training), self.value(value))
+        return Attended(self.output(mixed), scores if self.return_scores else None)
+
+
+def head_size(width: int, n_heads: int) -> int:
+    """Returns a head's share of the width.
+
+    Example:
+        >>> head_size(768, 12)
+        64
+    """
+    if n_heads < 1 or width % n_heads:
+        raise ArgumentError(
+            f"A width of {width} cannot be shared out to {n_heads} attention heads. "
+            "Choose num_attention_heads so that it divides the width."
+        )
+    return width // n_heads
+
+
+def _logits(query: jax.Array, key: jax.Array) -> jax.Array:
+    # In float32 whatever the inputs are: the softmax of rounded logits is wrong.
+    logits = jnp.einsum("btnh,bsnh->bnts", query, key, preferred_element_type=jnp.float32)
+    return logits / math.sqrt(query.shape[-1])
+
+
+def _softmax(logits: jax.Array, mask: jax.Array) -> jax.Array:
+    # Not minus infinity: a query that may see no key gets equal scores, not NaN.
+    return jax.nn.softmax(jnp.where(mask, logits, _NEVER), axis=-1)
+
+
+def _talk(by_head: jax.Array, between: jax.Array) -> jax.Array:
+    return jnp.einsum("bnts,nm->bmts", by_head, between.astype(by_head.dtype))
+
+
+def _mix(scores: jax.Array, value: jax.Array) -> jax.Array:
+    return jnp.einsum("bnts,bsnh->btnh", scores.astype(value.dtype), value)
+
+
+def _fused(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
+    """Attention without dropout: one kernel of cuDNN on a GPU in half precision, else XLA's."""
+    # Where each query has a mask of its own, XLA is quicker on short rows.
+    is_short = mask.shape[2] > 1 and key.shape[1] <= _SHORT
+    if is_short or not _cudnn_takes(query, key):
+        return _by_xla(query, key, value, mask)
+    # Decided at lowering, so that a program that was traced on a GPU can be exported for other platforms too.
+    hidden: jax.Array = jax.lax.platform_dependent(query, key, value, mask, cuda=_by_cudnn, default=_by_xla)
+    return hidden
+
+
+def _by_xla(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
+    return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="xla")
+
+
+def _by_cudnn(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
+    whole = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
+    return jax.nn.dot_product_attention(query, key, value, mask=whole, implementation="cudnn")
+
+
+def _cudnn_takes(query: jax.Array, key: jax.Array) -> bool:
+    """Whether cuDNN's kernel takes such arrays: half precision, even lengths, heads of 8 to 128, a GPU of our time."""
+    if query.dtype not in _HALF_PRECISION or query.shape[1] % 2 or key.shape[1] % 2:
+        return False
+    fits = query.shape[-1] % 8 == 0 and query.shape[-1] <= 128
+    # A number on GPUs of NVIDIA, such as 9.0; others have none, or a name.
+    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+    return fits and capability[:1].isdigit() and float(capability) >= _FIRST_CAPABILITY
+
+
+class _FeedForward(nn.Module):
+    """What feedforward blocks have in common: their settings, a wide layer and a layer back to `width`."""
+
+    width: int
+    intermediate_size: int
+    activation: str = "gelu"
+    initializer_range: float = 0.02
+
+    def setup(self) -> None:
+        """Makes the two layers."""
+        self.intermediate = dense(self.intermediate_size, initializer_range=self.initializer_range, axes=_WIDER)
+        self.output = dense(self.width, initializer_range=self.initializer_range, axes=_NARROWER)
+
+
+class FeedForward(_FeedForward):
+    """A wide dense layer, an activation, and a dense layer back to `width`.
+
+    Example:
+        outputs = FeedForward(width=768, intermediate_size=3072, activation="gelu")(hidden)
+    """
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """The new hidden states."""
+        return self.output(activation(self.activation)(self.intermediate(x)))
+
+
+class GatedFeedForward(_FeedForward):
+    """A feedforward block whose wide activations are multiplied with a second, linear layer: the gate."""
+
+    def setup(self) -> None:
+        """Makes the three layers."""
+        super().setup()
+        self.gate = dense(self.intermediate_size, initializer_range=self.initializer_range, axes=_WIDER)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """The new hidden states."""
+        return self.output(activation(self.activation)(self.intermediate(x)) * self.gate(x))
 
 
 class AttentionClass(Protocol):
@@ -27,11 +219,11 @@ class FeedForwardClass(Protocol):
 
 
 class TransformerBlock(nn.Module):
-    """Attention and a feedforward block, each with dropout, a way around it, and a norm.
+    """Attention and a feedforward block, each with dropout, a residual connection and a norm.
 
     Args:
-        norm_first: Whether what goes into the two parts is normalised, instead of what comes out.
-        output_range: How many tokens, from the first, are computed; None is all.
+        norm_first: Whether the inputs of the two parts are normalised, instead of their outputs.
+        output_range: How many tokens, from the first, are computed; with None all are.
         return_scores: Whether the attention scores are returned too.
     """
 
@@ -69,11 +261,11 @@ class TransformerBlock(nn.Module):
         self.dropout = nn.Dropout(self.dropout_rate)
 
     def __call__(self, hidden: jax.Array, mask: jax.Array, training: bool) -> Attended:
-        """New hidden states, and the scores if they are asked for."""
+        """New hidden states, and the scores with `return_scores`."""
         queries = slice(self.output_range)
         mask = mask if mask.shape[2] == 1 else mask[:, :, queries]
-        seen = self.attention_layer_norm(hidden) if self.norm_first else hidden
-        attended, scores = self.attention(seen[:, queries], seen, seen, mask, training=training)
+        inputs = self.attention_layer_norm(hidden) if self.norm_first else hidden
+        attended, scores = self.attention(inputs[:, queries], inputs, inputs, mask, training=training)
         hidden = hidden[:, queries] + self.dropout(attended, deterministic=not training)
         hidden = hidden if self.norm_first else self.attention_layer_norm(hidden)
         changed = self.feedforward(self.output_layer_norm(hidden) if self.norm_first else hidden)
@@ -81,7 +273,7 @@ class TransformerBlock(nn.Module):
         return Attended(hidden if self.norm_first else self.output_layer_norm(hidden), scores)
 
 
-def rematerialised(block: Any, *, wanted: bool) -> Any:
-    """Returns a block's class, whose inner values are computed again by the backward pass if that is `wanted`."""
+def rematerialised(block: Any) -> Any:
+    """Returns a block's class, whose inner values the backward pass computes again instead of keeping them."""
     # `training` decides what is traced; it is the fourth argument of `__call__`, self included.
-    return nn.remat(block, static_argnums=(3,)) if wanted else block
+    return nn.remat(block, static_argnums=(3,))

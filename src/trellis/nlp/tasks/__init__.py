@@ -13,7 +13,5 @@ if TYPE_CHECKING:
         QuestionAnsweringConfig as QuestionAnsweringConfig,
         QuestionAnsweringModelConfig as QuestionAnsweringModelConfig,
     )
-    from trellis.nlp.tasks.predictor import load_predictor as load_predictor, Predictor as Predictor
-    from trellis.nlp.tasks.predictions import Prediction as Prediction
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -1,4 +1,4 @@
-"""Settings of what is learned from text."""
+"""Settings of the tasks on text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,18 +57,18 @@ class SentencePredictionModelConfig(Config):
     """An encoder with a head that classifies, or rates, a sentence or a pair of them."""
 
     num_classes: int = 0
-    """0 counts those of the training data; 1 is for regression: the label is a number."""
+    """With 0 those of the training data are counted; 1 is for regression: the label is a number."""
     use_encoder_pooler: bool = False
-    """Whether the head stands on the encoder's own pooled output; else it has a pooler of its own, made anew."""
+    """Whether the head takes the encoder's own pooled output; else it has a new pooler of its own."""
     encoder: EncoderConfig = EncoderConfig()
 
 
 @dataclass
 class SentencePredictionConfig(TaskConfig):
-    """What is said of a sentence, or of a pair: a class or a number."""
+    """A class or a number for a sentence, or for a pair."""
 
     hub_module_url: str = ""
-    """A local directory (Hugging Face's, or of a run) that gives both the encoder's settings and its weights."""
+    """A local directory (Hugging Face's, or of a run) with both the encoder's settings and its weights."""
     init_cls_pooler: bool = False
     """Whether a warm start takes the pooler of a pretraining's `next_sentence` head too."""
     metric_type: Literal["accuracy", "f1", "matthews_corrcoef", "pearson_spearman_corr"] = "accuracy"
@@ -91,13 +91,13 @@ class QuestionAnsweringConfig(TaskConfig):
     """Which part of a passage answers a question, if any does."""
 
     hub_module_url: str = ""
-    """A local directory (Hugging Face's, or of a run) that gives both the encoder's settings and its weights."""
+    """A local directory (Hugging Face's, or of a run) with both the encoder's settings and its weights."""
     n_best_size: int = 20
-    """How many starts and ends are combined to candidates, and how many of these are kept."""
+    """How many starts and ends are combined to candidates, and how many candidates an answer lists."""
     max_answer_length: int = 30
     """In tokens."""
     null_score_diff_threshold: float = 0.0
-    """By how much "no answer" has to beat the best answer to be given, if questions may have none."""
+    """By how much "no answer" has to score higher than the best answer to be chosen, if questions may have none."""
     model: QuestionAnsweringModelConfig = QuestionAnsweringModelConfig()
     train_data: DataConfig = QADataConfig()
     validation_data: DataConfig = QADataConfig(is_training=False, drop_remainder=False)

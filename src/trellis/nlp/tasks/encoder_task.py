@@ -1,4 +1,4 @@
-"""What all tasks on an encoder have alike: its settings, its weights, and checks before the first step."""
+"""What all tasks on an encoder have in common: its settings, its weights, and checks before the first step."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -13,20 +13,20 @@ from trellis.bindings import bound
 from trellis.config import Problem, origin_of, raise_if_any
 from trellis.data import DataConfig, Stream
 from trellis.errors import DataError
-from trellis.nlp.data import data_place
-from trellis.nlp.models import EncoderConfig, build_encoder
-from trellis.nlp.tasks.predictions import Answerer
-from trellis.nlp.tasks.pretrained import check_is_local, read_encoder_config, read_pretrained
-from trellis.nlp.tasks.text_settings import TEXT, TextSettings
-from trellis.nlp.tasks.vocabulary import (
-    find_kept_vocabulary,
+from trellis.nlp.answers import (
+    TEXT,
+    Answerer,
+    TextSettings,
     find_vocabulary,
     keep_vocabulary,
-    kept_name,
-    tokenizer_settings,
+    kept_vocabulary,
+    vocabulary_name,
     with_vocabulary,
 )
-from trellis.tasks import BoundModel, InputContext, Task, traceable
+from trellis.nlp.data import data_place
+from trellis.nlp.models import EncoderConfig, build_encoder
+from trellis.nlp.tasks.pretrained import check_is_local, read_encoder_config, read_hugging_face_weights
+from trellis.tasks import BoundModel, InputContext, Task, read_warm_start, traceable
 
 _LENGTHS = {"bert": "max_position_embeddings", "albert": "max_position_embeddings", "mobilebert": "max_sequence_length"}
 _VOCABULARIES = {"bert": "vocab_size", "albert": "vocab_size", "mobilebert": "word_vocab_size"}
@@ -35,7 +35,7 @@ _VOCABULARIES = {"bert": "vocab_size", "albert": "vocab_size", "mobilebert": "wo
 class EncoderTask(Task):
     """A task whose model is an encoder with heads.
 
-    What cannot work with its config is raised when it is made: sequences longer than the encoder has positions for,
+    A config that cannot work is an error when the task is made: sequences that are longer than the encoder can read,
     weights from two places or from another machine.
     """
 
@@ -53,7 +53,7 @@ class EncoderTask(Task):
         """How its model answers text."""
 
     def problems(self) -> Iterator[Problem]:
-        """Yields what cannot work with the config."""
+        """Yields the problems with the config."""
         if self.hub_module_url and self.task_config.init_checkpoint:
             yield self.problem(
                 "hub_module_url",
@@ -66,21 +66,22 @@ class EncoderTask(Task):
         for side in ("train_data", "validation_data"):
             length = getattr(self.task_config, side).seq_length
             if length > most:
-                said = f"is {length}, but the encoder has positions for {most} tokens."
-                yield self.problem(f"{side}.seq_length", said, f"Set it to {most} or less, or take another encoder.")
+                message = f"is {length}, but the encoder has positions for {most} tokens."
+                advice = f"Set it to {most} or less, or take another encoder."
+                yield self.problem(f"{side}.seq_length", message, advice)
 
-    def problem(self, field: str, said: str, advice: str) -> Problem:
-        """A problem with a field of the task's config."""
-        return Problem(f"task.{field} {said}", origin_of(self.task_config, field), f"task.{field}", advice)
+    def problem(self, field: str, message: str, advice: str) -> Problem:
+        """A problem with a field of the task's config; the message goes on after the field's name."""
+        return Problem(f"task.{field} {message}", origin_of(self.task_config, field), f"task.{field}", advice)
 
     @property
     def hub_module_url(self) -> str:
-        """The directory that gives the encoder, settings and all; empty if the config does."""
+        """The directory with the encoder's settings and weights; empty if the config has the settings."""
         return str(self.task_config.as_dict().get("hub_module_url", ""))
 
     @cached_property
     def encoder_config(self) -> EncoderConfig:
-        """The settings of the encoder: those of `hub_module_url` if it is given."""
+        """The settings of the encoder: those in `hub_module_url`, if it is set."""
         config: EncoderConfig = self.task_config.model.encoder
         return read_encoder_config(self.hub_module_url) if self.hub_module_url else config
 
@@ -116,13 +117,13 @@ class EncoderTask(Task):
         return stream
 
     def serving_inputs(self, inputs: Any) -> dict[str, np.ndarray]:
-        """Plain text as ids, whatever the data has beside it or packs together."""
+        """The inputs for plain text, whatever else the data has."""
         return {name: np.zeros((1, length), np.int32) for name, length in self.answerer.input_lengths.items()}
 
     def serving_files(self) -> dict[str, str]:
         """The vocabulary, if it is known."""
-        found = find_kept_vocabulary(self.logging_dir) or self.find_vocabulary()
-        return {} if found is None else {kept_name(found): str(found)}
+        vocab_file = kept_vocabulary(self.logging_dir) or self.find_vocabulary()
+        return {} if vocab_file is None else {vocabulary_name(vocab_file): str(vocab_file)}
 
     def serving_metadata(self) -> dict[str, JSON]:
         """How text is answered."""
@@ -131,8 +132,7 @@ class EncoderTask(Task):
     @property
     def text_settings(self) -> TextSettings:
         """All that text is answered with beside the model and the vocabulary."""
-        settings = tokenizer_settings(self.task_config)
-        return TextSettings(answerer=self.answerer, vocab_size=self.vocab_size, **settings)
+        return TextSettings.of_task(self.task_config, answerer=self.answerer, vocab_size=self.vocab_size)
 
     @traceable
     def initialize(self, model: BoundModel) -> Variables:
@@ -143,4 +143,6 @@ class EncoderTask(Task):
         if self.logging_dir:
             keep_vocabulary(self.find_vocabulary(), directory=self.logging_dir)
         source = self.hub_module_url or self.task_config.init_checkpoint
-        return read_pretrained(source, model=model, encoder=self.encoder_config)
+        if source and Path(source, "config.json").is_file():
+            return read_hugging_face_weights(source, model=model, encoder=self.encoder_config)
+        return read_warm_start(source, model=model)

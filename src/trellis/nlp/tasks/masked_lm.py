@@ -1,4 +1,4 @@
-"""The task of telling masked words, and whether one sentence follows the other."""
+"""The task of predicting masked words, and whether one sentence follows the other."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -13,9 +13,9 @@ from trellis.aliases import Array, Batch
 from trellis.config import Problem
 from trellis.data import Stream
 from trellis.loops import Accuracy, Mean, MetricFunction, StepOutput, TrainState, weighted_mean
+from trellis.nlp.answers import BlankAnswerer
 from trellis.nlp.data import LocalText, build_pretraining_stream, prepare_local_text
 from trellis.nlp.models import BertPretrainer
-from trellis.nlp.tasks.blank_answerer import BlankAnswerer
 from trellis.nlp.tasks.configs import LocalMaskedLMConfig, MaskedLMConfig
 from trellis.nlp.tasks.encoder_task import EncoderTask
 from trellis.tasks import BoundModel, InputContext, register_task_cls
@@ -32,7 +32,7 @@ class SumOfMeans:
     means: tuple[Mean, ...]
 
     def merge(self, other: "SumOfMeans") -> "SumOfMeans":
-        """The sum over what both have seen."""
+        """The sum over the examples of both."""
         return SumOfMeans(tuple(a.merge(b) for a, b in zip(self.means, other.means, strict=True)))
 
     def compute(self) -> Array:
@@ -42,16 +42,16 @@ class SumOfMeans:
 
 @register_task_cls(MaskedLMConfig)
 class MaskedLMTask(EncoderTask):
-    """Tells words that were masked and, where the data has pairs with labels, whether the second follows the first."""
+    """Predicts masked words and, where the data has pairs with labels, whether the second follows the first."""
 
     def problems(self) -> Iterator[Problem]:
-        """Yields what cannot work with the config."""
+        """Yields the problems with the config."""
         yield from super().problems()
         heads = [head.name for head in self.task_config.model.cls_heads]
         for side in ("train_data", "validation_data"):
             if getattr(self.task_config, side).use_next_sentence_label and _NEXT_SENTENCE not in heads:
-                said = f"is true, but task.model.cls_heads has no head of the name {_NEXT_SENTENCE}."
-                yield self.problem(f"{side}.use_next_sentence_label", said, "Add the head, or set this to false.")
+                message = f"is true, but task.model.cls_heads has no head of the name {_NEXT_SENTENCE}."
+                yield self.problem(f"{side}.use_next_sentence_label", message, "Add the head, or set this to false.")
 
     def build_model(self) -> BertPretrainer:
         """An encoder with its heads."""
@@ -73,7 +73,7 @@ class MaskedLMTask(EncoderTask):
         return Mean(loss.total + extra * loss.weight, loss.weight)
 
     def build_metrics(self, training: bool = True) -> dict[str, MetricFunction]:
-        """The published ones, each a mean over what it is about."""
+        """The published ones, each a mean over masked words or over examples."""
         metrics: dict[str, MetricFunction] = {
             "masked_lm_accuracy": masked_lm_accuracy,
             "lm_example_loss": masked_lm_loss,
@@ -84,7 +84,7 @@ class MaskedLMTask(EncoderTask):
         return metrics
 
     def train_step(self, inputs: Batch, *, n_microbatches: int = 1, **options: Any) -> tuple[TrainState, StepOutput]:
-        """The published step; parts of a batch learn how many masks an example of the whole has on average."""
+        """The published step; the parts of a batch get the mean number of masks in an example of the whole batch."""
         if n_microbatches > 1 and _LABELS in inputs:
             weights = inputs["masked_lm_weights"]
             inputs = {**inputs, _MASKS_PER_EXAMPLE: jnp.full(len(weights), jnp.sum(weights) / len(weights))}
@@ -108,7 +108,7 @@ class MaskedLMTask(EncoderTask):
 
 @register_task_cls(LocalMaskedLMConfig)
 class LocalMaskedLMTask(MaskedLMTask):
-    """Tells masked words of the documentation of Python's own standard library."""
+    """Predicts masked words of the documentation of Python's own standard library."""
 
     def find_vocabulary(self) -> Path:
         """One that is trained on that text."""
@@ -132,7 +132,7 @@ def masked_lm_loss(outputs: Mapping[str, Array], batch: Mapping[str, Array]) -> 
 
 
 def masked_lm_accuracy(outputs: Mapping[str, Array], batch: Mapping[str, Array]) -> Mean:
-    """The share of masked words that are told right."""
+    """The share of masked words that are predicted right."""
     is_right = jnp.argmax(outputs["mlm_logits"], axis=-1) == batch["masked_lm_ids"]
     return weighted_mean(is_right, batch["masked_lm_weights"])
 
@@ -144,5 +144,5 @@ def next_sentence_loss(outputs: Mapping[str, Array], batch: Mapping[str, Array])
 
 
 def next_sentence_accuracy(outputs: Mapping[str, Array], batch: Mapping[str, Array]) -> Mean:
-    """The share of pairs that are told right."""
+    """The share of pairs that are predicted right."""
     return Accuracy()(outputs[_NEXT_SENTENCE], batch[_LABELS].reshape(-1))

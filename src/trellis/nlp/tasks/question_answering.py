@@ -11,6 +11,7 @@ import optax
 from trellis.aliases import Array, Batch
 from trellis.data import Columns, Stream
 from trellis.loops import Accuracy, Mean, MetricFunction, weighted_mean
+from trellis.nlp.answers import AnswerOptions, QuestionAnswerer, answer_questions, with_vocabulary
 from trellis.nlp.data import (
     QADataConfig,
     Question,
@@ -23,12 +24,10 @@ from trellis.nlp.data import (
 from trellis.nlp.models import BertSpanLabeler
 from trellis.nlp.tasks.configs import QuestionAnsweringConfig
 from trellis.nlp.tasks.encoder_task import EncoderTask
-from trellis.nlp.tasks.question_answerer import ENDS, QuestionAnswerer
-from trellis.nlp.tasks.question_answers import AnswerOptions
 from trellis.nlp.tasks.squad_metrics import evaluate_squad_v1, evaluate_squad_v2
-from trellis.nlp.tasks.vocabulary import with_vocabulary
 from trellis.tasks import BoundModel, InputContext, register_task_cls
 
+_ENDS = ("start", "end")
 _V2_NAMES = {
     "exact_match": "best_exact",
     "exact_match_threshold": "best_exact_thresh",
@@ -37,7 +36,7 @@ _V2_NAMES = {
     "has_answer_exact_match": "HasAns_exact",
     "has_answer_f1": "HasAns_f1",
 }
-"""The published names of the scores of SQuAD 2.0, to the official ones."""
+"""From the published names of the scores of SQuAD 2.0 to the official ones."""
 
 
 @register_task_cls(QuestionAnsweringConfig)
@@ -58,20 +57,20 @@ class QuestionAnsweringTask(EncoderTask):
             optax.softmax_cross_entropy_with_integer_labels(
                 model_outputs[f"{end}_logits"].astype(jnp.float32), labels[f"{end}_positions"]
             )
-            for end in ENDS
+            for end in _ENDS
         )
         return weighted_mean((start + end) / 2 + sum(aux_losses or (), jnp.float32(0)))
 
     def build_metrics(self, training: bool = True) -> dict[str, MetricFunction]:
         """How often each end is found in training; whole answers are measured on the host."""
-        return {f"{end}_position_accuracy": _end_accuracy(end) for end in ENDS} if training else {}
+        return {f"{end}_position_accuracy": _end_accuracy(end) for end in _ENDS} if training else {}
 
     def validation_step(
         self, inputs: Batch, model: BoundModel, metrics: Mapping[str, MetricFunction] | None = None
     ) -> Mapping[str, Any]:
-        """The logits of each window, of which answers are made when all are known."""
+        """The logits of each window; answers are made of them when all are there."""
         outputs = self.inference_step(inputs, model)
-        logits = {f"{end}_logits": outputs[f"{end}_logits"].astype(jnp.float32) for end in ENDS}
+        logits = {f"{end}_logits": outputs[f"{end}_logits"].astype(jnp.float32) for end in _ENDS}
         return {"unique_ids": inputs["unique_ids"], **logits}
 
     def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
@@ -82,14 +81,16 @@ class QuestionAnsweringTask(EncoderTask):
         """Exact match and F1 over all questions; for SQuAD 2.0 at the best thresholds, as published."""
         logits = {name: np.concatenate([part[name] for part in aggregated_logs]) for name in aggregated_logs[0]}
         questions, tokenizer = self._questions, question_tokenizer(self._validation_data)
-        answers = self.answerer.answers(questions, windows=self._windows, logits=logits, tokenizer=tokenizer)
+        answers = answer_questions(
+            questions, windows=self._windows, **logits, tokenizer=tokenizer, options=self.answerer.options
+        )
         texts = {key: answer.text for key, answer in answers.items()}
         if not self._validation_data.version_2_with_negative:
             scores = evaluate_squad_v1(questions, predictions=texts)
             return {"exact_match": scores["exact_match"], "final_f1": scores["f1"]}
         odds = {key: answer.null_odds for key, answer in answers.items()}
         scores = evaluate_squad_v2(questions, predictions=texts, null_odds=odds)
-        return {name: scores[theirs] for name, theirs in _V2_NAMES.items() if theirs in scores}
+        return {name: scores[official] for name, official in _V2_NAMES.items() if official in scores}
 
     @property
     def answerer(self) -> QuestionAnswerer:

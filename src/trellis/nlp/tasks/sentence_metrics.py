@@ -8,25 +8,31 @@ Ints = NDArray[np.integer]
 
 
 def f1_score(predicted: Ints, *, labels: Ints) -> float:
-    """The harmonic mean of precision and recall of class 1; 0 if it was neither said nor right."""
+    """The harmonic mean of precision and recall of class 1; 0 if there is no example of it on either side.
+
+    Example:
+        >>> f1_score(np.array([1, 1, 0, 0]), labels=np.array([1, 0, 1, 0]))
+        0.5
+    """
     n_right = np.sum((predicted == 1) & (labels == 1))
-    n_said_or_meant = np.sum(predicted == 1) + np.sum(labels == 1)
-    return float(2 * n_right / n_said_or_meant) if n_said_or_meant else 0.0
+    n_positive = np.sum(predicted == 1) + np.sum(labels == 1)
+    return float(2 * n_right / n_positive) if n_positive else 0.0
 
 
 def matthews_corrcoef(predicted: Ints, *, labels: Ints) -> float:
-    """The correlation of two classifications, of any number of classes; 0 if either knows one class only."""
+    """The correlation of two classifications, of any number of classes; 0 if either has one class only."""
     n_classes = int(max(predicted.max(), labels.max())) + 1
     counts = np.bincount(labels * n_classes + predicted, minlength=n_classes**2).reshape(n_classes, n_classes)
-    meant, said = counts.sum(axis=1, dtype=np.float64), counts.sum(axis=0, dtype=np.float64)
-    n = meant.sum()
-    covariance = n * np.trace(counts) - meant @ said
-    spread = (n**2 - said @ said) * (n**2 - meant @ meant)
+    of_labels = counts.sum(axis=1, dtype=np.float64)
+    of_predicted = counts.sum(axis=0, dtype=np.float64)
+    n = of_labels.sum()
+    covariance = n * np.trace(counts) - of_labels @ of_predicted
+    spread = (n**2 - of_predicted @ of_predicted) * (n**2 - of_labels @ of_labels)
     return float(covariance / np.sqrt(spread)) if spread else 0.0
 
 
 def pearson_correlation(predicted: Floats, *, labels: Floats) -> float:
-    """The linear correlation; 0 if either is constant, which has none."""
+    """The linear correlation; 0 if either side is constant."""
     x, y = (values.astype(np.float64) - values.mean(dtype=np.float64) for values in (predicted, labels))
     spread = np.sqrt((x @ x) * (y @ y))
     return float(x @ y / spread) if spread else 0.0
@@ -43,7 +49,7 @@ def average_precision(scores: Floats, *, labels: Ints) -> float:
     is_right = labels[order] == 1
     if not is_right.any():
         return 0.0
-    # Examples of equal scores are said together: a point of the curve is after the last of them.
+    # Examples of equal scores are one point of the curve, after the last of them.
     lasts = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)
     n_right = np.cumsum(is_right)[lasts]
     gains = np.diff(n_right, prepend=0) / is_right.sum()
@@ -51,7 +57,7 @@ def average_precision(scores: Floats, *, labels: Ints) -> float:
 
 
 def _ranks(values: Floats) -> Floats:
-    """The place of each value in order; equal values share the mean of theirs."""
+    """The place of each value in order, from 1; equal values have the mean of their places."""
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return ((ends - counts + 1 + ends) / 2)[group]

@@ -1,4 +1,4 @@
-"""The task of saying something of a sentence, or of a pair: a class or a number."""
+"""The task of predicting a class or a number for a sentence, or for a pair."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,13 +11,12 @@ from trellis.aliases import Array, Batch
 from trellis.config import Origin, Problem, merge, raise_if_any, setting_at
 from trellis.data import Stream
 from trellis.loops import Accuracy, Mean, MetricFunction, as_metric, batch_size, weighted_mean
+from trellis.nlp.answers import SentenceAnswerer, find_vocabulary, with_vocabulary
 from trellis.nlp.data import build_sentence_stream, count_classes
 from trellis.nlp.models import BertClassifier
-from trellis.nlp.tasks import sentence_metrics as scores
+from trellis.nlp.tasks import sentence_metrics
 from trellis.nlp.tasks.configs import SentencePredictionConfig
 from trellis.nlp.tasks.encoder_task import EncoderTask
-from trellis.nlp.tasks.sentence_answerer import SentenceAnswerer
-from trellis.nlp.tasks.vocabulary import find_vocabulary, with_vocabulary
 from trellis.tasks import BoundModel, InputContext, register_task_cls
 
 _CLASSES_FOR = {"f1": (2,), "pearson_spearman_corr": (1,)}
@@ -28,31 +27,30 @@ _CLASSES_FOR = {"f1": (2,), "pearson_spearman_corr": (1,)}
 class SentencePredictionTask(EncoderTask):
     """Classifies sentences or pairs or, with one class, rates them.
 
-    If the config does not tell how many classes there are, those of the training data are counted.
+    If the config does not have the number of classes, those of the training data are counted.
     """
 
     def __init__(self, params: Any, *, logging_dir: str | None = None, name: str | None = None) -> None:
         super().__init__(_with_classes(params), logging_dir=logging_dir, name=name)
 
     def problems(self) -> Iterator[Problem]:
-        """Yields what cannot work with the config."""
+        """Yields the problems with the config."""
         yield from super().problems()
         n_classes, metric = self.task_config.model.num_classes, self.task_config.metric_type
         if n_classes < 1:
-            way_out = "Give the number of classes, or 1 for regression: --params_override=task.model.num_classes=2"
-            counted = "" if n_classes else ", and there is no training data to count them in"
-            yield self.problem("model.num_classes", f"is {n_classes}{counted}.", way_out)
+            advice = "Give the number of classes, or 1 for regression: --params_override=task.model.num_classes=2"
+            reason = "" if n_classes else ", and there is no training data to count them in"
+            yield self.problem("model.num_classes", f"is {n_classes}{reason}.", advice)
         elif n_classes not in _CLASSES_FOR.get(metric, range(2, n_classes + 1)):
-            said = f"is {metric}, but task.model.num_classes is {n_classes}."
-            way_out = "pearson_spearman_corr goes with 1 class, f1 with 2, the others with 2 or more."
-            yield self.problem("metric_type", said, way_out)
+            message = f"is {metric}, but task.model.num_classes is {n_classes}."
+            advice = "pearson_spearman_corr goes with 1 class, f1 with 2, the others with 2 or more."
+            yield self.problem("metric_type", message, advice)
         for side in ("train_data", "validation_data"):
             names = getattr(self.task_config, side).as_dict().get("label_values")
             if names and n_classes > 1 and len(names) != n_classes:
-                said = f"names {len(names)} classes, but task.model.num_classes is {n_classes}."
-                yield self.problem(
-                    f"{side}.label_values", said, f"Set task.model.num_classes={len(names)}, or name all."
-                )
+                message = f"names {len(names)} classes, but task.model.num_classes is {n_classes}."
+                advice = f"Set task.model.num_classes={len(names)}, or name all."
+                yield self.problem(f"{side}.label_values", message, advice)
 
     @property
     def is_regression(self) -> bool:
@@ -80,7 +78,7 @@ class SentencePredictionTask(EncoderTask):
         return Mean(loss.total + sum(aux_losses or (), jnp.float32(0)) * loss.weight, loss.weight)
 
     def build_metrics(self, training: bool = True) -> dict[str, MetricFunction]:
-        """What can be summed up over batches; the rest is measured on the host."""
+        """Those that are means over examples; `reduce_aggregated_logs` computes the others."""
         if self.is_regression:
             return {"mean_squared_error": self._loss}
         return {"cls_accuracy": lambda logits, batch: Accuracy()(logits, self._labels(batch))}
@@ -88,11 +86,11 @@ class SentencePredictionTask(EncoderTask):
     def validation_step(
         self, inputs: Batch, model: BoundModel, metrics: Mapping[str, MetricFunction] | None = None
     ) -> Mapping[str, Any]:
-        """The loss and metrics; logits and labels, for scores of the whole set."""
+        """The loss and metrics, and logits and labels for the scores of the whole set."""
         logits = self.inference_step(inputs, model)
-        seen = {self.loss: self.build_losses(inputs, logits), **self.process_metrics(metrics or {}, inputs, logits)}
-        measured = {name: as_metric(value, batch_size(inputs), name) for name, value in seen.items()}
-        return {**measured, "logits": logits.astype(jnp.float32), "labels": self._labels(inputs)}
+        values = {self.loss: self.build_losses(inputs, logits), **self.process_metrics(metrics or {}, inputs, logits)}
+        logs = {name: as_metric(value, batch_size(inputs), name) for name, value in values.items()}
+        return {**logs, "logits": logits.astype(jnp.float32), "labels": self._labels(inputs)}
 
     def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
         """All logits and labels so far."""
@@ -102,16 +100,18 @@ class SentencePredictionTask(EncoderTask):
         """The score that `metric_type` names, and for two classes the area under precision and recall."""
         logits, labels = (np.concatenate(side) for side in zip(*aggregated_logs, strict=True))
         if self.is_regression:
-            rated = logits[:, 0]
-            pearson = scores.pearson_correlation(rated, labels=labels)
-            spearman = scores.spearman_correlation(rated, labels=labels)
+            predicted = logits[:, 0]
+            pearson = sentence_metrics.pearson_correlation(predicted, labels=labels)
+            spearman = sentence_metrics.spearman_correlation(predicted, labels=labels)
             return {"pearson_spearman_corr": (pearson + spearman) / 2, "pearson": pearson, "spearman": spearman}
-        said = logits.argmax(axis=-1)
-        found = {"auc": scores.average_precision(logits[:, 1] - logits[:, 0], labels=labels)}
-        found = found if logits.shape[1] == 2 else {}
-        measure = {"f1": scores.f1_score, "matthews_corrcoef": scores.matthews_corrcoef}
+        scores: dict[str, float] = {}
+        if logits.shape[1] == 2:
+            scores["auc"] = sentence_metrics.average_precision(logits[:, 1] - logits[:, 0], labels=labels)
+        functions = {"f1": sentence_metrics.f1_score, "matthews_corrcoef": sentence_metrics.matthews_corrcoef}
         metric = self.task_config.metric_type
-        return found | ({metric: measure[metric](said, labels=labels)} if metric in measure else {})
+        if metric in functions:
+            scores[metric] = functions[metric](logits.argmax(axis=-1), labels=labels)
+        return scores
 
     @property
     def answerer(self) -> SentenceAnswerer:
@@ -131,11 +131,11 @@ class SentencePredictionTask(EncoderTask):
 
 
 def _with_classes(params: SentencePredictionConfig) -> SentencePredictionConfig:
-    """The config with the number of classes, if it can be known."""
+    """The config with the number of classes, if it has one or the training data can be counted."""
     if params.model.num_classes or not params.train_data.input_path:
         return params
     data: Any = with_vocabulary(params.train_data, find=lambda: find_vocabulary(params))
     n_classes = count_classes(data)
-    filled = params.replace()
-    raise_if_any(merge(filled, setting_at("model.num_classes", n_classes, Origin("the labels of the training data"))))
-    return filled
+    config = params.replace()
+    raise_if_any(merge(config, setting_at("model.num_classes", n_classes, Origin("the labels of the training data"))))
+    return config

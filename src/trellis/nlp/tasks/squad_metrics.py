@@ -13,24 +13,29 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, without punctuation, articles and superfluous spaces."""
+    """Lower case, without punctuation, articles and superfluous spaces.
+
+    Example:
+        >>> normalize_answer("The  Romans' roads.")
+        'romans roads'
+    """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact_score(prediction: str, *, answer: str) -> float:
-    """1 if both say the same, else 0."""
+    """1 if both are the same after normalisation, else 0."""
     return float(normalize_answer(prediction) == normalize_answer(answer))
 
 
 def f1_score(prediction: str, *, answer: str) -> float:
-    """The harmonic mean of precision and recall over words; without words in one of them, whether there are in none."""
-    said, meant = normalize_answer(prediction).split(), normalize_answer(answer).split()
-    if not said or not meant:
-        return float(said == meant)
-    n_same = sum((Counter(said) & Counter(meant)).values())
+    """The harmonic mean of precision and recall over words; if one side has no words, 1 if neither has, else 0."""
+    predicted_words, answer_words = normalize_answer(prediction).split(), normalize_answer(answer).split()
+    if not predicted_words or not answer_words:
+        return float(predicted_words == answer_words)
+    n_same = sum((Counter(predicted_words) & Counter(answer_words)).values())
     if n_same == 0:
         return 0.0
-    precision, recall = n_same / len(said), n_same / len(meant)
+    precision, recall = n_same / len(predicted_words), n_same / len(answer_words)
     return 2 * precision * recall / (precision + recall)
 
 
@@ -43,10 +48,10 @@ def evaluate_squad_v1(questions: Sequence[Question], *, predictions: Mapping[str
     _check(questions)
     exact, f1 = 0.0, 0.0
     for question in questions:
-        said = predictions.get(question.id)
-        if said is not None:
-            exact += max(exact_score(said, answer=answer) for answer in question.answers)
-            f1 += max(_f1_v1(said, answer) for answer in question.answers)
+        prediction = predictions.get(question.id)
+        if prediction is not None:
+            exact += max(exact_score(prediction, answer=answer) for answer in question.answers)
+            f1 += max(_f1_v1(prediction, answer) for answer in question.answers)
     return {"exact_match": 100 * exact / len(questions), "f1": 100 * f1 / len(questions)}
 
 
@@ -73,16 +78,19 @@ def evaluate_squad_v2(
     odds = null_odds or {}
     raw = {"exact": _raw_scores(answered, predictions, exact_score), "f1": _raw_scores(answered, predictions, f1_score)}
     has_answer = {question.id: bool(question.answers) for question in answered}
-    kept = {
+    thresholded = {
         name: {
             key: float(not has_answer[key]) if odds.get(key, 0.0) > threshold else score
             for key, score in scores.items()
         }
         for name, scores in raw.items()
     }
-    result = _means(kept, "")
-    for prefix, wanted in (("HasAns_", True), ("NoAns_", False)):
-        part = {name: {k: s for k, s in scores.items() if has_answer[k] is wanted} for name, scores in kept.items()}
+    result = _means(thresholded, "")
+    for prefix, has in (("HasAns_", True), ("NoAns_", False)):
+        part = {
+            name: {key: score for key, score in scores.items() if has_answer[key] is has}
+            for name, scores in thresholded.items()
+        }
         result |= _means(part, prefix) if part["exact"] else {}
     if null_odds is not None:
         for name, scores in raw.items():
@@ -92,7 +100,7 @@ def evaluate_squad_v2(
 
 
 def _f1_v1(prediction: str, answer: str) -> float:
-    # Nothing in common is 0 in version 1.1, even where both are nothing but articles.
+    # In version 1.1 no common word is 0, even where both sides are nothing but articles.
     return f1_score(prediction, answer=answer) if normalize_answer(prediction) else 0.0
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 from flax.traverse_util import unflatten_dict
@@ -12,18 +12,30 @@ from trellis.data import read_rows
 from trellis.errors import ArgumentError, CheckpointFileError, DataError
 from trellis.experiments import ExperimentConfig, best_of_run, read_params
 from trellis.extensions import checkpoint_storage as storage, newest_file
-from trellis.nlp.data import Tokenizer, build_tokenizer, read_questions
-from trellis.nlp.tasks.encoder_task import EncoderTask
-from trellis.nlp.tasks.predictions import BATCH_SIZE, Answerer, AskModel, Prediction, in_batches
-from trellis.nlp.tasks.question_answerer import QuestionAnswerer
-from trellis.nlp.tasks.text_settings import TEXT, TextSettings, read_text_settings
-from trellis.nlp.tasks.vocabulary import VOCABULARY_NAMES, find_kept_vocabulary
+from trellis.nlp.answers.answerers import BATCH_SIZE, Answerer, AskModel, Prediction, QuestionAnswerer, in_batches
+from trellis.nlp.answers.text_settings import TEXT, VOCABULARY_NAMES, TextSettings, kept_vocabulary
+from trellis.nlp.data import Tokenizer, read_questions
 from trellis.runtime import RuntimeConfig
 from trellis.serving import find_served_model, load_model
 from trellis.tasks import BoundModel, get_task
 from trellis.trainer import computing_model
 
 _ROWS = (".tsv", ".csv", ".jsonl")
+
+
+@runtime_checkable
+class TextTask(Protocol):
+    """A task whose model answers text."""
+
+    @property
+    def text_settings(self) -> TextSettings:
+        """All that text is answered with beside the model and the vocabulary."""
+
+    def find_vocabulary(self) -> Path | None:
+        """The vocabulary of the data; None if it is not known."""
+
+    def build_model(self) -> Any:
+        """The model."""
 
 
 class Predictor:
@@ -42,17 +54,17 @@ class Predictor:
 
     @property
     def text_columns(self) -> Sequence[str]:
-        """What the parts of a text are called; empty if they have no names."""
+        """The names of the parts of a text; empty if they have none."""
         return self._answerer.text_columns
 
     def __call__(self, texts: Sequence[tuple[str, ...]]) -> Iterator[Prediction]:
-        """Yields what the model says to each text, which is given by its parts."""
+        """Yields the answer to each text; a text is a tuple of its parts."""
         if not texts:
             raise ArgumentError("There is no text to answer.")
         return self._answerer(texts, ask=self._ask, tokenizer=self._tokenizer)
 
     def read(self, input_file: str) -> Iterator[Prediction]:
-        """Yields what the model says to each text of a file.
+        """Yields the answer to each text of a file.
 
         Args:
             input_file: Lines with tabs between parts, or TSV, CSV or JSONL with the columns that the task names, or
@@ -94,23 +106,23 @@ class Predictor:
 def load_predictor(model_dir: str, *, params: ExperimentConfig | None = None, vocab_file: str = "") -> Predictor:
     """Returns the predictor of a run, with its best model if it kept one, else its newest; or that of a served model.
 
-    A served model answers without its code, its task and its config.
+    A served model needs neither its code nor its task nor its config.
 
     Args:
         model_dir: Of a run, or what `trellis export` wrote.
         params: The config of a run; the default is the one that it was trained with.
-        vocab_file: The vocabulary, if the model does not know it.
+        vocab_file: The vocabulary, if the directory does not have it.
     """
     served = find_served_model(model_dir)
     if served is not None:
         return _load_served(served, vocab_file)
     params = params or read_params(model_dir)
     task = get_task(params.task, logging_dir=model_dir)
-    if not isinstance(task, EncoderTask):
+    if not isinstance(task, TextTask):
         raise ArgumentError(f"`{model_dir}` holds a {type(task).__name__}, which answers no text.")
     settings = task.text_settings
-    vocabulary = Path(vocab_file) if vocab_file else find_kept_vocabulary(model_dir) or task.find_vocabulary()
-    tokenizer = _read_tokenizer(settings, vocabulary, place=model_dir)
+    vocabulary = Path(vocab_file) if vocab_file else kept_vocabulary(model_dir) or task.find_vocabulary()
+    tokenizer = settings.build_tokenizer(vocabulary, place=model_dir)
     file = best_of_run(params, Path(model_dir)) or newest_file(Path(model_dir))
     if file is None:
         raise CheckpointFileError(f"There is no checkpoint file in `{model_dir}`. Train first: trellis train.")
@@ -123,47 +135,32 @@ def load_predictor(model_dir: str, *, params: ExperimentConfig | None = None, vo
 def _load_served(directory: Path, vocab_file: str) -> Predictor:
     model = load_model(directory)
     metadata = model.manifest.metadata
-    told = metadata.get(TEXT)
-    if not isinstance(told, dict):
+    text_metadata = metadata.get(TEXT)
+    if not isinstance(text_metadata, dict):
         raise ArgumentError(
             f"`{directory}` holds a served {metadata.get('task', 'model')}, which answers no text. Arrays it answers "
             f"in Python: trellis.load_model({str(directory)!r})(inputs)"
         )
-    settings = read_text_settings(told, place=str(directory))
-    kept = next((model.files[name] for name in VOCABULARY_NAMES if name in model.files), None)
+    settings = TextSettings.of_served_model(text_metadata, place=str(directory))
+    vocabulary = next((model.files[name] for name in VOCABULARY_NAMES if name in model.files), None)
     size = model.signatures[model.manifest.default_signature].spec.inputs[0].shape[0]
     ask = in_batches(model, batch_size=size if isinstance(size, int) else BATCH_SIZE)
-    tokenizer = _read_tokenizer(settings, Path(vocab_file) if vocab_file else kept, place=str(directory))
+    tokenizer = settings.build_tokenizer(Path(vocab_file) if vocab_file else vocabulary, place=str(directory))
     return Predictor(settings.answerer, ask=ask, tokenizer=tokenizer)
 
 
-def _read_tokenizer(settings: TextSettings, vocabulary: Path | None, *, place: str) -> Tokenizer:
-    if vocabulary is None:
-        raise ArgumentError(
-            f"The vocabulary of the model in `{place}` is not known: its data came as ids. Give it, as in "
-            f"--vocab_file=vocab.txt"
-        )
-    tokenizer = build_tokenizer(vocabulary, tokenization=settings.tokenization, lower_case=settings.lower_case)
-    if tokenizer.vocab_size > settings.vocab_size:
-        raise ArgumentError(
-            f"The vocabulary has {tokenizer.vocab_size} tokens, but the model in `{place}` knows "
-            f"{settings.vocab_size}. Give the one that it was trained with: --vocab_file=vocab.txt"
-        )
-    return tokenizer
-
-
-def read_model(task: EncoderTask, checkpoint_file: Path, *, runtime: RuntimeConfig) -> BoundModel:
+def read_model(task: TextTask, checkpoint_file: Path, *, runtime: RuntimeConfig) -> BoundModel:
     """Returns the task's model with the parameters of a checkpoint file, or with their averages if it has some.
 
     Args:
-        runtime: Of the run, whose precision the model computes in.
+        runtime: The runtime of the run; the model computes in its precision.
     """
     tree = storage.read_manifest(checkpoint_file)["tree"]
     params = {name.removeprefix("model_params/"): name for name in tree if name.startswith("model_params/")}
     averages = {
-        found[1]: name
+        match[1]: name
         for name in tree
-        if (found := re.fullmatch(r"optimizer_state/(?:.*/)?average/(.*)", name)) and found[1] in params
+        if (match := re.fullmatch(r"optimizer_state/(?:.*/)?average/(.*)", name)) and match[1] in params
     }
     sources = params | averages
     arrays = storage.read_arrays(checkpoint_file, {name: tree[name] for name in sources.values()})

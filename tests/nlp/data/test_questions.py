@@ -10,8 +10,7 @@ from tests.nlp.data.small_questions import long_vocabulary, question, sky_vocabu
 from trellis.data import Columns, decode_example, read_records
 from trellis.errors import ArgumentError, DataError
 from trellis.nlp.data import Skipped, Windows, WordPieceTokenizer, write_question_data
-from trellis.nlp.data.question_data import question_features, tokenize_questions
-from trellis.nlp.data.questions import Question, read_questions
+from trellis.nlp.data.questions import Question, question_features, read_questions, tokenize_questions
 
 
 def test_a_question_comes_before_its_passage_and_the_answer_is_its_exact_tokens(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.nlp.data.small_questions import long_vocabulary, question, sky_vocabulary, write_squad
 from trellis.errors import ArgumentError
+from trellis.nlp.answers.question_answers import Answer, AnswerOptions, align_answer, answer_questions
 from trellis.nlp.data import (
     FIRST_UNIQUE_ID,
     QADataConfig,
@@ -15,7 +16,6 @@ from trellis.nlp.data import (
     question_tokenizer,
     question_windows,
 )
-from trellis.nlp.tasks.question_answers import Answer, AnswerOptions, align_answer, answer_questions
 
 
 def answers(

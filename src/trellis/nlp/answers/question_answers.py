@@ -1,7 +1,8 @@
 """From logits to answers: the best span of each question, in the words of its passage."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,12 +51,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Answer:
-    """What answers a question, and what else could."""
+    """The answer to a question, and all candidates for it."""
 
     text: str
-    """Empty if nothing does."""
+    """Empty if there is no answer."""
     candidates: tuple[Candidate, ...]
-    """From the best on, with probabilities among them."""
+    """The best first; their probabilities add up to 1."""
     null_odds: float = 0.0
     """How much better no answer scores than the best one; 0 if every question has an answer."""
 
@@ -86,11 +87,11 @@ def answer_questions(
     """Returns the answer to each question, by its id.
 
     Args:
-        questions: As `load_questions` gives them.
-        windows: As `question_windows` gives them, for the same config.
-        unique_ids: Which window each row of the logits is of; in any order.
-        start_logits: Of each position of each window.
-        end_logits: The same for where an answer ends.
+        questions: As `load_questions` returns them.
+        windows: As `question_windows` returns them, for the same config.
+        unique_ids: The window of each row of the logits, in any order.
+        start_logits: How likely an answer starts at each position of each window.
+        end_logits: How likely it ends there.
     """
     rows: dict[int, list[tuple[int, int]]] = {}
     for row, window in sorted(enumerate((unique_ids - FIRST_UNIQUE_ID).tolist()), key=lambda pair: pair[1]):
@@ -103,8 +104,8 @@ def answer_questions(
             start, end = np.asarray(start_logits[row], np.float64), np.asarray(end_logits[row], np.float64)
             spans += _spans_of(window, windows, start, end, options)
             nulls.append(_Span(window, 0, 0, float(start[0]), float(end[0])))
-        texts = _Texts(question, windows, tokenizer)
-        answers[question.id] = _choose(spans, nulls, texts, options)
+        text_of = functools.partial(_span_text, question, windows, tokenizer)
+        answers[question.id] = _choose(spans, nulls, text_of, options)
     return answers
 
 
@@ -124,27 +125,21 @@ def _spans_of(
         yield _Span(window, begin, stop, float(start[begin]), float(end[stop]))
 
 
-class _Texts:
-    """The texts of spans of one question."""
-
-    def __init__(self, question: Question, windows: Columns, tokenizer: Tokenizer) -> None:
-        self._question = question
-        self._windows = windows
-        self._tokenizer = tokenizer
-
-    def __call__(self, span: _Span) -> str:
-        """The part of the passage that the tokens of a span stand for."""
-        if span.start == 0:
-            return ""
-        first = int(self._windows["paragraph_start"][span.window])
-        words = _row(self._windows, "words", span.window)[span.start - first : span.end - first + 1]
-        original = " ".join(self._question.words[words[0] : words[-1] + 1])
-        ids = _row(self._windows, "input_ids", span.window)[span.start : span.end + 1]
-        said = " ".join(self._tokenizer.text_of(ids).split())
-        return align_answer(said, original=original, tokenizer=self._tokenizer)
+def _span_text(question: Question, windows: Columns, tokenizer: Tokenizer, span: _Span) -> str:
+    """The part of the passage that the tokens of a span stand for."""
+    if span.start == 0:
+        return ""
+    first = int(windows["paragraph_start"][span.window])
+    words = _row(windows, "words", span.window)[span.start - first : span.end - first + 1]
+    original = " ".join(question.words[words[0] : words[-1] + 1])
+    ids = _row(windows, "input_ids", span.window)[span.start : span.end + 1]
+    answer = " ".join(tokenizer.text_of(ids).split())
+    return align_answer(answer, original=original, tokenizer=tokenizer)
 
 
-def _choose(spans: Sequence[_Span], nulls: Sequence[_Span], texts: _Texts, options: AnswerOptions) -> Answer:
+def _choose(
+    spans: Sequence[_Span], nulls: Sequence[_Span], text_of: Callable[[_Span], str], options: AnswerOptions
+) -> Answer:
     with_null = options.version_2_with_negative
     null = min(nulls, key=lambda span: span.score, default=None) if with_null else None
     ordered = sorted([*spans, *([null] if null else [])], key=lambda span: span.score, reverse=True)
@@ -152,16 +147,15 @@ def _choose(spans: Sequence[_Span], nulls: Sequence[_Span], texts: _Texts, optio
     for span in ordered:
         if len(best) >= options.n_best_size:
             break
-        text = texts(span)
+        text = text_of(span)
         best.setdefault(text, Candidate(text, span.start_logit, span.end_logit))
     if null is not None and "" not in best:
         best[""] = Candidate("", null.start_logit, null.end_logit)
-    found = list(best.values())
-    # Nothing but no answer, or nothing at all, still needs something to compare with.
-    if with_null and len(found) == 1 and not found[0].text:
-        found.insert(0, Candidate(_NOTHING, 0.0, 0.0))
-    found = found or [Candidate(_NOTHING, 0.0, 0.0)]
-    candidates = _with_probabilities(found)
+    choices = list(best.values())
+    # "No answer" alone, or no candidate at all, still needs a candidate to compare with.
+    if not any(choice.text for choice in choices) and (with_null or not choices):
+        choices.insert(0, Candidate(_NOTHING, 0.0, 0.0))
+    candidates = _with_probabilities(choices)
     if null is None:
         # A passage without words has no windows, and so no answer.
         return Answer("" if with_null else candidates[0].text, candidates)
@@ -171,31 +165,38 @@ def _choose(spans: Sequence[_Span], nulls: Sequence[_Span], texts: _Texts, optio
 
 
 def _with_probabilities(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    scores = np.array([candidate.score for candidate in candidates])
-    weights = np.exp(scores - scores.max())
-    shares = (weights / weights.sum()).tolist()
-    return tuple(
-        Candidate(candidate.text, candidate.start_logit, candidate.end_logit, share)
-        for candidate, share in zip(candidates, shares, strict=True)
-    )
+    shares = probabilities(np.array([candidate.score for candidate in candidates])).tolist()
+    return tuple(replace(candidate, probability=share) for candidate, share in zip(candidates, shares, strict=True))
 
 
-def align_answer(said: str, *, original: str, tokenizer: Tokenizer) -> str:
+def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The softmax over the last axis.
+
+    Example:
+        >>> probabilities(np.log([1.0, 3.0])).tolist()
+        [0.25, 0.75]
+    """
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    shares: NDArray[np.float64] = weights / weights.sum(axis=-1, keepdims=True)
+    return shares
+
+
+def align_answer(answer: str, *, original: str, tokenizer: Tokenizer) -> str:
     """The part of the original text that a tokenized answer stands for; all of it if they cannot be aligned.
 
-    Tokens have lost case, accents and spaces, and words hold more than an answer does ("Smith's" for "smith"). The
-    words of the original are tokenized again, and its characters other than spaces are counted on both sides.
+    Tokens have lost case, accents and spaces, and a word may be more than the answer ("Smith's" for "smith"). So the
+    original is tokenized again, and on both sides the characters other than spaces are counted.
     """
     tokenized = " ".join(tokenizer.words(original))
-    start = tokenized.find(said)
-    if start < 0 or not said:
+    start = tokenized.find(answer)
+    if start < 0 or not answer:
         return original
     places = [place for place, character in enumerate(original) if character != " "]
     counts = [place for place, character in enumerate(tokenized) if character != " "]
     if len(places) != len(counts):
         return original
     by_place: Mapping[int, int] = dict(zip(counts, places, strict=True))
-    first, last = by_place.get(start), by_place.get(start + len(said) - 1)
+    first, last = by_place.get(start), by_place.get(start + len(answer) - 1)
     return original if first is None or last is None else original[first : last + 1]
 
 

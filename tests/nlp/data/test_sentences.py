@@ -10,8 +10,7 @@ from tests.nlp.data.small_text import small_tokenizer
 from trellis.data import Columns, decode_example, read_records
 from trellis.errors import ArgumentError, DataError
 from trellis.nlp.data import get_sentence_task, write_sentence_data
-from trellis.nlp.data.sentence_data import read_sentence_rows
-from trellis.nlp.data.sentence_tasks import TASKS, SentenceFields
+from trellis.nlp.data.sentences import TASKS, SentenceFields, read_sentence_rows
 
 MRPC = 'Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tthe cat sat\ta dog\n0\t7\t8\ta "dog\tran on the mats\n'
 

@@ -1,0 +1,31 @@
+"""What models answer to text that somebody typed."""
+
+from typing import TYPE_CHECKING
+
+from trellis.doors import door
+
+if TYPE_CHECKING:
+    from trellis.nlp.answers.predictor import load_predictor as load_predictor, Predictor as Predictor
+    from trellis.nlp.answers.answerers import (
+        Prediction as Prediction,
+        Answerer as Answerer,
+        BlankAnswerer as BlankAnswerer,
+        SentenceAnswerer as SentenceAnswerer,
+        QuestionAnswerer as QuestionAnswerer,
+    )
+    from trellis.nlp.answers.question_answers import (
+        AnswerOptions as AnswerOptions,
+        Answer as Answer,
+        answer_questions as answer_questions,
+    )
+    from trellis.nlp.answers.text_settings import (
+        TEXT as TEXT,
+        TextSettings as TextSettings,
+        find_vocabulary as find_vocabulary,
+        keep_vocabulary as keep_vocabulary,
+        kept_vocabulary as kept_vocabulary,
+        vocabulary_name as vocabulary_name,
+        with_vocabulary as with_vocabulary,
+    )
+else:
+    __getattr__, __dir__, __all__ = door(__name__)

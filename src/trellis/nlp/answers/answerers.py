@@ -1,0 +1,264 @@
+"""From text to a model's inputs, and from its outputs to answers: of blanks, of sentences, of questions."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import jax
+import numpy as np
+
+from trellis.aliases import PyTree
+from trellis.data import Columns, Padding, Ragged
+from trellis.errors import ArgumentError
+from trellis.nlp.answers.question_answers import Answer, AnswerOptions, answer_questions, probabilities
+from trellis.nlp.data import (
+    FIRST_UNIQUE_ID,
+    Question,
+    Specials,
+    Tokenizer,
+    Windows,
+    assemble_texts,
+    question_features,
+    tokenize_questions,
+)
+
+BATCH_SIZE = 16
+BLANK = "[MASK]"
+INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
+_N_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer to one text."""
+
+    text: str
+    """For people, on one or more lines."""
+    values: Mapping[str, Any]
+    """For programs, as JSON has it."""
+
+
+class AskModel(Protocol):
+    """Runs a model on inputs."""
+
+    def __call__(self, inputs: Mapping[str, np.ndarray], /) -> Iterator[Any]:
+        """Yields the model's outputs for each example, as NumPy arrays."""
+
+
+class Answerer(Protocol):
+    """How text becomes a model's inputs, and its outputs an answer: all but the model and the vocabulary.
+
+    It is a dataclass whose fields JSON can hold, so that a served model can describe it.
+    """
+
+    @property
+    def kind(self) -> str:
+        """What it answers, in a word."""
+
+    @property
+    def text_columns(self) -> Sequence[str]:
+        """The names of the parts of a text; empty if they have none."""
+
+    @property
+    def input_lengths(self) -> Mapping[str, int]:
+        """The inputs of the model, and how long each is."""
+
+    def __call__(
+        self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
+    ) -> Iterator[Prediction]:
+        """Yields the answer to each text, which may have several parts."""
+
+
+def in_batches(run: Callable[[Mapping[str, np.ndarray]], PyTree], *, batch_size: int = BATCH_SIZE) -> AskModel:
+    """Asks a function of batches; the last batch is filled up, so that one program runs them all."""
+
+    def ask(inputs: Mapping[str, np.ndarray], /) -> Iterator[Any]:
+        n = len(next(iter(inputs.values())))
+        for start in range(0, n, batch_size):
+            rows = np.minimum(np.arange(start, start + batch_size), n - 1)
+            outputs = jax.device_get(run({name: array[rows] for name, array in inputs.items()}))
+            for row in range(min(batch_size, n - start)):
+                yield jax.tree.map(lambda leaf, row=row: leaf[row], outputs)
+
+    return ask
+
+
+@dataclass(frozen=True)
+class SentenceAnswerer:
+    """Tells the class, or the number, of each sentence or pair. The model returns logits; a single one is a number."""
+
+    seq_length: int
+    label_values: Sequence[str] | None = None
+    """The names of the classes; with None their numbers are shown."""
+    text_columns: Sequence[str] = ()
+
+    kind: ClassVar[str] = "sentences"
+
+    @property
+    def input_lengths(self) -> Mapping[str, int]:
+        """The inputs of the model, and how long each is."""
+        return dict.fromkeys(INPUTS, self.seq_length)
+
+    def __call__(
+        self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
+    ) -> Iterator[Prediction]:
+        """Yields the class, or the number, of each sentence or pair."""
+        for parts in texts:
+            if len(parts) not in (1, 2) or not all(parts):
+                raise ArgumentError(f"{parts!r} is to be classified, but it takes one sentence or a pair of them.")
+        sequences = assemble_texts(
+            tokenizer.encode([parts[0] for parts in texts]),
+            tokenizer.encode([parts[1] if len(parts) == 2 else "" for parts in texts]),
+            rows=np.arange(len(texts)),
+            seq_length=self.seq_length,
+            specials=Specials.of(tokenizer),
+        )
+        inputs = dict(zip(INPUTS, (sequences.ids, sequences.mask, sequences.types), strict=True))
+        for parts, logits in zip(texts, ask(inputs), strict=True):
+            yield self._prediction(parts, logits.astype(np.float64))
+
+    def _prediction(self, parts: tuple[str, ...], logits: np.ndarray) -> Prediction:
+        text = " | ".join(parts)
+        if len(logits) == 1:
+            return Prediction(f"{logits[0]:.3f}  {text}", {"text": parts, "value": float(logits[0])})
+        shares = probabilities(logits)
+        best = int(shares.argmax())
+        label = self.label_values[best] if self.label_values else str(best)
+        values = {"text": parts, "class": best, "label": label, "probabilities": [round(float(p), 6) for p in shares]}
+        return Prediction(f"{label} ({shares[best]:.0%})  {text}", values)
+
+
+@dataclass(frozen=True)
+class QuestionAnswerer:
+    """Finds the answer to each question in its passage. The model returns `start_logits` and `end_logits`."""
+
+    windows: Windows
+    options: AnswerOptions
+
+    kind: ClassVar[str] = "questions"
+    text_columns: ClassVar[Sequence[str]] = ("question", "context")
+
+    @property
+    def input_lengths(self) -> Mapping[str, int]:
+        """The inputs of the model, and how long each is."""
+        return dict.fromkeys(INPUTS, self.windows.seq_length)
+
+    def __call__(
+        self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
+    ) -> Iterator[Prediction]:
+        """Yields the answer to each question from its passage; a third part of a text is the question's id."""
+        questions = [_question(parts, number) for number, parts in enumerate(texts)]
+        windows = Columns.from_arrays(tokenize_questions(questions, tokenizer=tokenizer, windows=self.windows))
+        rows = np.arange(len(windows))
+        features = question_features(windows, rows=rows, seq_length=self.windows.seq_length)
+        names = ("input_ids", "input_mask", "segment_ids")
+        outputs = list(ask(dict(zip(INPUTS, (features[name] for name in names), strict=True))))
+        answers = answer_questions(
+            questions,
+            windows=windows,
+            unique_ids=rows + FIRST_UNIQUE_ID,
+            start_logits=np.stack([output["start_logits"] for output in outputs]),
+            end_logits=np.stack([output["end_logits"] for output in outputs]),
+            tokenizer=tokenizer,
+            options=self.options,
+        )
+        for question in questions:
+            yield _question_prediction(question, answers[question.id])
+
+
+def _question(parts: tuple[str, ...], number: int) -> Question:
+    if len(parts) not in (2, 3) or not all(part.strip() for part in parts):
+        raise ArgumentError(f"{parts!r} is to be answered, but it takes a question and a passage.")
+    name = parts[2] if len(parts) == 3 else str(number)
+    return Question(name, parts[0], tuple(parts[1].split()), answers=())
+
+
+def _question_prediction(question: Question, answer: Answer) -> Prediction:
+    matches = (candidate for candidate in answer.candidates if candidate.text == answer.text)
+    best = next(matches, answer.candidates[0])
+    values = {"id": question.id, "question": question.text, "answer": answer.text, "probability": best.probability}
+    return Prediction(f"{answer.text or '(no answer)'} ({best.probability:.0%})  {question.text}", values)
+
+
+@dataclass(frozen=True)
+class BlankAnswerer:
+    """Lists for each text the words that fit its blanks best, each blank by itself.
+
+    The model returns `mlm_logits` at `masked_lm_positions`.
+    """
+
+    seq_length: int
+    n_positions: int
+    """How many blanks of a text the model looks at in one row."""
+
+    kind: ClassVar[str] = "blanks"
+    text_columns: ClassVar[Sequence[str]] = ("text",)
+
+    @property
+    def input_lengths(self) -> Mapping[str, int]:
+        """The inputs of the model, and how long each is."""
+        return {**dict.fromkeys(INPUTS, self.seq_length), "masked_lm_positions": self.n_positions}
+
+    def __call__(
+        self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
+    ) -> Iterator[Prediction]:
+        """Yields the words for each text, which has one `[MASK]` or more."""
+        whole_texts = [" ".join(parts) for parts in texts]
+        encoded = [self._encode(text, tokenizer) for text in whole_texts]
+        # A text with many blanks is in several rows.
+        rows = [
+            (ids, positions[start : start + self.n_positions])
+            for ids, positions in encoded
+            for start in range(0, len(positions), self.n_positions)
+        ]
+        word_ids = _padded([ids for ids, _ in rows], self.seq_length)
+        mask = _padded([[1] * len(ids) for ids, _ in rows], self.seq_length)
+        inputs = dict(zip(INPUTS, (word_ids, mask, np.zeros_like(word_ids)), strict=True))
+        inputs["masked_lm_positions"] = _padded([positions for _, positions in rows], self.n_positions)
+        outputs = ask(inputs)
+        for text, (_, positions) in zip(whole_texts, encoded, strict=True):
+            n_rows = -(-len(positions) // self.n_positions)
+            logits = np.concatenate([next(outputs)["mlm_logits"] for _ in range(n_rows)])
+            # A model may have room for more tokens than the vocabulary has.
+            logits = logits[: len(positions), : tokenizer.vocab_size]
+            yield _blank_prediction(text, logits.astype(np.float64), tokenizer)
+
+    def _encode(self, text: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+        """The ids of a text with blanks, and the positions of the blanks."""
+        # The vocabulary's own rules would take the brackets apart.
+        parts = text.split(BLANK)
+        if len(parts) < 2:
+            raise ArgumentError(f"{text!r} has no blank to fill. Write {BLANK} where a word is missing.")
+        specials = Specials.of(tokenizer)
+        ids: list[int] = [specials.cls]
+        positions: list[int] = []
+        for number, part in enumerate(parts):
+            if number:
+                positions.append(len(ids))
+                ids.append(tokenizer.id_of(BLANK))
+            ids += tokenizer.encode([part]).values.tolist()
+        ids.append(specials.sep)
+        if len(ids) > self.seq_length:
+            raise ArgumentError(
+                f"{text!r} has {len(ids)} tokens, but the model reads {self.seq_length}. Make it shorter."
+            )
+        return ids, positions
+
+
+def _padded(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
+    return Ragged.from_rows(rows, dtype="int32").take(np.arange(len(rows)), padding=Padding(length))
+
+
+def _blank_prediction(text: str, logits: np.ndarray, tokenizer: Tokenizer) -> Prediction:
+    shares = probabilities(logits)
+    best = np.argsort(-shares, axis=-1)[:, :_N_SHOWN]
+    blanks = [
+        [(tokenizer.tokens_of([number])[0], float(share[number])) for number in row]
+        for row, share in zip(best, shares, strict=True)
+    ]
+    filled = text
+    for words in blanks:
+        filled = filled.replace(BLANK, f"*{words[0][0].removeprefix('##')}*", 1)
+    shown = ["  " + ", ".join(f"{word} {share:.0%}" for word, share in words) for words in blanks]
+    listed = [[{"token": word, "probability": round(share, 6)} for word, share in words] for words in blanks]
+    return Prediction("\n".join([filled, *shown]), {"text": text, "filled": filled.replace("*", ""), "blanks": listed})

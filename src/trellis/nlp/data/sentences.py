@@ -1,0 +1,410 @@
+"""Sentences, or pairs of them, with labels: rows of files to tokens, to records, to batches."""
+
+import functools
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trellis.data import Columns, DataConfig, ExampleStream, Ragged, find_files, read_rows
+from trellis.errors import ArgumentError, ConfigError, DataError
+from trellis.nlp.data.configs import SentencePredictionDataConfig, SentencePredictionTextDataConfig
+from trellis.nlp.data.corpus import is_rows
+from trellis.nlp.data.output import Features, OutputFormat, write_features, write_meta_data
+from trellis.nlp.data.sequences import Pairs, Specials, assemble_texts
+from trellis.nlp.data.stream_parts import (
+    check_vocabulary,
+    data_place,
+    example_stream,
+    input_paths,
+    read_features,
+)
+from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map, write_once
+from trellis.nlp.data.tokenizer import Tokenizer, build_tokenizer
+from trellis.spelling import nearest
+from trellis.tasks import InputContext
+
+_BLOCK_ROWS = 1 << 11
+# Part of the key of the cache: raised when the same files would give other tokens than before.
+_VERSION = 1
+_DTYPES = {"int": np.int32, "float": np.float32}
+_INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
+# Hardware is quickest with lengths that are multiples of this.
+_MULTIPLE = 8
+_TSV = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
+_JSONL = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
+_ENTAILED = ("entailment", "not_entailment")
+_INFERENCE = ("contradiction", "entailment", "neutral")
+
+Split = Literal["train", "dev", "test"]
+SentenceDataConfig = SentencePredictionDataConfig | SentencePredictionTextDataConfig
+"""The configs of sentences: as records, or as text."""
+
+
+@dataclass(frozen=True)
+class SentenceFields:
+    """Where a row of a file has its text and its label."""
+
+    texts: Sequence[str]
+    """One column, or two for pairs."""
+    label: str | None
+    """None if the rows have no labels."""
+    label_values: Sequence[str] | None = None
+    """The names of the classes, in their order; with None a label is a number."""
+    is_regression: bool = False
+    column_names: Sequence[str] | None = None
+    """The columns of a file without a header."""
+
+
+class SentenceRow(NamedTuple):
+    """A row: its one or two texts, its label, and its number, counted over all files from 0."""
+
+    texts: tuple[str, ...]
+    label: float
+    number: int
+
+
+def read_sentence_rows(files: Sequence[Path], *, fields: SentenceFields) -> Iterator[SentenceRow]:
+    """Yields the rows of files: TSV, CSV or JSONL; a label that is not there is 0."""
+    number = 0
+    for file in files:
+        if not is_rows(file):
+            raise DataError(f"{file} has no columns. Give .tsv, .csv or .jsonl files for sentences with labels.")
+        for row in read_rows(file, names=fields.column_names):
+            texts = tuple(_text(row.values, name, f"{file}:{row.line}") for name in fields.texts)
+            yield SentenceRow(texts, _label(row.values, fields, f"{file}:{row.line}"), number)
+            number += 1
+    if number == 0:
+        raise DataError(f"There are no rows in {', '.join(map(str, files))}. Give files that have some.")
+
+
+def _text(values: dict[str, object], name: str, place: str) -> str:
+    if name not in values:
+        way_out = "Name a column that is there; columns of a file without a header are given by column_names."
+        raise DataError(f"{place}: there is no column {name!r} among {', '.join(map(repr, values))}. {way_out}")
+    value = values[name]
+    if not isinstance(value, str):
+        raise DataError(f"{place}: {name!r} is {value!r}, not text. Correct the line, or name another column.")
+    return value
+
+
+def _label(values: dict[str, object], fields: SentenceFields, place: str) -> float:
+    if fields.label is None:
+        return 0
+    value = values.get(fields.label)
+    text = "" if value is None else str(value)
+    if not text:
+        columns = "" if fields.label in values else f"; the columns are {', '.join(map(repr, values))}"
+        raise DataError(
+            f"{place}: the label {fields.label!r} is missing{columns}. Fill it in, or name the column with the labels."
+        )
+    if fields.label_values is not None and not fields.is_regression:
+        if text not in fields.label_values:
+            known = ", ".join(map(repr, fields.label_values))
+            raise DataError(f"{place}: the label {text!r} is none of {known}. Correct it, or name all labels.")
+        return list(fields.label_values).index(text)
+    try:
+        return float(text) if fields.is_regression else int(text)
+    except ValueError:
+        kind = "number" if fields.is_regression else "whole number"
+        way_out = "Correct it, or say in label_values what the classes are called."
+        raise DataError(f"{place}: the label {text!r} is no {kind}. {way_out}") from None
+
+
+class SentenceTokens(NamedTuple):
+    """Rows as tokens, by columns; of a row with one text `b` is empty."""
+
+    a: Ragged
+    b: Ragged
+    label: NDArray[np.generic]
+    number: NDArray[np.int32]
+
+
+def tokenize_rows(rows: Sequence[SentenceRow], *, tokenizer: Tokenizer, fields: SentenceFields) -> SentenceTokens:
+    """Turns rows into tokens."""
+    seconds = [row.texts[1] if len(row.texts) > 1 else "" for row in rows]
+    return SentenceTokens(
+        tokenizer.encode([row.texts[0] for row in rows]),
+        tokenizer.encode(seconds),
+        np.array([row.label for row in rows], np.float32 if fields.is_regression else np.int32),
+        np.array([row.number for row in rows], np.int32),
+    )
+
+
+@dataclass(frozen=True)
+class SentenceTask:
+    """A published task: its files in a folder, and what a row of them holds."""
+
+    name: str
+    texts: tuple[str, ...]
+    label: str = "label"
+    labels: tuple[str, ...] | None = ("0", "1")
+    """The classes in their order; None for regression."""
+    files: dict[str, str] = field(default_factory=lambda: dict(_TSV))
+    headless: tuple[str, ...] | None = None
+    """The columns of the files to train on and to validate with, where these have no header."""
+
+    def fields(self, split: Split) -> SentenceFields:
+        """What a row of a split holds; the labels of tests are not published."""
+        return SentenceFields(
+            texts=self.texts,
+            label=None if split == "test" else self.label,
+            label_values=self.labels,
+            is_regression=self.labels is None,
+            column_names=None if split == "test" else self.headless,
+        )
+
+
+_COLA_COLUMNS = ("source", "label", "mark", "sentence")
+# Hypotheses come first, as in the published tool.
+_MNLI_TEXTS = ("sentence2", "sentence1")
+_MNLI = {"train": "train.tsv", "dev": "dev_{mnli_type}.tsv", "test": "test_{mnli_type}.tsv"}
+
+TASKS = {
+    task.name: task
+    for task in (
+        SentenceTask("COLA", ("sentence",), headless=_COLA_COLUMNS),
+        SentenceTask("SST-2", ("sentence",)),
+        SentenceTask("MRPC", ("#1 String", "#2 String"), label="Quality"),
+        SentenceTask("QQP", ("question1", "question2"), label="is_duplicate"),
+        SentenceTask("STS-B", ("sentence1", "sentence2"), label="score", labels=None),
+        SentenceTask("MNLI", _MNLI_TEXTS, label="gold_label", labels=_INFERENCE, files=_MNLI),
+        SentenceTask("QNLI", ("question", "sentence"), labels=_ENTAILED),
+        SentenceTask("RTE", ("sentence1", "sentence2"), labels=_ENTAILED),
+        SentenceTask("WNLI", ("sentence1", "sentence2")),
+        SentenceTask(
+            "AX", _MNLI_TEXTS, label="gold_label", labels=_INFERENCE, files={**_MNLI, "test": "diagnostic.tsv"}
+        ),
+        SentenceTask("BoolQ", ("question", "passage"), labels=("True", "False"), files=_JSONL),
+        SentenceTask("CB", ("premise", "hypothesis"), labels=("entailment", "neutral", "contradiction"), files=_JSONL),
+        SentenceTask("SUPERGLUE-RTE", ("premise", "hypothesis"), labels=_ENTAILED, files=_JSONL),
+        SentenceTask("AX-g", ("premise", "hypothesis"), labels=_ENTAILED, files={"test": "AX-g.jsonl"}),
+    )
+}
+
+
+def get_sentence_task(name: str) -> SentenceTask:
+    """Returns a published task by its name, in any case.
+
+    Example:
+        >>> get_sentence_task("mrpc").texts
+        ('#1 String', '#2 String')
+    """
+    by_name = {known.lower(): task for known, task in TASKS.items()}
+    if name.lower() not in by_name:
+        close = nearest(name, TASKS)
+        suggestion = f" Did you mean {close}?" if close else ""
+        raise ArgumentError(f"There is no task {name!r}.{suggestion} There are: {', '.join(TASKS)}.")
+    return by_name[name.lower()]
+
+
+def write_sentence_data(
+    task: SentenceTask,
+    *,
+    input_dir: str | os.PathLike[str],
+    output_paths: dict[Split, str],
+    meta_data_file: str,
+    tokenizer: Tokenizer,
+    seq_length: int = 128,
+    output_format: OutputFormat = "tfrecord",
+    mnli_type: str = "matched",
+) -> dict[str, object]:
+    """Makes features of a published task's files, and writes and returns what a model needs to know of them.
+
+    Args:
+        output_paths: Where each split goes; a split that is not named is left out.
+    """
+    meta: dict[str, object] = {"processor_type": task.name, "max_seq_length": seq_length}
+    for split, path in output_paths.items():
+        if split not in task.files:
+            raise DataError(f"{task.name} has no split {split!r}. It has: {', '.join(task.files)}.")
+        files = find_files(os.path.join(input_dir, task.files[split].format(mnli_type=mnli_type)))
+        fields = task.fields(split)
+        make = functools.partial(sentence_features, tokenizer=tokenizer, fields=fields, seq_length=seq_length)
+        n_workers = n_useful_workers(sum(file.stat().st_size for file in files))
+        blocks = in_blocks(read_sentence_rows(files, fields=fields), _BLOCK_ROWS)
+        n_rows = write_features([path], blocks, make=make, output_format=output_format, n_workers=n_workers)
+        meta[f"{'eval' if split == 'dev' else split}_data_size"] = n_rows
+    if task.labels is None:
+        meta |= {"task_type": "bert_regression", "label_type": "float"}
+    else:
+        meta |= {"task_type": "bert_classification", "num_labels": len(task.labels)}
+    write_meta_data(meta_data_file, meta)
+    return meta
+
+
+def sentence_features(
+    rows: Sequence[SentenceRow], *, tokenizer: Tokenizer, fields: SentenceFields, seq_length: int
+) -> Features:
+    """Returns the published features of rows."""
+    block = tokenize_rows(rows, tokenizer=tokenizer, fields=fields)
+    sequences = assemble_texts(
+        block.a, block.b, rows=np.arange(len(rows)), seq_length=seq_length, specials=Specials.of(tokenizer)
+    )
+    return {
+        "input_ids": sequences.ids,
+        "input_mask": sequences.mask,
+        "segment_ids": sequences.types,
+        "label_ids": block.label,
+        "is_real_example": np.ones(len(rows), np.int32),
+        "example_id": block.number,
+    }
+
+
+def build_sentence_stream(
+    params: SentenceDataConfig,
+    context: InputContext | None = None,
+    *,
+    n_classes: int | None = None,
+) -> ExampleStream:
+    """Batches with `input_word_ids`, `input_mask`, `input_type_ids` and the label, by the name of its field.
+
+    Text is tokenized once, and cut to `seq_length` when a batch is made. Batches to train on are only as long as the
+    longest example needs, rounded up to a multiple of 8; others have `seq_length`, as in a prediction.
+
+    Args:
+        n_classes: A label has to be below it; with None any label is taken.
+    """
+    examples = _read(params)
+    if n_classes is not None:
+        _check_labels(np.asarray(examples[params.label_field]), params, n_classes)
+    if params.is_training:
+        return example_stream(FittedExamples(examples), params=params, context=context)
+    return example_stream(examples, params=params, context=context)
+
+
+def count_classes(params: SentenceDataConfig) -> int:
+    """The number of classes: as many as have names, else the highest label and one; 1 for regression."""
+    names = params.as_dict().get("label_values")
+    if params.label_type == "float":
+        return 1
+    return len(names) if names else max(2, 1 + int(np.asarray(_read(params)[params.label_field]).max()))
+
+
+def _read(params: SentenceDataConfig) -> "SentencePairs | Columns":
+    return _read_text(params) if isinstance(params, SentencePredictionTextDataConfig) else _read_records(params)
+
+
+def _read_records(params: SentencePredictionDataConfig) -> Columns:
+    length = (params.seq_length,)
+    features: dict[str, Any] = dict.fromkeys(_INPUTS, (np.int32, length))
+    features[params.label_field] = (_DTYPES[params.label_type], ())
+    if params.include_example_id:
+        features["example_id"] = (np.int32, ())
+    text_config = "the experiments …/sentence_prediction_text"
+    examples = read_features(params, features=features, text_config=text_config)
+    if params.label_name is None:
+        return examples
+    field, second_name = params.label_name
+    if field not in features:
+        raise ConfigError(f"label_name maps {field!r}, which is none of {', '.join(features)}.")
+    return Columns({**{name: examples[name] for name in features}, second_name: examples[field]})
+
+
+def _read_text(params: SentencePredictionTextDataConfig) -> "SentencePairs":
+    if not params.text_fields or len(params.text_fields) > 2:
+        raise ConfigError(
+            f"{data_place(params)}.text_fields is {params.text_fields}. Name the column with the text, or two for "
+            f"pairs, as in: --set {data_place(params)}.text_fields='[sentence1, sentence2]'"
+        )
+    if params.preprocessing_hub_module_url:
+        raise ConfigError("preprocessing_hub_module_url has no meaning here: give the vocabulary as vocab_file.")
+    check_vocabulary(params, params.vocab_file, field="vocab_file")
+    tokenizer = build_tokenizer(params.vocab_file, tokenization=params.tokenization, lower_case=params.lower_case)
+    fields = SentenceFields(
+        texts=list(params.text_fields),
+        label=params.label_field,
+        label_values=None if params.label_values is None else list(params.label_values),
+        is_regression=params.label_type == "float",
+        column_names=None if params.column_names is None else list(params.column_names),
+    )
+    files = find_files(input_paths(params))
+    directory = cache_directory(files, params.cache_dir, settings=[_VERSION, tokenizer.fingerprint, repr(fields)])
+    tokenize = functools.partial(tokenize_rows, tokenizer=tokenizer, fields=fields)
+    rows = in_blocks(read_sentence_rows(files, fields=fields), _BLOCK_ROWS)
+    n_workers = n_useful_workers(sum(file.stat().st_size for file in files))
+    write_once(directory, (block._asdict() for block in ordered_map(tokenize, rows, n_workers=n_workers)))
+    columns = Columns.open(directory)
+    rest = {params.label_field: columns["label"]}
+    if params.include_example_id:
+        rest["example_id"] = columns["number"]
+    return SentencePairs(columns, rest=Columns(rest), seq_length=params.seq_length, specials=Specials.of(tokenizer))
+
+
+def _check_labels(labels: NDArray[Any], params: DataConfig, n_classes: int) -> None:
+    is_wrong = (labels < 0) | (labels >= n_classes)
+    if is_wrong.any():
+        first = int(is_wrong.argmax())
+        more = f"Set num_classes to {int(labels.max()) + 1}" if labels.min() >= 0 else "Count classes from 0 on"
+        raise DataError(
+            f"{data_place(params)}.input_path: {params.input_path!r} has the label {labels[first]} in example {first}, "
+            f"but there are {n_classes} classes, from 0 on (task.model.num_classes). {more}, or correct the label."
+        )
+
+
+class SentencePairs:
+    """Tokens of sentences as examples; the sequences are made when they are taken.
+
+    Args:
+        rest: The other columns of a batch.
+    """
+
+    def __init__(self, columns: Columns, *, rest: Columns, seq_length: int, specials: Specials) -> None:
+        first, second = columns["a"], columns["b"]
+        assert isinstance(first, Ragged) and isinstance(second, Ragged)
+        self._first = first
+        self._second = second
+        self._rest = rest
+        self._seq_length = seq_length
+        self._specials = specials
+
+    def __len__(self) -> int:
+        return len(self._rest)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """One of the other columns."""
+        return np.asarray(self._rest[name])
+
+    @property
+    def lengths(self) -> NDArray[np.integer]:
+        """How many tokens each example has, special ones included, if it is not cut."""
+        first, second = self._first.lengths, self._second.lengths
+        return Pairs(first, first, second, second).lengths
+
+    def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
+        """Gathers examples."""
+        rows = np.asarray(indices, np.int64)
+        sequences = assemble_texts(
+            self._first, self._second, rows=rows, seq_length=self._seq_length, specials=self._specials
+        )
+        return {
+            "input_word_ids": sequences.ids,
+            "input_mask": sequences.mask,
+            "input_type_ids": sequences.types,
+            **self._rest.take(rows),
+        }
+
+
+class FittedExamples:
+    """Examples without the padding that all of them have."""
+
+    def __init__(self, examples: "SentencePairs | Columns") -> None:
+        if isinstance(examples, SentencePairs):
+            longest = examples.lengths.max(initial=0)
+        else:
+            longest = 1 + np.flatnonzero(np.asarray(examples["input_mask"]).any(axis=0)).max(initial=0)
+        self._examples = examples
+        self._length = math.ceil(longest / _MULTIPLE) * _MULTIPLE
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
+        """Gathers examples."""
+        examples = self._examples.take(indices)
+        return {name: array[:, : self._length] if name in _INPUTS else array for name, array in examples.items()}

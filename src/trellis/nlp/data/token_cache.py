@@ -1,0 +1,108 @@
+"""Tokens are made once: block by block, on all cores, into a cache that later runs memory-map."""
+
+import contextlib
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
+
+from trellis.data import ColumnsWriter, Ragged, fingerprint
+from trellis.disk import write_whole
+from trellis.errors import DataError, FileWriteError
+
+Item = TypeVar("Item")
+Block = TypeVar("Block")
+Result = TypeVar("Result")
+
+_BYTES_WORTH_A_PROCESS = 16 << 20
+
+
+def cache_directory(files: Sequence[Path], cache_dir: str | os.PathLike[str], *, settings: Sequence[object]) -> Path:
+    """The directory for what is made of files: its name follows from their content and from the settings.
+
+    Args:
+        cache_dir: The folder of all caches; if it is empty, a folder `.trellis` beside the first file.
+    """
+    parent = Path(cache_dir) if cache_dir else files[0].parent / ".trellis"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        way_out = "Name a directory that can be written to in cache_dir."
+        raise DataError(f"Tokens cannot be kept in `{parent}`: {error.strerror}. {way_out}") from None
+    return parent / _key([settings, _content_key(files, notes=parent)])
+
+
+def _content_key(files: Sequence[Path], *, notes: Path) -> str:
+    """A key that changes with the content of files. It is kept in a note, so that old files are not read again."""
+    note = notes / f"{_key([fingerprint(file) for file in files])}.content"
+    if note.exists():
+        return note.read_text()
+    content = _key([(file.suffix, _digest(file)) for file in files])
+    # Where nothing can be written, files are read again the next time.
+    with contextlib.suppress(FileWriteError):
+        write_whole(note, content.encode())
+    return content
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def _key(values: Sequence[object]) -> str:
+    return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).hexdigest()
+
+
+def write_once(directory: Path, blocks: Iterable[Mapping[str, Ragged | NDArray[Any]]]) -> None:
+    """Writes blocks of rows as columns to a directory, unless it is there already: then no block is made."""
+    if (directory / "columns.json").exists():
+        return
+    with ColumnsWriter(directory, source=directory.name) as writer:
+        for block in blocks:
+            writer.append(dict(block))
+
+
+def in_blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yields lists of `size` items; the last one may be shorter.
+
+    Example:
+        >>> list(in_blocks("abcde", 2))
+        [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    rest = iter(items)
+    return iter(lambda: list(itertools.islice(rest, size)), [])
+
+
+def n_useful_workers(n_bytes: int) -> int:
+    """How many processes are worth starting for input of a size: each takes a second to start."""
+    return max(1, min(os.cpu_count() or 1, n_bytes // _BYTES_WORTH_A_PROCESS))
+
+
+def ordered_map(function: Callable[[Block], Result], blocks: Iterable[Block], *, n_workers: int) -> Iterator[Result]:
+    """Yields the function's results in the order of the blocks, whatever the number of processes.
+
+    Only a few blocks are in memory at a time.
+
+    Args:
+        function: It goes to another process with each block, so it has to be small when it is pickled.
+        n_workers: With one, the work is done in this process.
+    """
+    if n_workers <= 1:
+        yield from map(function, blocks)
+        return
+    with ProcessPoolExecutor(n_workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for block in blocks:
+            waiting.append(pool.submit(function, block))
+            if len(waiting) > 2 * n_workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
