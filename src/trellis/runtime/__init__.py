@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     )
     from trellis.runtime.random import StepKeys as StepKeys
     from trellis.runtime.console import (
-        DRAW_INTERVAL as DRAW_INTERVAL,
-        Bar as Bar,
-        Tally as Tally,
-        can_show_bar as can_show_bar,
         describe_duration as describe_duration,
         describe_number as describe_number,
         describe_size as describe_size,
@@ -38,6 +34,12 @@ if TYPE_CHECKING:
         print_error as print_error,
         print_line as print_line,
         table as table,
+    )
+    from trellis.runtime.bar import (
+        DRAW_INTERVAL as DRAW_INTERVAL,
+        Bar as Bar,
+        Tally as Tally,
+        can_show_bar as can_show_bar,
     )
     from trellis.runtime.compilation import jit_on as jit_on, run_by_parts as run_by_parts
     from trellis.runtime.program_cache import keep_programs as keep_programs
