@@ -68,9 +68,8 @@ def test_the_readme_has_150_lines_at_most_and_both_commands() -> None:
     assert_none(readme_faults(REPOSITORY / "README.md"))
 
 
-def test_the_pages_name_files_that_are_there() -> None:
-    for page in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))):
-        assert_none(missing_files(page, PACKAGE, REPOSITORY, PACKAGE / "loops"))
+def test_the_page_on_the_architecture_names_files_that_are_there() -> None:
+    assert_none(missing_files(REPOSITORY / "docs" / "architecture.md", PACKAGE, REPOSITORY))
 
 
 def test_a_file_that_is_not_there_is_found(tmp_path: Path) -> None:

@@ -325,7 +325,7 @@ def test_the_first_stage_starts_from_parts_that_task_and_policy_give(tmp_path: P
     of_task = {"params": {"layer_0": {"bias": np.ones(8, np.float32)}}}
     trainer.task.initialize = lambda model: of_task  # type: ignore[method-assign]
     own = Stacked(1).init(jax.random.key(0), tiny.examples()[0])["params"]
-    stage = trainer.build_stage(0, None)
+    stage = trainer.build_stage(0)
     found = stage.initialize(trellis.BoundModel(stage.model, params=own))["params"]
     np.testing.assert_array_equal(found["layer_0"]["bias"], 1)
     np.testing.assert_array_equal(found["classifier"]["bias"], 2)

@@ -67,7 +67,7 @@ class ProgressiveTrainer(StagedTrainer):
         """Those of the policy's stages."""
         return self._last_steps
 
-    def build_stage(self, stage_id: int, old_model: BoundModel | None) -> Stage:
+    def build_stage(self, stage_id: int, *, old_model: BoundModel | None = None) -> Stage:
         """What the policy says of a stage."""
         bound = self.policy.get_model(stage_id, old_model)
         place = f"{type(self.policy).__name__}.get_model({stage_id})"

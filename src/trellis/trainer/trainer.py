@@ -75,7 +75,7 @@ class StagedTrainer(ABC):
         """The step at which each stage ends."""
 
     @abstractmethod
-    def build_stage(self, stage_id: int, old_model: BoundModel | None) -> Stage:
+    def build_stage(self, stage_id: int, *, old_model: BoundModel | None = None) -> Stage:
         """A stage.
 
         Args:
@@ -242,7 +242,7 @@ class StagedTrainer(ABC):
 
     def _get_stage(self, stage_id: int, old_model: BoundModel | None = None) -> Stage:
         if self._stage is None or self._stage[0] != stage_id or old_model is not None:
-            self._stage = (stage_id, self.build_stage(stage_id, old_model))
+            self._stage = (stage_id, self.build_stage(stage_id, old_model=old_model))
         return self._stage[1]
 
     def _find_step(self) -> int:
@@ -274,7 +274,7 @@ class Trainer(StagedTrainer):
         """One stage, up to the last step."""
         return (self.config.train_steps,)
 
-    def build_stage(self, stage_id: int, old_model: BoundModel | None) -> Stage:
+    def build_stage(self, stage_id: int, *, old_model: BoundModel | None = None) -> Stage:
         """The whole training."""
         task, data = self.task, self.task.task_config
         return Stage(
