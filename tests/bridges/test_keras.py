@@ -136,7 +136,7 @@ def test_a_model_of_two_inputs_takes_two() -> None:
 
 def test_dropout_without_a_key_is_named() -> None:
     with pytest.raises(ModelError, match=r"asks for the rng collection 'dropout'.*'apply': \['dropout'\]"):
-        train_loop(0.5, collections=None)
+        train_loop(0.5, collections=None).outline()
 
 
 def test_what_is_no_model_or_has_no_weights_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

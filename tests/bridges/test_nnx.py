@@ -103,7 +103,7 @@ def test_collections_hold_parameters_statistics_and_the_rest() -> None:
 
 
 def test_the_reported_number_of_weights_is_that_of_the_parameters(capsys: pytest.CaptureFixture[str]) -> None:
-    train_loop(stdout=True)
+    train_loop(stdout=True).start()
     assert "Total number of trainable weights: 228 = 912 B." in capsys.readouterr().out
 
 
@@ -166,7 +166,7 @@ def test_a_trained_module_is_had_back() -> None:
 
 def test_a_stream_without_a_key_is_named() -> None:
     with pytest.raises(ModelError, match=r"asks for the rng collection 'dropout'.*'apply': \['dropout'\]"):
-        train_loop(0.5, collections=None)
+        train_loop(0.5, collections=None).outline()
 
 
 def test_dropout_that_is_off_needs_no_key() -> None:
@@ -197,7 +197,7 @@ def test_a_module_that_keeps_its_streams_draws_from_the_keys_of_the_step() -> No
     task = tiny.train_task(model)
     assert tiny.train_loop(task, init=model.init, collections={"apply": ["noise"]}).next_step().step == 1
     with pytest.raises(ModelError, match="asks for the rng collection 'noise'"):
-        tiny.train_loop(task, init=model.init, collections={"apply": ["dropout"]})
+        tiny.train_loop(task, init=model.init, collections={"apply": ["dropout"]}).outline()
 
 
 def test_what_is_no_module_is_refused() -> None:

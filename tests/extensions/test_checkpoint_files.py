@@ -306,7 +306,7 @@ def test_a_file_of_another_model_is_shown_as_a_difference(tmp_path: Path) -> Non
 
     with pytest.raises(CheckpointMismatchError) as caught:
         init = trellis.CheckpointFileReader(dir=tmp_path, target=Wider().init)
-        tiny.train_loop(tiny.train_task(Wider(), optimizer=optax.sgd(0.1)), init=init, n_steps=4)
+        tiny.train_loop(tiny.train_task(Wider(), optimizer=optax.sgd(0.1)), init=init, n_steps=4).start()
     text = str(caught.value)
     assert "regular_2` holds another structure than this run needs:" in text
     assert "  model_params/Dense_0/kernel: float32[8,16] in the file, float32[8,32] here" in text

@@ -106,4 +106,5 @@ def test_a_run_starts_from_the_parameters_and_resumes_without_them(pretrained: P
     for n_steps in (5, 10):
         params = small.params(n_steps, task={"init_checkpoint": str(pretrained)})
         trellis.run_experiment(params, task=task, mode="train", model_dir=tmp_path / "run")
-    assert len(started) == 3
+    # Once by the trainer, however often it is asked, and once by the first of the two runs.
+    assert len(started) == 2

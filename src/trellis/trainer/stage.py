@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from trellis.aliases import Batch, PyTree, Variables
+from trellis.data import is_stream
 from trellis.extensions import CheckpointFileReader, SkippedData, restore_file
 from trellis.loops import (
     Checkpoint,
@@ -68,6 +69,7 @@ class Stage:
         self._train_loop: TrainLoop | None = None
         # Compiled as a part of what calls it, so that it is traced once for all loops of the stage.
         self._train_step = jax.jit(self._train, inline=True)
+        self._validation_step = jax.jit(self._validate, inline=True)
 
     @property
     def train_loop(self) -> TrainLoop:
@@ -82,7 +84,6 @@ class Stage:
                     initialize=self._initialize(),
                 ),
                 rnkey=self._root,
-                n_steps=self.config.train_steps,
                 n_steps_per_checkpoint=self.periods,
                 devices=self.placement,
                 grads=self.config.keep_gradients,
@@ -93,12 +94,16 @@ class Stage:
     def eval_loop(self) -> EvalLoop:
         """The validation side."""
         n_steps = self.config.validation_steps
-        return EvalLoop(
-            task=EvalTask(data=self.build_validation_data(), validation_step=self._validate, host_metrics=self.task),
-            rnkey=self._root,
-            n_steps=None if n_steps == -1 else n_steps,
-            devices=self.placement,
-        )
+        return self._build_eval_loop(n_steps=None if n_steps == -1 else n_steps)
+
+    def _build_eval_loop(self, *, n_steps: int | None) -> EvalLoop:
+        task = EvalTask(data=self.validation_data, validation_step=self._validation_step, host_metrics=self.task)
+        return EvalLoop(task=task, rnkey=self._root, n_steps=n_steps, devices=self.placement)
+
+    @cached_property
+    def validation_data(self) -> Any:
+        """The validation data."""
+        return self.build_validation_data()
 
     @cached_property
     def train_data(self) -> Any:
@@ -123,10 +128,15 @@ class Stage:
             model=self.model,
             checkpoint=checkpoint,
             train=train,
-            validation=self.eval_loop.outline(checkpoint) if evaluates else None,
+            validation=self._outline_validation(checkpoint) if evaluates else None,
             n_steps=self.config.train_steps,
             placement=self.placement,
         )
+
+    def _outline_validation(self, checkpoint: Checkpoint) -> Outline:
+        # One batch of a stream will do: that there are too few for the config is told with all else that is wrong.
+        loop = self._build_eval_loop(n_steps=1) if is_stream(self.validation_data) else self.eval_loop
+        return loop.outline(checkpoint)
 
     def read_checkpoint(self, path: Path | None = None) -> Checkpoint:
         """The checkpoint of a file, by default of the newest in `model_dir` that is whole."""
@@ -185,14 +195,13 @@ class Stage:
         Args:
             gathers: Whether its parameters are gathered where they are shared out over devices.
         """
-        model = computing_model(self.model, runtime=self.runtime)
         if not gathers or not self.placement.shares_params:
-            return model
+            return computing_model(self.model, runtime=self.runtime)
         shapes = self.train_loop.state_shapes()
         gather = self.placement.gathering({"params": shapes.params, **shapes.model_state})
+        lower = Precision(self.runtime.mixed_precision_dtype or "float32").applied_to
         # In this order what is gathered is already small.
-        lower = model.around if isinstance(model, WrappedModel) else None
-        return WrappedModel(self.model, gather if lower is None else lambda apply: lower(gather(apply)))
+        return WrappedModel(self.model, lambda apply: lower(gather(apply)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -182,7 +182,7 @@ class StagedTrainer(ABC):
         process = serial(*self._build_extensions(stage_id, stage, stopping))
         loop.attach(process)
         summary = None
-        with closing(loop.run()) as checkpoints:
+        with closing(loop.run(stage.config.train_steps)) as checkpoints:
             for checkpoint in checkpoints:
                 summary = Summary.from_checkpoint(process(checkpoint))
                 if summary.is_last and not checkpoint.is_last:
