@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.screen import terminal
-from trellis.runtime import Bar, Tally, console, describe_number, print_coloured, print_error, print_line, table
+from trellis.runtime import Bar, Tally, describe_number, print_coloured, print_error, print_line, table
 
 PATH = "/" + "/".join(["a_directory_with_a_long_name"] * 8) + "/[bold]file[/bold]"
 COLOURS = (r"^(?P<bold>\w+):", r"(?P<green>good)")
@@ -211,7 +211,7 @@ def test_what_a_terminal_cannot_encode_is_escaped(capsys: pytest.CaptureFixture[
 
 def test_a_tally_counts_on_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(100))
-    monkeypatch.setattr(console, "monotonic", lambda: next(times) / 2)
+    monkeypatch.setattr("trellis.runtime.bar.monotonic", lambda: next(times) / 2)
     with terminal() as screen:
         with Tally("Writing a.tfrecord", unit="examples", total=10) as tally:
             tally.add(5)
