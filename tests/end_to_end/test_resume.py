@@ -148,3 +148,27 @@ def test_a_run_told_to_stop_saves_and_goes_on_as_if_it_was_not(uninterrupted: Pa
     assert {f"preempted_{step}", f"regular_{step}"} & contents(tmp_path).keys()
     assert f"_{step}`" in finish(tmp_path)
     assert_same(tmp_path, uninterrupted)
+
+
+LEFT_OPEN = """
+import sys
+import trellis
+from tests import tiny
+
+loop = tiny.train_loop(tiny.train_task(), n_steps=10, n_steps_per_checkpoint=2)
+process = trellis.serial(trellis.EventWriter(sys.argv[1]), trellis.CheckpointFileWriter(sys.argv[1]))
+checkpoints = iter(loop)
+process(next(checkpoints))
+"""
+
+
+def test_a_script_may_end_in_the_middle_of_a_loop(tmp_path: Path) -> None:
+    paths = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
+    command = [sys.executable, "-c", LEFT_OPEN, str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "regular_2").is_dir()
+    last = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[-1])
+    assert (last["kind"], last["step"]) == ("stopped", 2)
+    assert "error" not in last

@@ -1,18 +1,19 @@
 """What a loop shares with the extensions that see its checkpoints: events, saves under way, a request to stop."""
 
-import atexit
 import itertools
 import signal
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from inspect import GEN_RUNNING, getgeneratorstate
 from types import FrameType
 from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 from trellis.aliases import JSON
 from trellis.errors import Preempted
@@ -211,14 +212,10 @@ class Session:
         finally:
             _process.unwatch(self)
 
-    def finish_at_exit(self) -> None:
-        """Commits, without a thread, what no loop will come back to."""
-        pending, self._pending = self._pending, []
-        for save in sorted(pending, key=lambda save: save.is_resumable):
-            save.written.result()
-            save.commit()
-        for future in self._futures:
-            future.result()
+
+def close_at_exit(loop: Generator[Any, None, None]) -> None:
+    """Leaves a loop that is still under way when the interpreter ends, while there is still all that this needs."""
+    _process.loops.add(loop)
 
 
 class Attachable(Protocol):
@@ -239,6 +236,7 @@ class _Process:
     def __init__(self) -> None:
         self.unfinished: set[Session] = set()
         """Sessions with saves under way."""
+        self.loops: WeakSet[Generator[Any, None, None]] = WeakSet()
         self.looks = itertools.count()
         self._watching: list[Session] = []
         self._previous_handler: Any = None
@@ -256,11 +254,13 @@ class _Process:
             signal.signal(signal.SIGTERM, self._previous_handler)
             self._previous_handler = None
 
-    def finish_at_exit(self) -> None:
-        """Commits the saves that no loop will come back to."""
-        for session in list(self.unfinished):
+    def finish(self) -> None:
+        """Leaves the loops that nobody has left, and commits the saves that no loop will come back to."""
+        # A loop that runs now is that of a thread which ends with the interpreter.
+        loops = [loop for loop in self.loops if getgeneratorstate(loop) != GEN_RUNNING]
+        for finish in [*(loop.close for loop in loops), *(session.finish for session in self.unfinished)]:
             try:
-                session.finish_at_exit()
+                finish()
             except Exception as error:  # noqa: BLE001  (the interpreter is leaving: there is no caller to raise to)
                 print(f"A checkpoint was not saved: {error}", file=sys.stderr)
 
@@ -272,7 +272,8 @@ class _Process:
 
 
 _process = _Process()
-atexit.register(_process.finish_at_exit)
+# A save needs threads, and those that `atexit` calls come after the last moment at which one can be started.
+threading._register_atexit(_process.finish)  # type: ignore[attr-defined]
 
 
 def _commit(save: _Save) -> None:

@@ -18,7 +18,7 @@ from trellis.loops.feed import build_feed
 from trellis.loops.fused_steps import FusedSteps, StepPlan, count_flops
 from trellis.loops.initial_state import InitialState
 from trellis.loops.metrics import FirstStep, Metric, as_metric, merge, pack, zeros
-from trellis.loops.session import Attachable, Session
+from trellis.loops.session import Attachable, Session, close_at_exit
 from trellis.loops.state import Checkpoint, CheckpointSource, Lease, Outline, TrainState, tracing
 from trellis.loops.step import TrainStep, TrainTask, build_train_step
 from trellis.runtime import Placement, StepKeys, describe_weights
@@ -133,7 +133,9 @@ class TrainLoop:
         target = self.n_steps if n_steps is None else self._check_target(n_steps)
         if target is None:
             raise ArgumentError("It was not said how long to train. Give TrainLoop(n_steps=…) or loop(n_steps=…).")
-        return self._run(target)
+        checkpoints = self._run(target)
+        close_at_exit(checkpoints)
+        return checkpoints
 
     __call__ = run
 
