@@ -1,8 +1,9 @@
 """How much there is to read: the files of ours that a run crosses from its entry to a metric on the screen.
 
 Three real commands are traced, with every process that they start: a loop script, `trellis train` of `bert/local`, and
-`trellis run` of a module file. A file counts, whole, if one of its functions runs on the way; what runs only while
-modules are imported does not count. `docs/architecture.md` shows the output.
+`trellis run` of a module file. A file counts if one of its functions runs on the way; what runs only while modules are
+imported does not count. The first number of a row is the lines of the functions that run, the second those of the whole
+file. `docs/architecture.md` shows the output.
 
     .venv/bin/python benchmarks/journeys.py             # all three
     .venv/bin/python benchmarks/journeys.py loop        # one of them
@@ -26,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "src" / "trellis"
 
 # Python imports this in every process that starts with it on its path. A line in the file that it writes is the time
-# at which a function of a file ran first, and the file.
+# at which a function ran first, its file, and the number of its first line there.
 TRACER = """
 import os, sys, threading, time
 
@@ -46,11 +47,11 @@ def is_importing(frame):
 
 def hear(frame, event, argument):
     code = frame.f_code
-    if event != "call" or code.co_filename in seen or not code.co_filename.startswith(PACKAGE):
+    if event != "call" or code in seen or not code.co_filename.startswith(PACKAGE):
         return
     if code.co_flags & OPTIMIZED and not is_importing(frame):
-        seen.add(code.co_filename)
-        print(time.monotonic(), code.co_filename.removeprefix(PACKAGE), file=TRACE)
+        seen.add(code)
+        print(time.monotonic(), code.co_filename.removeprefix(PACKAGE), code.co_firstlineno, file=TRACE)
 
 
 threading.setprofile(hear)
@@ -145,8 +146,11 @@ JOURNEYS = {
 }
 
 
-def travel(journey: Journey, folder: Path) -> list[str]:
-    """Runs a journey; returns the files that it crosses, below the package, in the order of their first entry."""
+def travel(journey: Journey, folder: Path) -> dict[str, set[int]]:
+    """Runs a journey; returns the files that it crosses, below the package, in the order of their first entry.
+
+    With each file come the numbers of the lines at which the functions begin that run.
+    """
     _prepare(folder)
     trace = folder / "trace.txt"
     trace.touch()
@@ -174,9 +178,12 @@ def travel(journey: Journey, folder: Path) -> list[str]:
             end = time.monotonic()
     if run.wait() != 0 or (journey.ends_with and end is None):
         raise SystemExit(f"{journey.name} did not get to its end:\n{''.join(screen)}")
-    entries = [line.split() for line in trace.read_text().splitlines()]
-    files = [file for moment, file in sorted(entries) if end is None or float(moment) < end]
-    return list(dict.fromkeys(files))
+    files: dict[str, set[int]] = {}
+    entries = (line.split() for line in trace.read_text().splitlines())
+    for moment, file, line_number in sorted(entries, key=lambda entry: float(entry[0])):
+        if end is None or float(moment) < end:
+            files.setdefault(file, set()).add(int(line_number))
+    return files
 
 
 def _prepare(folder: Path) -> None:
@@ -193,9 +200,22 @@ def describe(journey: Journey) -> Iterator[str]:
     """Yields the lines that tell of a journey."""
     with tempfile.TemporaryDirectory() as folder:
         files = travel(journey, Path(folder))
-    lengths = {file: len((PACKAGE / file).read_text().splitlines()) for file in files}
-    yield f"{journey.name}: {len(files)} files, {sum(lengths.values()):,} lines"
-    yield from (f"  {lengths[file]:4d}  {file}" for file in files)
+    whole = {file: len((PACKAGE / file).read_text().splitlines()) for file in files}
+    run = {file: count_function_lines(PACKAGE / file, starts) for file, starts in files.items()}
+    total = f"{sum(run.values()):,} lines of functions that run, in {sum(whole.values()):,} lines"
+    yield f"{journey.name}: {len(files)} files, {total}"
+    yield from (f"  {run[file]:4d} of {whole[file]:4d}  {file}" for file in files)
+
+
+def count_function_lines(file: Path, starts: set[int]) -> int:
+    """Counts the lines of the functions of a file that begin at certain lines."""
+    lines: set[int] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            if first in starts:
+                lines.update(range(first, (node.end_lineno or first) + 1))
+    return len(lines)
 
 
 def count_code(file: Path) -> int:
