@@ -16,6 +16,7 @@ import trellis
 from tests import tiny
 from trellis.errors import ArgumentError, DataError, ModelError, StaleCheckpointError, StreamEndedError
 from trellis.loops import traceable
+from trellis.loops.fused_steps import FusedSteps
 
 
 @pytest.mark.parametrize(
@@ -451,9 +452,9 @@ def test_progress_tells_of_a_checkpoint_when_its_steps_are_done_and_not_when_the
 ) -> None:
     seen: list[Any] = []
     loop = tiny.train_loop(n_steps=4, n_steps_per_checkpoint=2, n_fused_steps=1)
-    wait = loop._fused_steps.wait
+    wait = FusedSteps.wait
     monkeypatch.setattr(
-        loop._fused_steps, "wait", lambda n_left=0: wait(n_left=n_left) or n_left or seen.append("done")
+        FusedSteps, "wait", lambda self, n_left=0: wait(self, n_left=n_left) or n_left or seen.append("done")
     )
     loop.session.subscribe_to_progress(lambda step, _: seen.append(step))
     assert [checkpoint.step for checkpoint in loop] == [2, 4]

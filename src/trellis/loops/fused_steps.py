@@ -88,13 +88,10 @@ class FusedSteps:
     The state, and what was returned of the last step, are donated: the arrays given are gone after the call.
     """
 
-    def __init__(self, step: FusableStep, placement: Placement, *, most_steps: int | None = None) -> None:
-        if most_steps is not None and most_steps < 1:
-            raise ArgumentError(f"n_fused_steps is {most_steps}, but a call runs at least one step.")
+    def __init__(self, step: FusableStep, placement: Placement, *, lengths: tuple[int, int]) -> None:
         self._step = step
         self._placement = placement
-        self._most_steps = most_steps
-        self.lengths = (most_steps or 1, most_steps or 1)
+        self.lengths = lengths
         """The least steps that are worth a call, and the most that one takes."""
         self._programs: dict[int, Callable[..., Any]] = {}
         self._in_flight: deque[Any] = deque()
@@ -126,26 +123,6 @@ class FusedSteps:
         """Waits until at most `n_left` calls are under way; nothing is fetched."""
         while len(self._in_flight) > n_left:
             self._in_flight.popleft().block_until_ready()
-
-    @property
-    def is_single_by_wish(self) -> bool:
-        """Whether steps run one by one because that was asked for, and not because they are large."""
-        return self._most_steps == 1
-
-    def choose_lengths(self, *, flops: float, batch: Batch) -> None:
-        """Chooses, unless it was given, how many steps go into one call: a function of what a step costs.
-
-        Args:
-            flops: Of one step.
-            batch: Of one step.
-        """
-        if self._most_steps is not None:
-            return
-        n_bytes = sum(np.size(leaf) * np.asarray(leaf).dtype.itemsize for leaf in jax.tree.leaves(batch))
-        platform = self._placement.devices[0].platform
-        by_flops = _FLOPS_PER_CALL.get(platform, _FLOPS_PER_CALL_ON_ACCELERATORS) / max(flops, 1.0)
-        fits = min(by_flops, _BATCH_BYTES_PER_CALL / max(n_bytes, 1), _MOST_STEPS_PER_CALL)
-        self.lengths = (math.ceil(by_flops * _LEAST_SHARE), max(1, int(fits)))
 
     def _compile(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> Callable[..., Any]:
         started = time.perf_counter()
@@ -188,6 +165,22 @@ class FusedSteps:
             return self._one(*carry, batch, constant), None
 
         return jax.lax.scan(body, (state, last, totals), batches)[0]
+
+
+def choose_lengths(*, flops: float, batch: Batch, platform: str, most_steps: int | None) -> tuple[int, int]:
+    """The least steps that are worth a call, and the most that one takes: a function of what a step costs.
+
+    Args:
+        flops: Of one step.
+        batch: Of one step.
+        most_steps: The most, if somebody has chosen it.
+    """
+    if most_steps is not None:
+        return most_steps, most_steps
+    n_bytes = sum(np.size(leaf) * np.asarray(leaf).dtype.itemsize for leaf in jax.tree.leaves(batch))
+    by_flops = _FLOPS_PER_CALL.get(platform, _FLOPS_PER_CALL_ON_ACCELERATORS) / max(flops, 1.0)
+    fits = min(by_flops, _BATCH_BYTES_PER_CALL / max(n_bytes, 1), _MOST_STEPS_PER_CALL)
+    return math.ceil(by_flops * _LEAST_SHARE), max(1, int(fits))
 
 
 def count_flops(jaxpr: Jaxpr) -> float:

@@ -3,7 +3,8 @@
 import dataclasses
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property, partial
 from typing import Any, NoReturn
 
 import jax
@@ -15,9 +16,9 @@ from trellis.aliases import Batch, Init, Key, PyTree
 from trellis.errors import ArgumentError, Preempted, StreamEndedError
 from trellis.loops.batch import batch_size, check_divisible, split_batch
 from trellis.loops.feed import build_feed
-from trellis.loops.fused_steps import FusedSteps, StepPlan, count_flops
+from trellis.loops.fused_steps import FusableStep, FusedSteps, StepPlan, choose_lengths, count_flops
 from trellis.loops.initial_state import InitialState
-from trellis.loops.metrics import FirstStep, Metric, as_metric, merge, pack, zeros
+from trellis.loops.metrics import FirstStep, Metric, Packing, as_metric, merge, pack, zeros
 from trellis.loops.session import Attachable, Session, close_at_exit
 from trellis.loops.state import Checkpoint, CheckpointSource, Lease, Outline, TrainState, tracing
 from trellis.loops.step import TrainStep, TrainTask, build_train_step
@@ -70,12 +71,15 @@ class TrainLoop:
         n_fused_steps: int | None = None,
         grads: bool = True,
     ) -> None:
+        if n_fused_steps is not None and n_fused_steps < 1:
+            raise ArgumentError(f"n_fused_steps is {n_fused_steps}, but a call runs at least one step.")
         self._task = task
         self._placement = Placement.of(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
         self._rng_names = {"init": ["params"], "apply": [], **(collections or {})}
         self._mutable_collections = mutable_collections
         self._input_sample = input_sample
+        self._n_fused_steps = n_fused_steps
         self._keeps_grads = grads
         self._source = init if isinstance(init, CheckpointSource) else None
         self._initial_state = InitialState(
@@ -85,13 +89,10 @@ class TrainLoop:
             initialize=task.initialize,
         )
         self._feed = build_feed(task.data, place="TrainTask.data")
-        self._fused_steps = FusedSteps(self._fusable_step, self._placement, most_steps=n_fused_steps)
         self.session = Session(stdout=stdout, is_shared=self._placement.spans_processes)
         self.n_steps_per_checkpoint = n_steps_per_checkpoint
         self.n_steps = self._feed.n_batches if n_steps is None else n_steps
         self._running: _Running | None = None
-        self._shapes: TrainState | None = None
-        self._outline: Outline | None = None
 
     @property
     def step(self) -> int:
@@ -162,41 +163,51 @@ class TrainLoop:
 
     def outline(self) -> Outline:
         """What the loop holds and computes, by abstract evaluation: nothing is run, and nothing large is made."""
-        if self._outline is not None:
-            return self._outline
+        return self._traced.outline
+
+    def state_shapes(self) -> TrainState:
+        """The shapes of the state, each with the sharding that it has on the devices."""
+        return self._shapes
+
+    @cached_property
+    def _shapes(self) -> TrainState:
         batch = self._first_batch()
-        shapes = self.state_shapes()
-        mutable = [name for name in shapes.model_state if in_filter(self._mutable_collections, name)]
+        with tracing("the model's init", batch):
+            return self._initial_state.shapes(self._init_rngs(step=0), *self._sample_inputs(batch))
+
+    @cached_property
+    def _traced(self) -> "_TracedStep":
+        """The step, traced: what is compiled, and all that is known of it before there are arrays."""
+        batch = self._first_batch()
+        shapes = self._shapes
         train_step = build_train_step(
             self._task,
             rng_names=self._rng_names["apply"],
-            mutable=mutable,
+            mutable=[name for name in shapes.model_state if in_filter(self._mutable_collections, name)],
             around=self._placement.gathering({"params": shapes.params, **shapes.model_state}),
         )
         # Compiled as a part of what calls it, so that it is traced once, whatever calls it.
-        self._train_step: TrainStep = jax.jit(train_step, inline=True)
+        measured = partial(_measured_step, jax.jit(train_step, inline=True), keeps_grads=self._keeps_grads)
         # Where it will be when the step is compiled: else that would take a trace of its own.
         placed = self._placement.put_any_batch(batch)
         with tracing("a training step", batch):
-            _, metrics, _ = jax.eval_shape(self._measured_step, shapes, placed, self._root)
-        self._no_totals, self._packing = pack(zeros(metrics))
-        jaxpr = jax.make_jaxpr(self._fusable_step)(shapes, self._no_totals, placed, self._root)
-        self._outline = Outline(
+            _, metrics, _ = jax.eval_shape(measured, shapes, placed, self._root)
+        no_totals, packing = pack(zeros(metrics))
+        no_totals = self._placement.put_state(no_totals)
+
+        def step(state: TrainState, totals: PyTree, batch: Batch, root: Key) -> tuple[TrainState, PyTree, PyTree]:
+            state, metrics, grads = measured(state, batch, root)
+            return state, pack(merge(packing.unpack(totals), metrics))[0], grads
+
+        jaxpr = jax.make_jaxpr(step)(shapes, no_totals, placed, self._root)
+        outline = Outline(
             checkpoint=Checkpoint.of(shapes, step=0),
             data=self._task.data,
             batch=batch,
             metrics=tuple(name for name in metrics if name != _DIVERGED),
             flops=count_flops(jaxpr.jaxpr),
         )
-        return self._outline
-
-    def state_shapes(self) -> TrainState:
-        """The shapes of the state, each with the sharding that it has on the devices."""
-        if self._shapes is None:
-            batch = self._first_batch()
-            with tracing("the model's init", batch):
-                self._shapes = self._initial_state.shapes(self._init_rngs(step=0), *self._sample_inputs(batch))
-        return self._shapes
+        return _TracedStep(step, no_totals=no_totals, packing=packing, outline=outline)
 
     def start(self) -> Checkpoint:
         """Makes the arrays for the first step, or reads them from a file, if that is not done yet; returns them."""
@@ -210,13 +221,11 @@ class TrainLoop:
         started = time.perf_counter()
         outline = self.outline()
         check_divisible(outline.batch, self._placement.n_parts)
-        self._no_totals = self._placement.put_state(self._no_totals)
-        shapes = self._packing.unpack(self._no_totals)
-        initializer = dataclasses.replace(outline.checkpoint, totals=shapes, session=self.session)
+        totals = self._traced.packing.unpack(self._traced.no_totals)
+        initializer = dataclasses.replace(outline.checkpoint, totals=totals, session=self.session)
         checkpoint = initializer if self._source is None else self._source(initializer)
         is_new = checkpoint.model_params is initializer.model_params
         self._running = self._new_state(checkpoint.step) if is_new else self._resume(checkpoint)
-        self._fused_steps.choose_lengths(flops=outline.flops, batch=outline.batch)
         seconds = time.perf_counter() - started
         weights = describe_weights(outline.checkpoint.model_params)
         text = f"Total model initialization time is {seconds:.2f} seconds.\n{weights}\n"
@@ -225,16 +234,15 @@ class TrainLoop:
 
     def _new_state(self, step: int) -> "_Running":
         inputs = self._sample_inputs(self.outline().batch)
-        state = self._initial_state.build(self._init_rngs(step=step), *inputs, shapes=self.state_shapes(), step=step)
-        return _Running(state, step, totals=self._no_totals)
+        state = self._initial_state.build(self._init_rngs(step=step), *inputs, shapes=self._shapes, step=step)
+        return self._run_from(state, step)
 
     def _resume(self, checkpoint: Checkpoint) -> "_Running":
         started = time.perf_counter()
         state = TrainState(
             jnp.int32(checkpoint.step), checkpoint.model_params, checkpoint.model_state, checkpoint.optimizer_state
         )
-        state = self._placement.put_state(state, like=self.state_shapes())
-        running = _Running(state, checkpoint.step, totals=self._no_totals)
+        running = self._run_from(self._placement.put_state(state, like=self._shapes), checkpoint.step)
         if checkpoint.totals is not None:
             running.totals = self._placement.put_state(pack(checkpoint.totals)[0])
             running.n_completed_steps = checkpoint.n_completed_steps
@@ -246,23 +254,40 @@ class TrainLoop:
             self.session.emit("skipped", step=running.step, text=text, n_batches=n_skipped, seconds=seconds)
         return running
 
+    def _run_from(self, state: TrainState, step: int) -> "_Running":
+        outline = self.outline()
+        lengths = choose_lengths(
+            flops=outline.flops,
+            batch=outline.batch,
+            platform=self._placement.devices[0].platform,
+            most_steps=self._n_fused_steps,
+        )
+        return _Running(
+            FusedSteps(self._traced.step, self._placement, lengths=lengths),
+            state=state,
+            step=step,
+            no_totals=self._traced.no_totals,
+            totals=self._traced.no_totals,
+            packing=self._traced.packing,
+        )
+
     def _advance(self, running: "_Running", target: int, n_steps: int | None) -> Checkpoint:
         """Trains up to step `target`, or to the end of the data, and makes a checkpoint there."""
         running.lease.is_over = True
         running.lease = Lease()
         started = time.perf_counter()
-        compile_time = self._fused_steps.compile_time
+        compile_time = running.steps.compile_time
         while running.step < target and not running.has_ended:
             self.session.progress(running.step, n_steps)
             self.session.advance()
             if self.session.wants_to_stop:
                 self._leave(running, started)
-            self._train(running, self._n_steps_in_call(running.step, target), target)
-        fetch = self._packing.start_compute(running.totals)
+            self._train(running, self._n_steps_in_call(running, target), target)
+        fetch = running.packing.start_compute(running.totals)
         if n_steps and running.step < n_steps:
-            self._feed.prefetch(running.step, self._n_steps_in_call(running.step, n_steps))
+            self._feed.prefetch(running.step, self._n_steps_in_call(running, n_steps))
         values = fetch()
-        self._fused_steps.wait()
+        running.steps.wait()
         self.session.progress(running.step, n_steps)
         if running.n_completed_steps == 0:
             last_step = n_steps or target
@@ -280,13 +305,13 @@ class TrainLoop:
             train_metrics=values,
             n_completed_steps=running.n_completed_steps,
             elapsed_time=running.elapsed_time + time.perf_counter() - started,
-            compile_time=self._fused_steps.compile_time - compile_time,
+            compile_time=running.steps.compile_time - compile_time,
             is_last=running.has_ended or running.step == n_steps,
             position=self._feed.position(),
             session=self.session,
             lease=running.lease,
         )
-        running.start_anew(self._no_totals)
+        running.start_anew()
         return checkpoint
 
     def _train(self, running: "_Running", n: int, target: int) -> None:
@@ -297,29 +322,14 @@ class TrainLoop:
             running.step += n_taken
             running.n_completed_steps += n_taken
             arguments = (running.state, running.totals, batch, self._root)
-            if self._fused_steps.is_single_by_wish and running.step < target:
-                running.state, running.totals = self._fused_steps.run_bare(*arguments)
+            if self._n_fused_steps == 1 and running.step < target:
+                running.state, running.totals = running.steps.run_bare(*arguments)
                 running.grads = None
             else:
-                running.state, running.totals, running.grads = self._fused_steps(n_taken, *arguments)
+                running.state, running.totals, running.grads = running.steps(n_taken, *arguments)
         if time.perf_counter() > running.next_look:
-            totals = self._packing.unpack(running.totals)
+            totals = running.packing.unpack(running.totals)
             self._look(running, int(totals[_DIVERGED].compute()))
-
-    def _fusable_step(self, state: TrainState, totals: PyTree, batch: Batch, root: Key) -> tuple[Any, Any, Any]:
-        """One step as it is compiled: the new state, the totals with what it has measured, and its gradients."""
-        state, metrics, grads = self._measured_step(state, batch, root)
-        return state, pack(merge(self._packing.unpack(totals), metrics))[0], grads
-
-    def _measured_step(
-        self, state: TrainState, batch: Batch, root: Key
-    ) -> tuple[TrainState, dict[str, Metric], PyTree]:
-        state, output = self._train_step(state, batch, StepKeys(root, state.step))
-        loss = as_metric(output.loss, batch_size(batch), "The loss")
-        diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0.0, state.step + 1.0))
-        metrics: dict[str, Metric] = {"loss": loss, **output.metrics, _DIVERGED: diverged}
-        state = dataclasses.replace(state, step=state.step + 1)
-        return state, metrics, output.grads if self._keeps_grads else None
 
     def _look(self, running: "_Running", diverged_step: int) -> None:
         """Tells, once for each checkpoint, of a loss that is not a number."""
@@ -330,13 +340,13 @@ class TrainLoop:
 
     def _leave(self, running: "_Running", started: float) -> NoReturn:
         """Saves and exits, as SIGTERM asks; what was summed up since the last checkpoint is saved too."""
-        self._fused_steps.wait()
+        running.steps.wait()
         checkpoint = Checkpoint.of(
             running.state,
             step=running.step,
             n_completed_steps=running.n_completed_steps,
             elapsed_time=running.elapsed_time + time.perf_counter() - started,
-            totals=self._packing.unpack(running.totals) if running.n_completed_steps else None,
+            totals=running.packing.unpack(running.totals) if running.n_completed_steps else None,
             position=self._feed.position(),
             session=self.session,
         )
@@ -346,8 +356,8 @@ class TrainLoop:
         self.session.emit("preempted", step=running.step, text=text)
         raise Preempted
 
-    def _n_steps_in_call(self, step: int, end: int) -> int:
-        return self._plan.n_steps_in_call(step, self._fused_steps.lengths, end)
+    def _n_steps_in_call(self, running: "_Running", end: int) -> int:
+        return self._plan.n_steps_in_call(running.step, running.steps.lengths, end)
 
     def _init_rngs(self, *, step: int) -> dict[str, Key]:
         return StepKeys(self._root, step).rngs(self._rng_names["init"], prefix="init/")
@@ -371,15 +381,43 @@ class TrainLoop:
         return n_steps
 
 
+def _measured_step(
+    train_step: TrainStep, state: TrainState, batch: Batch, root: Key, *, keeps_grads: bool
+) -> tuple[TrainState, dict[str, Metric], PyTree]:
+    """One step, counted: the new state, what was measured, and the gradients if they are kept."""
+    state, output = train_step(state, batch, StepKeys(root, state.step))
+    loss = as_metric(output.loss, batch_size(batch), "The loss")
+    diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0.0, state.step + 1.0))
+    metrics: dict[str, Metric] = {"loss": loss, **output.metrics, _DIVERGED: diverged}
+    return dataclasses.replace(state, step=state.step + 1), metrics, output.grads if keeps_grads else None
+
+
+@dataclass(frozen=True)
+class _TracedStep:
+    """A step before there are arrays."""
+
+    step: FusableStep
+    """From the state, the totals, a batch and the root of all keys to the new state and totals, and the gradients."""
+    _: KW_ONLY
+    no_totals: PyTree
+    """The sums of the loss and the metrics when nothing was seen, packed."""
+    packing: Packing
+    outline: Outline
+
+
 @dataclass
 class _Running:
     """A training under way: its state, and what has happened since the last checkpoint."""
 
+    steps: FusedSteps
+    _: KW_ONLY
     state: TrainState
     step: int
     """How many steps were started, which the loop waits for before it tells of them."""
+    no_totals: PyTree
     totals: PyTree
     """The sums of the loss and the metrics since the last checkpoint, packed."""
+    packing: Packing
     n_completed_steps: int = 0
     elapsed_time: float = 0.0
     is_diverged: bool = False
@@ -391,9 +429,9 @@ class _Running:
     """When to look for a loss that is not a number."""
     lease: Lease = dataclasses.field(default_factory=Lease)
 
-    def start_anew(self, no_totals: PyTree) -> None:
+    def start_anew(self) -> None:
         """Forgets what was counted for the checkpoint that was just made."""
-        self.totals = no_totals
+        self.totals = self.no_totals
         self.n_completed_steps = 0
         self.elapsed_time = 0.0
         self.is_diverged = False
