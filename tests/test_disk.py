@@ -228,6 +228,20 @@ def test_what_another_machine_has_left_is_swept_away_after_a_day(tmp_path: Path)
     assert names(tmp_path) == []
 
 
+def test_what_an_older_version_has_left_is_swept_away_after_a_day(tmp_path: Path) -> None:
+    hexadecimal = 32 * "a"
+    older = [f".regular_21.{hexadecimal}.{hexadecimal}.writing", f".model.{hexadecimal}.writing", ".regular_7.removed"]
+    two_days_ago = time.time() - 2 * 24 * 60 * 60
+    for name in (*older, ".mine.writing", ".mine.removed"):
+        (tmp_path / name).mkdir()
+    disk.sweep(tmp_path)
+    assert len(names(tmp_path)) == 5
+    for path in tmp_path.iterdir():
+        os.utime(path, (two_days_ago, two_days_ago))
+    disk.sweep(tmp_path)
+    assert names(tmp_path) == [".mine.removed", ".mine.writing"]
+
+
 def test_a_directory_is_removed_at_once_for_every_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
 

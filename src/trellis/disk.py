@@ -20,6 +20,8 @@ _PROCESS = secrets.token_hex(4)  # A process of another time or container may ha
 _HIDDEN = re.compile(
     r"\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-(?P<process>[0-9a-f]{8})-[0-9a-f]{8}\.(writing|removing)"
 )
+_OLDER_HIDDEN = re.compile(r"\..+(\.[0-9a-f]{32}){1,2}\.writing|\.\w+_\d+\.removed")
+"""How versions before this one named the same: not by process."""
 _ABANDONED_SECONDS = 24 * 60 * 60
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -94,20 +96,22 @@ def hidden_path(directory: Path, *, ending: str = "writing") -> Path:
 def sweep(directory: Path) -> None:
     """Removes what processes that were killed have left under a `hidden_path`.
 
-    On this machine, that is what belongs to no living process. What another machine has left is removed when it has
-    not changed for a day.
+    On this machine, that is what belongs to no living process. What another machine or an older version has left is
+    removed when it has not changed for a day.
     """
-    for path in directory.glob(".*ing"):
-        match = _HIDDEN.fullmatch(path.name)
-        if match and _is_abandoned(path, match):
+    for path in directory.glob(".*"):
+        if _is_abandoned(path):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
 
 
-def _is_abandoned(path: Path, match: re.Match[str]) -> bool:
-    if match["machine"] != _MACHINE:
+def _is_abandoned(path: Path) -> bool:
+    match = _HIDDEN.fullmatch(path.name)
+    if match is None and not _OLDER_HIDDEN.fullmatch(path.name):
+        return False
+    if match is None or match["machine"] != _MACHINE:
         return time.time() - _last_change(path) > _ABANDONED_SECONDS
     pid = int(match["pid"])
     if pid == os.getpid():

@@ -279,3 +279,16 @@ def test_a_config_that_its_task_has_filled_in_is_locked(tmp_path: Path, monkeypa
     for part in (configs[0], configs[0].task, configs[0].trainer):
         with pytest.raises(ConfigError, match="locked"):
             part.override({"name": "other"})
+
+
+def test_a_task_runs_on_the_config_that_is_written_and_no_longer_changes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_in(self: Any, params: Any, **rest: Any) -> None:
+        trellis.Task.__init__(self, params.replace(name="filled in"), **rest)
+
+    monkeypatch.setattr(small.SmallTask, "__init__", fill_in)
+    task, params = run.build_task(small.params(5), model_dir=tmp_path)
+    assert task.task_config == params.task
+    with pytest.raises(ConfigError, match="locked"):
+        task.task_config.name = "other"

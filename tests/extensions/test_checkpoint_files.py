@@ -416,6 +416,21 @@ def test_an_unwritable_directory_is_refused_at_once(tmp_path: Path) -> None:
         trellis.CheckpointFileWriter(output_dir=tmp_path / "file" / "dir")
 
 
+@pytest.mark.parametrize("name", ["rate[0.1]", "a[1]/b", "a\\b"])
+def test_a_directory_from_which_nothing_could_be_read_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ArgumentError, match=r"has brackets or a backslash in it\..*Choose another directory"):
+        trellis.CheckpointFileWriter(output_dir=tmp_path / name)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["a b", "a*b", "a?", "a]b[", "ü", "{x}%20#"])
+def test_a_directory_may_have_any_other_name(tmp_path: Path, name: str) -> None:
+    trellis.CheckpointFileWriter(output_dir=tmp_path / name)(tiny.checkpoint(step=5))
+    checkpoint = trellis.CheckpointFileReader(dir=tmp_path / name, target=tiny.Classifier().init).read()
+    assert checkpoint is not None
+    tiny.assert_equal(tiny.arrays(checkpoint.model_params), tiny.arrays(tiny.checkpoint(step=5).model_params))
+
+
 def test_files_of_later_steps_are_set_aside_and_not_lost(tmp_path: Path) -> None:
     writer = trellis.CheckpointFileWriter(output_dir=tmp_path)
     for step in (9, 10, 1):

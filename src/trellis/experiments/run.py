@@ -101,13 +101,14 @@ def prepare_experiment(
 
 
 def build_task(params: ExperimentConfig, *, model_dir: Path | None) -> tuple[Task, ExperimentConfig]:
-    """The task of a config, and the config with what the task has filled in of its own, locked.
+    """The task of a config, and the config with what the task has filled in of its own; that is locked in both.
 
     Args:
         model_dir: Where the task may write; None if it is to write nothing.
     """
     task = get_task(params.task, logging_dir=None if model_dir is None else str(model_dir))
     if task.task_config is not params.task:
+        task.task_config.lock()
         params = params.replace(task=task.task_config)
         params.lock()
     return task, params

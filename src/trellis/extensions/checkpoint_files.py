@@ -62,6 +62,7 @@ class FileWriter(Extension):
         self._keep = keep
         self._overwrite = overwrite
         self._written: Future[None] | None = None
+        _check_readable(self._dir)
         check_writable(self._dir)
 
     @property
@@ -280,6 +281,16 @@ class CheckpointFileReader(FileReader):
     def prefixes(self) -> tuple[str, ...]:
         """`regular_`, and `preempted_` for what a stopped run has left."""
         return (REGULAR, PREEMPTED)
+
+
+def _check_readable(directory: Path) -> None:
+    """Raises an error if Orbax could not find again what it has written to a directory."""
+    path = str(directory.absolute())
+    if "\\" in path or re.search(r"\[.*\]", path):
+        raise ArgumentError(
+            f"output_dir `{path}` has brackets or a backslash in it. Orbax takes them for a pattern, and could not "
+            f"read what it has written there. Choose another directory."
+        )
 
 
 def restore_file(path: Path, *, template: Checkpoint) -> Checkpoint:
