@@ -4,13 +4,12 @@ What reads them is imported where it is called: it needs NumPy and protobuf, and
 """
 
 import glob
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trellis.errors import DataError
-from trellis.executor.artifacts import split_dir
 
 AUTOTUNE = -1
 
@@ -88,70 +87,30 @@ class DataAccessor:
         return build_tf_dataset(lambda: self.numpy_factory(file_patterns, options, schema), options=options)
 
 
-class ExampleCounts(Mapping[str, int]):
-    """The number of examples by split, found when it is asked for: in statistics if there are some, else by counting.
-
-    Example:
-        n_epochs = fn_args.train_steps * batch_size / fn_args.num_examples["train"]
-    """
-
-    def __init__(self, patterns: Mapping[str, Sequence[str]], *, statistics: str | None = None) -> None:
-        self.patterns = patterns
-        self.statistics = statistics
-        self._counts: dict[str, int] = {}
-
-    def __getitem__(self, split: str) -> int:
-        if split not in self._counts:
-            patterns = self.patterns[split]
-            stated = None if self.statistics is None else _stated_count(split_dir(self.statistics, split))
-            self._counts[split] = _counted(patterns) if stated is None else stated
-        return self._counts[split]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.patterns)
-
-    def __len__(self) -> int:
-        return len(self.patterns)
-
-    def __repr__(self) -> str:
-        # What was not asked for is not counted to be shown.
-        return repr({split: self._counts.get(split, ...) for split in self})
-
-
-def _counted(patterns: Sequence[str]) -> int:
+def count_examples(patterns: Sequence[str], *, statistics_dir: str | None) -> int:
+    """Returns the number of examples in files, or the one that the statistics of their split tell."""
     from trellis.data import read_records
 
+    for name in ("FeatureStats.pb", "stats_tfrecord") if statistics_dir is not None else ():
+        file = Path(str(statistics_dir), name)
+        if file.is_file():
+            return _stated_count(file.read_bytes() if file.suffix == ".pb" else next(read_records(file), b""), file)
     files = [path for pattern in patterns for path in sorted(glob.glob(pattern)) if Path(path).stat().st_size]
     return sum(1 for path in files for _ in read_records(path))
 
 
-def _stated_count(folder: str) -> int | None:
-    """Returns the number that the statistics of a split tell; None if there are none."""
+def _stated_count(content: bytes, file: Path) -> int:
+    from google.protobuf.empty_pb2 import Empty
     from google.protobuf.message import DecodeError
+    from google.protobuf.unknown_fields import UnknownFieldSet
 
-    from trellis.data import read_records
+    def values(message: bytes, number: int) -> list[Any]:
+        return [field.data for field in UnknownFieldSet(Empty.FromString(message)) if field.field_number == number]
 
-    if Path(folder, "FeatureStats.pb").is_file():
-        file = Path(folder, "FeatureStats.pb")
-        content = file.read_bytes()
-    elif Path(folder, "stats_tfrecord").is_file():
-        file = Path(folder, "stats_tfrecord")
-        content = next(iter(read_records(file)), b"")
-    else:
-        return None
     try:
         # A list of data sets is field 1, the number of examples field 2 of each.
-        n_examples: int = sum(count for data_set in _field(content, 1)[:1] for count in _field(data_set, 2))
+        return sum(count for data_set in values(content, 1)[:1] for count in values(data_set, 2))
     except (DecodeError, TypeError) as error:
         raise DataError(
             f"{file} holds no statistics of examples ({error}). Leave `statistics` out, or write them again."
         ) from None
-    return n_examples
-
-
-def _field(message: bytes, number: int) -> list[Any]:
-    """Returns the values of a field of a protobuf message."""
-    from google.protobuf.empty_pb2 import Empty
-    from google.protobuf.unknown_fields import UnknownFieldSet
-
-    return [field.data for field in UnknownFieldSet(Empty.FromString(message)) if field.field_number == number]

@@ -1,18 +1,20 @@
-"""A run in a process of its own: how it is started, what it does there, and what is raised if it fails."""
+"""A run in processes of its own: how they are started, what they do, and what is raised if one fails."""
 
 import faulthandler
 import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -20,8 +22,8 @@ from typing import Any, NoReturn, Protocol
 
 from trellis.disk import write_whole
 from trellis.errors import ArgumentError, Preempted, RunFailedError, TrellisError
-from trellis.executor.data_accessor import DataAccessor, ExampleCounts
-from trellis.executor.fn_args import FnArgs, Problems, RunArgs
+from trellis.executor.data_accessor import DataAccessor
+from trellis.executor.fn_args import TF_CONFIG, ExampleCounts, FnArgs, Problems, RunArgs
 from trellis.executor.module_file import SOURCES, call, user_function
 
 _STARTED_BY = "TRELLIS_STARTED_BY"
@@ -71,27 +73,48 @@ class StartWorker(Protocol):
 
 def start_process(order: WorkerOrder) -> Worker:
     """Starts a worker as a process on this machine."""
-    return _LocalProcess(order)
+    with ExitStack() as stack:
+        log = None if order.log_file is None else stack.enter_context(order.log_file.open("wb"))
+        return _LocalProcess(
+            order.command,
+            env={**order.environment, _STARTED_BY: str(os.getpid())},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT if log else None,
+            start_new_session=True,
+        )
 
 
-def run_in_process(
-    exec_properties: Mapping[str, Any],
-    fn_args: FnArgs,
-    *,
-    run_args: RunArgs,
-    start: StartWorker,
-    environments: Sequence[Mapping[str, str]] = ({},),
-    log_dir: Path | None = None,
+class _LocalProcess(subprocess.Popen[bytes]):
+    """A process with a group of its own, so that what it starts ends with it."""
+
+    def stop(self, *, seconds: float) -> None:
+        if self.poll() is None:
+            self.terminate()
+            try:
+                self.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                self.wait()
+        # Its group holds all that it has started. A process that has ended, and that nobody waits for, may stay in it.
+        deadline = time.monotonic() + _SECONDS_TO_TELL
+        with suppress(ProcessLookupError, PermissionError):
+            while time.monotonic() < deadline:
+                os.killpg(self.pid, signal.SIGKILL)
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def run_in_processes(
+    exec_properties: Mapping[str, Any], fn_args: FnArgs, *, run_args: RunArgs, start: StartWorker
 ) -> None:
-    """Calls a user's function in a process, or in several at once, and waits until all have ended.
+    """Calls a user's function in a process, or in several that know each other, and waits until all have ended.
 
-    Raises the error of the first that fails, once all are stopped.
-
-    Args:
-        environments: What each process is told of itself by variables; the first is the chief.
-        log_dir: Where the output of all but the first goes.
+    The output of the first is shown; that of the others goes to `model_run_dir`. Raises the error of the first that
+    fails, once all are stopped.
     """
     deadline = None if run_args.timeout is None else time.time() + run_args.timeout
+    environments = _cluster_environments(run_args.workers) if run_args.workers > 1 else [{}]
+    log_dir = Path(str(fn_args.model_run_dir), "logs")
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="trellis-run-", ignore_cleanup_errors=True)))
         stack.enter_context(_preempted_by_sigterm())
@@ -100,21 +123,23 @@ def run_in_process(
         try:
             for index, environment in enumerate(environments):
                 order_file = scratch / f"order-{index}.json"
-                instructions = {
-                    "index": index,
-                    "is_chief": run_args.is_chief and index == 0,
-                    "source": {name: exec_properties[name] for name in SOURCES if name in exec_properties},
-                    "fn_args": {**vars(fn_args), "data_accessor": None},
-                    "deadline": deadline,
-                    "scratch": scratch,
-                    "path": [path or os.getcwd() for path in sys.path],
-                }
-                order_file.write_text(_as_json(instructions))
+                order_file.write_text(
+                    _instructions(
+                        fn_args,
+                        index=index,
+                        is_chief=run_args.is_chief and index == 0,
+                        source={name: exec_properties[name] for name in SOURCES if name in exec_properties},
+                        deadline=deadline,
+                        scratch=str(scratch),
+                    )
+                )
+                if index:
+                    log_dir.mkdir(parents=True, exist_ok=True)
                 order = WorkerOrder(
                     index,
                     command=[sys.executable, "-c", _PROGRAM, str(order_file)],
                     environment=os.environ | environment,
-                    log_file=log_dir / f"worker_{index}.log" if log_dir and index else None,
+                    log_file=log_dir / f"worker_{index}.log" if index else None,
                 )
                 workers.append(_StartedWorker(order, start(order), scratch, n_workers=len(environments)))
             _wait(workers, timeout=run_args.timeout, deadline=deadline)
@@ -123,55 +148,36 @@ def run_in_process(
             raise
 
 
-def _as_json(instructions: Mapping[str, Any]) -> str:
-    def as_plain(value: Any) -> Any:
-        if isinstance(value, ExampleCounts):
-            return {"patterns": value.patterns, "statistics": value.statistics}
-        return os.fspath(value)
+def _cluster_environments(n_workers: int) -> list[dict[str, str]]:
+    """Returns the variables that tell workers on this machine who they are, the chief first."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(n_workers + 1)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        coordinator, *addresses = (f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
+    cluster = {"chief": addresses[:1], "worker": addresses[1:]}
+    tasks = [{"type": "chief", "index": 0}, *({"type": "worker", "index": index} for index in range(n_workers - 1))]
+    return [
+        {
+            TF_CONFIG: json.dumps({"cluster": cluster, "task": task}),
+            "JAX_COORDINATOR_ADDRESS": coordinator,
+            "JAX_NUM_PROCESSES": str(n_workers),
+            "JAX_PROCESS_ID": str(index),
+        }
+        for index, task in enumerate(tasks)
+    ]
 
+
+def _instructions(fn_args: FnArgs, **others: Any) -> str:
+    """Returns the text that tells a process what to do."""
+    path = [folder or os.getcwd() for folder in sys.path]
     try:
-        return json.dumps(instructions, default=as_plain)
+        fields = asdict(replace(fn_args, data_accessor=None))
+        return json.dumps({"fn_args": fields, "path": path, **others}, default=os.fspath)
     except TypeError as error:
         raise ArgumentError(
             f"exec_properties cannot be given to another process: {error}. Use what JSON can hold."
         ) from None
-
-
-class _LocalProcess:
-    """A process with a group of its own, so that what it starts ends with it."""
-
-    def __init__(self, order: WorkerOrder) -> None:
-        log = None if order.log_file is None else order.log_file.open("wb")
-        try:
-            self._process = subprocess.Popen(
-                order.command,
-                env={**order.environment, _STARTED_BY: str(os.getpid())},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT if log else None,
-                start_new_session=True,
-            )
-        finally:
-            if log is not None:
-                log.close()
-
-    def poll(self) -> int | None:
-        return self._process.poll()
-
-    def stop(self, *, seconds: float) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        # Its group holds all that it has started. A process that has ended, and that nobody waits for, may stay in it.
-        deadline = time.monotonic() + _SECONDS_TO_TELL
-        with suppress(ProcessLookupError, PermissionError):
-            while time.monotonic() < deadline:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 def main(instructions: dict[str, Any]) -> NoReturn:
@@ -223,7 +229,7 @@ def _traceback(error: BaseException) -> str:
     """Returns the trace from the user's function on."""
     own = Path(__file__).parent
     trace = error.__traceback__
-    while trace is not None and Path(trace.tb_frame.f_code.co_filename).parent == own and trace.tb_next is not None:
+    while trace is not None and Path(trace.tb_frame.f_code.co_filename).parent == own:
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
 
@@ -244,15 +250,16 @@ class _StartedWorker:
         return f"Worker {self.order.index} of {self.n_workers}{chief}: " if self.n_workers > 1 else ""
 
     def report(self) -> dict[str, Any]:
+        """What it says of its end; empty before that, and if it had no time to say anything."""
         file = self.scratch / f"report-{self.order.index}.json"
         report: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
         return report
 
     def has_failed(self) -> bool:
         # It may have failed long before it ends, as it may wait for the others.
-        code = self.worker.poll()
-        kind = self.report().get("kind")
-        return kind not in (None, "done") or (kind is None and code is not None)
+        has_ended = self.worker.poll() is not None
+        report = self.report()
+        return report["kind"] != "done" if report else has_ended
 
     def failed_at(self) -> float:
         """When it failed. Without a report it counts as the first, unless it aborted: JAX aborts if a peer is gone."""
@@ -261,12 +268,13 @@ class _StartedWorker:
 
     def raise_failure(self) -> NoReturn:
         report = self.report()
-        if report.get("kind") == "preempted":
+        kind = report.get("kind")
+        if kind == "preempted":
             raise Preempted
-        if report.get("kind") == "problems":
+        if kind == "problems":
             raise ArgumentError(report["summary"])
-        what = f"{report['summary']}\n\n{report['text']}".rstrip() if report else _sudden_end(self.worker.poll())
-        raise RunFailedError(f"{self.name}{what}{self._end_of_log()}")
+        reason = f"{report['summary']}\n\n{report['text']}".rstrip() if report else _sudden_end(self.worker.poll())
+        raise RunFailedError(f"{self.name}{reason}{self._end_of_log()}")
 
     def code_place(self) -> str:
         """Where in the user's code it was at the deadline; empty if it has not written that down."""
@@ -315,11 +323,8 @@ def _sudden_end(code: int | None) -> str:
 
 def _stop(workers: Sequence[_StartedWorker], *, seconds: float) -> None:
     """Ends all that still runs."""
-    threads = [threading.Thread(target=each.worker.stop, kwargs={"seconds": seconds}) for each in workers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(max_workers=max(len(workers), 1)) as pool:
+        pool.map(lambda each: each.worker.stop(seconds=seconds), workers)
 
 
 @contextmanager
