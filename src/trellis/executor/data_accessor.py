@@ -66,17 +66,19 @@ class DataAccessor:
         self, file_patterns: str | Sequence[str], options: RecordBatchesOptions, schema: Any = None
     ) -> Iterator[Any]:
         """Batches as mappings of NumPy arrays; as pairs of one and the labels if options have a `label_key`."""
-        from trellis.executor.example_batches import read_batches
+        from trellis.executor.example_batches import read_batches, split_label
 
-        return read_batches(file_patterns, options=options, schema=schema)
+        batches = read_batches(file_patterns, options=options, schema=schema)
+        label_key = getattr(options, "label_key", None)
+        return batches if label_key is None else (split_label(batch, label_key) for batch in batches)
 
     def record_batch_factory(
         self, file_patterns: str | Sequence[str], options: RecordBatchesOptions, schema: Any = None
     ) -> Iterator[Any]:
         """Batches as `pyarrow.RecordBatch`es: each column has a list of values for each example."""
-        from trellis.executor.example_batches import read_arrow_batches
+        from trellis.executor.example_batches import as_record_batch, read_batches
 
-        return read_arrow_batches(file_patterns, options=options, schema=schema)
+        return map(as_record_batch, read_batches(file_patterns, options=options, schema=schema))
 
     def tf_dataset_factory(
         self, file_patterns: str | Sequence[str], options: RecordBatchesOptions, schema: Any = None
