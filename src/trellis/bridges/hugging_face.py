@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from trellis.aliases import PyTree
-from trellis.bridges.hugging_face_names import Weight, read_config, weights_of, write_config
+from trellis.bridges.hugging_face_names import read_config, weights_of, write_config
 from trellis.disk import whole_directory
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, MissingPackageError
 
@@ -62,8 +63,13 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
         for name, weights in weights_of(kind, write_config(fields), n_classes=n_classes).items()
         if name == "encoder" or any(weight.theirs in arrays for weight in weights)
     }
-    _check_weights(folder, arrays, [weight for weights in parts.values() for weight in weights])
-    flat = {weight.ours: weight.to_ours(arrays[weight.theirs]) for weights in parts.values() for weight in weights}
+    weights = list(chain.from_iterable(parts.values()))
+    shapes = {weight.theirs: weight.their_shape for weight in weights}
+    # Heads of other kinds are left out, but in an encoder everything has to be known.
+    looked_at = {name: array for name, array in arrays.items() if name in shapes or name.startswith(_INSIDE)}
+    message = f"The weights in `{folder}` are not those of the model that its {_CONFIG} describes:"
+    _check_arrays(looked_at, shapes, required=shapes, message=message)
+    flat = {weight.ours: weight.to_ours(arrays[weight.theirs]) for weight in weights}
     for head in _POOLED_HEADS:
         if "pooler" in parts and head in parts:
             flat |= {f"{head}/pooler_dense/{leaf}": flat[f"encoder/pooler/{leaf}"] for leaf in ("kernel", "bias")}
@@ -186,20 +192,21 @@ def _check_vocabulary(folder: Path, n_embeddings: int, vocab_size: int) -> None:
         )
 
 
-def _check_weights(folder: Path, arrays: Mapping[str, np.ndarray], weights: Sequence[Weight]) -> None:
-    """Raises an error that lists arrays that are missing, of another shape, or unknown inside the encoder."""
-    shapes = {weight.theirs: weight.their_shape for weight in weights}
-    lines = [f"  missing     {name} {shape}" for name, shape in shapes.items() if name not in arrays]
-    lines += [
-        f"  other shape {name} {arrays[name].shape}, not {shape}"
+def _check_arrays(
+    arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], *, required: Iterable[str], message: str
+) -> None:
+    """Raises an error with a message and a list: arrays that are missing, of another shape, or unknown."""
+    problems = [("missing", f"{name} {shapes[name]}") for name in required if name not in arrays]
+    problems += [
+        ("other shape", f"{name} {arrays[name].shape}, not {shape}")
         for name, shape in shapes.items()
         if name in arrays and arrays[name].shape != shape
     ]
-    lines += [f"  unexpected  {name}" for name in sorted(arrays) if name.startswith(_INSIDE) and name not in shapes]
-    if lines:
-        raise CheckpointMismatchError(
-            f"The weights in `{folder}` are not those of the model that its {_CONFIG} describes:\n" + "\n".join(lines)
-        )
+    problems += [("unexpected", name) for name in sorted(arrays.keys() - shapes.keys())]
+    if problems:
+        width = max(len(problem) for problem, _ in problems)
+        lines = [f"  {problem:<{width}} {text}" for problem, text in problems]
+        raise CheckpointMismatchError("\n".join([message, *lines]))
 
 
 def _their_arrays(
@@ -213,22 +220,13 @@ def _their_arrays(
                 arrays[f"encoder/pooler/{leaf}"] = pooler
     if without_pooler:
         arrays = {name: array for name, array in arrays.items() if not name.startswith("encoder/pooler/")}
-    n_classes = len(arrays.get("sentence_prediction/logits/bias", (0, 0)))
-    parts = weights_of(config["model_type"], config, n_classes=n_classes)
-    known = {weight.ours: weight for weights in parts.values() for weight in weights}
-    required = {weight.ours for weight in parts["encoder"]}
-    lines = [f"  missing    {name}" for name in sorted(required - arrays.keys())]
-    lines += [f"  unexpected {name}" for name in sorted(arrays.keys() - known.keys())]
-    lines += [
-        f"  other shape {name} {array.shape}, not {known[name].shape}"
-        for name, array in arrays.items()
-        if name in known and array.shape != known[name].shape
-    ]
-    if lines:
-        raise CheckpointMismatchError(
-            f"The parameters are not those of Hugging Face's {config['model_type']} with these settings:\n"
-            + "\n".join(lines)
-        )
+    kind = config["model_type"]
+    parts = weights_of(kind, config, n_classes=len(arrays.get("sentence_prediction/logits/bias", (0, 0))))
+    known = {weight.ours: weight for weight in chain.from_iterable(parts.values())}
+    shapes = {name: weight.shape for name, weight in known.items()}
+    required = [weight.ours for weight in parts["encoder"]]
+    message = f"The parameters are not those of Hugging Face's {kind} with these settings:"
+    _check_arrays(arrays, shapes, required=required, message=message)
     return {known[name].theirs: known[name].to_theirs(array) for name, array in arrays.items()}
 
 
