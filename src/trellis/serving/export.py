@@ -216,40 +216,27 @@ def _build_manifest(exported: Mapping[str, export.Exported], metadata: Mapping[s
 
 
 def _describe(name: str, exported: export.Exported) -> SignatureSpec:
-    inputs = input_names(exported)
-    n_parameters = len(exported.in_avals) - len(inputs)
+    (_, inputs), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
     outputs = jax.tree.unflatten(exported.out_tree, exported.out_avals)
     return SignatureSpec(
-        file=_file_of(name),
-        inputs=tuple(map(_spec, inputs, exported.in_avals[n_parameters:])),
-        outputs=tuple(
-            _spec(path_name(path, "outputs"), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(outputs)
-        ),
+        _file_of(name), inputs=_array_specs(inputs, "inputs"), outputs=_array_specs(outputs, "outputs")
     )
 
 
-def input_names(exported: export.Exported) -> list[str]:
-    """The names of a function's inputs, in the order in which it takes them."""
-    tree = inputs_structure(exported)
-    numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
-    return [path_name(path, "inputs") for path, _ in jax.tree_util.tree_leaves_with_path(numbered)]
-
-
-def inputs_structure(exported: export.Exported) -> Any:
-    """How a function takes its inputs."""
-    arguments: Any = exported.in_tree
-    return arguments.children()[0].children()[1]
+def _array_specs(shapes: PyTree, alone: str) -> tuple[ArraySpec, ...]:
+    return tuple(
+        ArraySpec(
+            path_name(path, alone),
+            leaf.dtype.name,
+            tuple(size if isinstance(size, int) else str(size) for size in leaf.shape),
+        )
+        for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)
+    )
 
 
 def path_name(path: Any, alone: str) -> str:
     """The name of an array in a tree; `alone` if it is the whole tree."""
     return jax.tree_util.keystr(path, simple=True, separator="/") or alone
-
-
-def _spec(name: str, shape: Any) -> ArraySpec:
-    return ArraySpec(
-        name, shape.dtype.name, tuple(size if isinstance(size, int) else str(size) for size in shape.shape)
-    )
 
 
 def _shared_platforms(exported: Mapping[str, export.Exported]) -> tuple[str, ...]:
