@@ -122,18 +122,15 @@ def _check_platforms(platforms: Sequence[str]) -> None:
 
 def _named_arrays(variables: PyTree) -> tuple[dict[str, np.ndarray], Callable[[Mapping[str, Any]], PyTree]]:
     """Arrays by path, and a function that makes the variables of them again."""
-    leaves, structure = jax.tree_util.tree_flatten_with_path(variables)
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    paths, structure = jax.tree_util.tree_flatten_with_path(variables)
+    leaves = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}
     # Random keys, which a model's state may hold, are not numbers to everyone.
-    keys = {name: jax.random.key_impl(leaf) for name, (_, leaf) in zip(names, leaves, strict=True) if _is_key(leaf)}
-    values = (jax.random.key_data(leaf) if _is_key(leaf) else leaf for _, leaf in leaves)
-    arrays = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
+    keys = {name: jax.random.key_impl(leaf) for name, leaf in leaves.items() if _is_key(leaf)}
+    arrays = {name: np.asarray(jax.random.key_data(leaf) if name in keys else leaf) for name, leaf in leaves.items()}
 
     def rebuild(arrays: Mapping[str, Any]) -> PyTree:
-        wrapped = (
-            jax.random.wrap_key_data(arrays[name], impl=keys[name]) if name in keys else arrays[name] for name in names
-        )
-        return jax.tree.unflatten(structure, wrapped)
+        wrapped = {name: jax.random.wrap_key_data(arrays[name], impl=kind) for name, kind in keys.items()}
+        return jax.tree.unflatten(structure, [wrapped.get(name, arrays[name]) for name in leaves])
 
     return arrays, rebuild
 

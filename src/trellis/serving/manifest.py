@@ -116,8 +116,8 @@ def read_manifest(directory: Path) -> Manifest:
     for name, expected in manifest.checksums.items():
         file = directory / name
         if not file.is_file() or checksum(file) != expected:
-            what = "is damaged" if file.is_file() else "is missing"
-            raise ServedModelError(f"`{file}` {what}. Copy the whole directory again, or export the model again.")
+            problem = "is damaged" if file.is_file() else "is missing"
+            raise ServedModelError(f"`{file}` {problem}. Copy the whole directory again, or export the model again.")
     return manifest
 
 
@@ -126,8 +126,8 @@ def _read_document(directory: Path) -> dict[str, Any]:
         document = json.loads((directory / MANIFEST).read_text())
     except FileNotFoundError:
         names = sorted(path.name for path in directory.iterdir())[:8] if directory.is_dir() else None
-        what = "does not exist" if names is None else f"holds no {MANIFEST}, but {', '.join(names) or 'nothing'}"
-        raise ServedModelError(f"`{directory}` {what}. Give a directory that `trellis export` wrote.") from None
+        problem = "does not exist" if names is None else f"holds no {MANIFEST}, but {', '.join(names) or 'nothing'}"
+        raise ServedModelError(f"`{directory}` {problem}. Give a directory that `trellis export` wrote.") from None
     except ValueError:
         raise ServedModelError(f"`{directory / MANIFEST}` is damaged. Export the model again.") from None
     return document if isinstance(document, dict) else {}
