@@ -67,8 +67,11 @@ class Executor:
         with ExitStack() as stack:
             needs_process = self._is_apart or run_args.workers > 1 or run_args.timeout is not None
             if problems or not needs_process:
-                # If there are problems, they are raised here, together with what is wrong with the module.
-                user = stack.enter_context(user_function(exec_properties, fn_args=fn_args, problems=problems))
+                # All problems are raised together, those with the module among them.
+                module = user_function(exec_properties, fn_args=fn_args)
+                user = problems.attempt(None, lambda: stack.enter_context(module))
+                problems.raise_if_any()
+                assert user is not None
                 train = partial(call, user, fn_args, is_chief=run_args.is_chief)
             else:
                 train = partial(run_in_processes, exec_properties, fn_args, run_args=run_args, start=self._start)

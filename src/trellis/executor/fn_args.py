@@ -5,8 +5,9 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from trellis.errors import ArgumentError
 from trellis.executor.artifacts import (
@@ -29,7 +30,6 @@ _RUN_ARGS = ("workers", "timeout", "model_files")
 _INPUTS = ("examples", "schema", "transform_graph", "base_model", "hyperparameters", "statistics")
 _OUTPUTS = {"model": "Model", "model_run": "ModelRun"}
 
-_Arguments = ParamSpec("_Arguments")
 _Value = TypeVar("_Value")
 
 
@@ -131,20 +131,22 @@ class Problems:
     def __bool__(self) -> bool:
         return bool(self._texts)
 
-    def add(self, text: str, *, cause: BaseException | None = None) -> None:
+    def add(self, text: str) -> None:
         """Adds a problem, once."""
         if text not in self._texts:
             self._texts.append(text)
-        self._cause = self._cause or cause
 
-    def attempt(
-        self, place: str, function: Callable[_Arguments, _Value], *args: _Arguments.args, **kwargs: _Arguments.kwargs
-    ) -> _Value | None:
-        """Returns what a function returns; if it raises a wrong argument, adds that with its place and returns None."""
+    def attempt(self, place: str | None, function: Callable[[], _Value]) -> _Value | None:
+        """Returns what a function returns; if it raises an ArgumentError, adds that as a problem and returns None.
+
+        Args:
+            place: What the error is about, unless its message says so.
+        """
         try:
-            return function(*args, **kwargs)
+            return function()
         except ArgumentError as error:
-            self.add(f"{place}: {error}")
+            self.add(f"{place}: {error}" if place else str(error))
+            self._cause = self._cause or error.__cause__
             return None
 
     def raise_if_any(self) -> None:
@@ -162,15 +164,13 @@ def build_fn_args(
     _check_keys(inputs, "input_dict", _INPUTS, problems)
     _check_keys(outputs, "output_dict", tuple(_OUTPUTS), problems)
     examples = [artifact for artifact in inputs.get("examples", ()) if isinstance(artifact, Examples)]
-    train_args = problems.attempt("train_args", _read_steps, exec_properties, key="train_args", split="train")
-    eval_args = problems.attempt("eval_args", _read_steps, exec_properties, key="eval_args", split="eval")
-    train_splits, train_steps = train_args or ([], None)
-    eval_splits, eval_steps = eval_args or ([], None)
+    train_splits, train_steps = _read_steps(exec_properties, "train", problems)
+    eval_splits, eval_steps = _read_steps(exec_properties, "eval", problems)
     _check_examples(examples, [*train_splits, *eval_splits], problems)
-    schema_path = problems.attempt("schema", _only_path, inputs, "schema")
-    transform_graph = problems.attempt("transform_graph", _only_uri, inputs, "transform_graph")
+    schema_path = problems.attempt("schema", lambda: _only_path(inputs, "schema"))
+    transform_graph = problems.attempt("transform_graph", lambda: _only_uri(inputs, "transform_graph"))
     _check_outputs(inputs, outputs, problems)
-    model = problems.attempt("model", _only_uri, outputs, "model")
+    model = problems.attempt("model", lambda: _only_uri(outputs, "model"))
     return FnArgs(
         train_files=_patterns(examples, train_splits),
         eval_files=_patterns(examples, eval_splits),
@@ -183,13 +183,13 @@ def build_fn_args(
         data_accessor=DataAccessor(),
         serving_model_dir=serving_model_dir(model) if model else None,
         eval_model_dir=eval_model_dir(model) if model else None,
-        model_run_dir=problems.attempt("model_run", _only_uri, outputs, "model_run"),
-        base_model=problems.attempt("base_model", _read_base_model, inputs),
-        hyperparameters=problems.attempt("hyperparameters", _read_hyperparameters, inputs),
-        custom_config=problems.attempt("custom_config", _own_custom_config, exec_properties),
+        model_run_dir=problems.attempt("model_run", lambda: _only_uri(outputs, "model_run")),
+        base_model=problems.attempt("base_model", lambda: _read_base_model(inputs)),
+        hyperparameters=problems.attempt("hyperparameters", lambda: _read_hyperparameters(inputs)),
+        custom_config=problems.attempt("custom_config", lambda: _own_custom_config(exec_properties)),
         num_examples=ExampleCounts(
             {split: _patterns(examples, [split]) for artifact in examples for split in artifact.splits},
-            statistics=problems.attempt("statistics", _only_uri, inputs, "statistics"),
+            statistics=problems.attempt("statistics", lambda: _only_uri(inputs, "statistics")),
         ),
     )
 
@@ -197,8 +197,8 @@ def build_fn_args(
 def read_run_args(exec_properties: Mapping[str, Any], problems: Problems) -> RunArgs:
     """Returns how a run is run: by the entry `trellis_run_args` of custom_config, and by the cluster that it is in."""
     cluster = problems.attempt("environment", _read_cluster) or {}
-    fields = problems.attempt("custom_config", _read_run_args, exec_properties, is_in_cluster=bool(cluster))
-    return RunArgs(**fields or {}, is_chief=not cluster or _is_chief(cluster))
+    fields = problems.attempt("custom_config", lambda: _read_run_args(exec_properties, is_in_cluster=bool(cluster)))
+    return RunArgs(**(fields or {}), is_chief=not cluster or _is_chief(cluster))
 
 
 def read_custom_config(exec_properties: Mapping[str, Any]) -> Any:
@@ -227,9 +227,14 @@ def _check_keys(artifacts: Artifacts, name: str, known: Sequence[str], problems:
             problems.add(f"{name}[{key!r}] means nothing. Did you mean {close!r}?")
 
 
-def _read_steps(exec_properties: Mapping[str, Any], *, key: str, split: str) -> tuple[list[str], int | None]:
+def _read_steps(exec_properties: Mapping[str, Any], side: str, problems: Problems) -> tuple[list[str], int | None]:
     """Returns the splits and the number of steps that train_args or eval_args tell."""
-    value = exec_properties.get(key)
+    key = f"{side}_args"
+    steps = problems.attempt(key, lambda: _checked_steps(exec_properties.get(key), key=key, split=side))
+    return steps or ([], None)
+
+
+def _checked_steps(value: Any, *, key: str, split: str) -> tuple[list[str], int | None]:
     if value is None:
         raise ArgumentError(
             f"it is missing. Give exec_properties[{key!r}], such as '{{\"num_steps\": 100}}' or '{{}}'."
@@ -275,7 +280,7 @@ def _check_examples(examples: Sequence[Examples], splits: Sequence[str], problem
         problems.add(f"examples: {listed}. Give artifacts of one payload format.")
     for artifact in examples:
         for split in splits:
-            problems.attempt("examples", _check_split, artifact, split)
+            problems.attempt("examples", partial(_check_split, artifact, split))
 
 
 def _check_split(examples: Examples, split: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from trellis.errors import ArgumentError, Preempted, RunFailedError
 from trellis.executor.artifacts import eval_model_dir, serving_model_dir
-from trellis.executor.fn_args import FnArgs, Problems
+from trellis.executor.fn_args import FnArgs
 from trellis.spelling import did_you_mean, nearest
 
 SOURCES = ("module_file", "module_path", "run_fn", "trainer_fn")
@@ -35,21 +35,16 @@ class UserFunction:
 
 
 @contextmanager
-def user_function(exec_properties: Mapping[str, Any], *, fn_args: FnArgs, problems: Problems) -> Iterator[UserFunction]:
+def user_function(exec_properties: Mapping[str, Any], *, fn_args: FnArgs) -> Iterator[UserFunction]:
     """Gives the function that a run calls; what lies beside its module can be imported until this is left.
 
-    A module that was loaded before is loaded again, as it may have been edited; so are its siblings. What is wrong with
-    the function is added to `problems`, and all of them are raised as one error.
+    A module that was loaded before is loaded again, as it may have been edited; so are its siblings.
     """
     with ExitStack() as stack:
         stack.callback(sys.path.__setitem__, slice(None), list(sys.path))
-        try:
-            user = _load(exec_properties, stack)
-            if user.is_legacy and fn_args.schema_path is None:
-                problems.add(f"{user.place} needs a schema: give the input `schema`, or write a run_fn.")
-        except ArgumentError as error:
-            problems.add(str(error), cause=error.__cause__)
-        problems.raise_if_any()
+        user = _load(exec_properties, stack)
+        if user.is_legacy and fn_args.schema_path is None:
+            raise ArgumentError(f"{user.place} needs a schema: give the input `schema`, or write a run_fn.")
         yield user
 
 

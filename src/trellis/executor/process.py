@@ -23,7 +23,7 @@ from typing import Any, NoReturn, Protocol
 from trellis.disk import write_whole
 from trellis.errors import ArgumentError, Preempted, RunFailedError, TrellisError
 from trellis.executor.data_accessor import DataAccessor
-from trellis.executor.fn_args import TF_CONFIG, ExampleCounts, FnArgs, Problems, RunArgs
+from trellis.executor.fn_args import TF_CONFIG, ExampleCounts, FnArgs, RunArgs
 from trellis.executor.module_file import SOURCES, call, user_function
 
 _STARTED_BY = "TRELLIS_STARTED_BY"
@@ -211,7 +211,7 @@ def _carry_out(instructions: Mapping[str, Any]) -> dict[str, str]:
     fn_args.num_examples = ExampleCounts(**instructions["fn_args"]["num_examples"])
     kind = "problems"
     try:
-        with user_function(instructions["source"], fn_args=fn_args, problems=Problems()) as user:
+        with user_function(instructions["source"], fn_args=fn_args) as user:
             kind = "failed"
             call(user, fn_args, is_chief=instructions["is_chief"])
     except Preempted:
