@@ -12,6 +12,7 @@ from typing import Any
 from trellis.errors import DataError
 
 AUTOTUNE = -1
+FilePatterns = str | Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class DataAccessor:
     """Examples of other formats than `tf.Example` have no decoder."""
 
     def numpy_factory(
-        self, file_patterns: str | Sequence[str], options: RecordBatchesOptions, schema: Any = None
+        self, file_patterns: FilePatterns, options: RecordBatchesOptions, schema: Any = None
     ) -> Iterator[Any]:
         """Batches as mappings of NumPy arrays; as pairs of one and the labels if options have a `label_key`."""
         from trellis.executor.example_batches import read_batches, split_label
@@ -73,16 +74,14 @@ class DataAccessor:
         return batches if label_key is None else (split_label(batch, label_key) for batch in batches)
 
     def record_batch_factory(
-        self, file_patterns: str | Sequence[str], options: RecordBatchesOptions, schema: Any = None
+        self, file_patterns: FilePatterns, options: RecordBatchesOptions, schema: Any = None
     ) -> Iterator[Any]:
         """Batches as `pyarrow.RecordBatch`es: each column has a list of values for each example."""
         from trellis.executor.example_batches import as_record_batch, read_batches
 
         return map(as_record_batch, read_batches(file_patterns, options=options, schema=schema))
 
-    def tf_dataset_factory(
-        self, file_patterns: str | Sequence[str], options: RecordBatchesOptions, schema: Any = None
-    ) -> Any:
+    def tf_dataset_factory(self, file_patterns: FilePatterns, options: RecordBatchesOptions, schema: Any = None) -> Any:
         """Batches as a `tf.data.Dataset` of dense tensors, ragged where examples differ in length."""
         from trellis.executor.example_batches import build_tf_dataset
 

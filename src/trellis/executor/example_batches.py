@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trellis.data import decode_example, read_records
 from trellis.errors import ArgumentError, DataError, MissingPackageError
-from trellis.executor.data_accessor import RecordBatchesOptions
+from trellis.executor.data_accessor import FilePatterns, RecordBatchesOptions
 from trellis.executor.example_schema import ExampleFeature, ExampleSchema, parse_schema, read_schema
 from trellis.spelling import did_you_mean
 
@@ -22,9 +22,7 @@ _DTYPES: Mapping[str, Any] = {"INT": np.int64, "FLOAT": np.float32, "BYTES": np.
 NumpyBatch = dict[str, NDArray[Any]]
 
 
-def read_batches(
-    file_patterns: str | Sequence[str], *, options: RecordBatchesOptions, schema: Any
-) -> Iterator[NumpyBatch]:
+def read_batches(file_patterns: FilePatterns, *, options: RecordBatchesOptions, schema: Any) -> Iterator[NumpyBatch]:
     """Yields batches of the examples of files; what is wrong with the arguments is raised at once."""
     if options.batch_size < 1:
         raise ArgumentError(f"batch_size is {options.batch_size}, but a batch has at least one example.")
