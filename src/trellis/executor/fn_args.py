@@ -196,9 +196,10 @@ def build_fn_args(
 
 def read_run_args(exec_properties: Mapping[str, Any], problems: Problems) -> RunArgs:
     """Returns how a run is run: by the entry `trellis_run_args` of custom_config, and by the cluster that it is in."""
-    cluster = problems.attempt("environment", _read_cluster) or {}
-    fields = problems.attempt("custom_config", lambda: _read_run_args(exec_properties, is_in_cluster=bool(cluster)))
-    return RunArgs(**(fields or {}), is_chief=not cluster or _is_chief(cluster))
+    is_chief = problems.attempt("environment", _is_chief)
+    is_in_cluster = is_chief is not None
+    fields = problems.attempt("custom_config", lambda: _read_run_args(exec_properties, is_in_cluster=is_in_cluster))
+    return RunArgs(**(fields or {}), is_chief=is_chief is not False)
 
 
 def read_custom_config(exec_properties: Mapping[str, Any]) -> Any:
@@ -279,13 +280,14 @@ def _check_examples(examples: Sequence[Examples], splits: Sequence[str], problem
         listed = ", ".join(f"`{uri}` has {payload}" for payload, uri in payloads.items())
         problems.add(f"examples: {listed}. Give artifacts of one payload format.")
     for artifact in examples:
+        if not Path(artifact.uri).is_dir():
+            problems.add(f"examples: there is no directory `{artifact.uri}`.")
+            continue
         for split in splits:
             problems.attempt("examples", partial(_check_split, artifact, split))
 
 
 def _check_split(examples: Examples, split: str) -> None:
-    if not Path(examples.uri).is_dir():
-        raise ArgumentError(f"there is no directory `{examples.uri}`.")
     folder = Path(split_dir(examples.uri, split))
     if split not in examples.splits or not folder.is_dir():
         suggestion = "" if split in examples.splits else did_you_mean(split, examples.splits)
@@ -380,26 +382,24 @@ def _is_pattern_below(pattern: object) -> bool:
     return isinstance(pattern, str) and bool(pattern) and not Path(pattern).is_absolute() and ".." not in pattern
 
 
-def _read_cluster() -> dict[str, Any]:
-    """Returns what TF_CONFIG tells, if it tells of a cluster."""
+def _is_chief() -> bool | None:
+    """Whether this process publishes for its cluster: the chief, or the first worker where there is no chief.
+
+    None if TF_CONFIG tells of no cluster.
+    """
     text = os.environ.get(TF_CONFIG) or "{}"
     config = _read_json(text, name=f"{TF_CONFIG} is {text!r}, which")
     if not isinstance(config, dict):
         raise ArgumentError(f"{TF_CONFIG} is {text!r}, which is no mapping. Unset it, or mend it.")
     if not config.get("cluster"):
-        return {}
+        return None
     try:
-        _is_chief(config)
+        kind = config["task"]["type"]
+        index = int(config["task"]["index"])
     except (KeyError, TypeError, ValueError):
         raise ArgumentError(
             f"{TF_CONFIG} has a cluster, but does not say which part of it this process is: "
-            f"{json.dumps(config)}. Add a task, such as {{'type': 'worker', 'index': 0}}."
+            f"{text}. Add a task, such as {{'type': 'worker', 'index': 0}}."
         ) from None
-    return config
-
-
-def _is_chief(config: Mapping[str, Any]) -> bool:
-    """Whether a process publishes: as the chief, or as the first worker where there is no chief."""
-    kind = config["task"]["type"]
-    has_chief = bool({"chief", "master"} & set(config["cluster"]))
-    return kind in ("chief", "master") or (kind == "worker" and int(config["task"]["index"]) == 0 and not has_chief)
+    has_chief = not {"chief", "master"}.isdisjoint(config["cluster"])
+    return kind in ("chief", "master") or (kind == "worker" and index == 0 and not has_chief)
