@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -249,32 +250,32 @@ class _StartedWorker:
         chief = "" if self.order.index else " (the chief)"
         return f"Worker {self.order.index} of {self.n_workers}{chief}: " if self.n_workers > 1 else ""
 
-    def report(self) -> dict[str, Any]:
-        """What it says of its end; empty before that, and if it had no time to say anything."""
+    def failure(self) -> tuple[float, BaseException] | None:
+        """When it failed, and the error to raise for that; None if it has not.
+
+        It may have failed long before it ends, as it may wait for the others. Without a report it counts as the first,
+        unless it aborted: JAX aborts if a peer is gone.
+        """
+        code = self.worker.poll()
         file = self.scratch / f"report-{self.order.index}.json"
-        report: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
-        return report
+        if file.is_file():
+            report = json.loads(file.read_text())
+            return None if report["kind"] == "done" else (report["time"], self._reported_error(report))
+        if code is None:
+            return None
+        return math.inf if code == -signal.SIGABRT else 0.0, self._error(_sudden_end(code))
 
-    def has_failed(self) -> bool:
-        # It may have failed long before it ends, as it may wait for the others.
-        has_ended = self.worker.poll() is not None
-        report = self.report()
-        return report["kind"] != "done" if report else has_ended
+    def _reported_error(self, report: Mapping[str, Any]) -> BaseException:
+        if report["kind"] == "preempted":
+            return Preempted()
+        if report["kind"] == "problems":
+            return ArgumentError(report["summary"])
+        return self._error(f"{report['summary']}\n\n{report['text']}".rstrip())
 
-    def failed_at(self) -> float:
-        """When it failed. Without a report it counts as the first, unless it aborted: JAX aborts if a peer is gone."""
-        sudden = math.inf if self.worker.poll() == -signal.SIGABRT else 0.0
-        return float(self.report().get("time", sudden))
-
-    def raise_failure(self) -> NoReturn:
-        report = self.report()
-        kind = report.get("kind")
-        if kind == "preempted":
-            raise Preempted
-        if kind == "problems":
-            raise ArgumentError(report["summary"])
-        reason = f"{report['summary']}\n\n{report['text']}".rstrip() if report else _sudden_end(self.worker.poll())
-        raise RunFailedError(f"{self.name}{reason}{self._end_of_log()}")
+    def _error(self, reason: str) -> RunFailedError:
+        log = self.order.log_file
+        end = log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip() if log and log.is_file() else ""
+        return RunFailedError(f"{self.name}{reason}" + (f"\n\nThe end of its output, {log}:\n{end}" if end else ""))
 
     def code_place(self) -> str:
         """Where in the user's code it was at the deadline; empty if it has not written that down."""
@@ -284,21 +285,15 @@ class _StartedWorker:
         foreign = (str(Path(__file__).parent), '"<string>"', "Timeout (")
         return "\n".join(line for line in lines if not any(text in line for text in foreign))
 
-    def _end_of_log(self) -> str:
-        log = self.order.log_file
-        if log is None or not log.is_file():
-            return ""
-        text = log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
-        return f"\n\nThe end of its output, {log}:\n{text}" if text else ""
-
 
 def _wait(workers: Sequence[_StartedWorker], *, timeout: float | None, deadline: float | None) -> None:
     """Waits until all are done; raises as soon as one fails, or the time is over."""
     running = list(workers)
     while running:
-        failed = [worker for worker in running if worker.has_failed()]
-        if failed:
-            min(failed, key=_StartedWorker.failed_at).raise_failure()
+        failures = [failure for worker in running if (failure := worker.failure())]
+        if failures:
+            _, error = min(failures, key=itemgetter(0))
+            raise error
         running = [worker for worker in running if worker.worker.poll() is None]
         if running and deadline is not None and time.time() > deadline:
             _raise_late(running, timeout)
@@ -315,8 +310,8 @@ def _raise_late(running: Sequence[_StartedWorker], timeout: float | None) -> NoR
     raise RunFailedError("\n\n".join([message, *places]))
 
 
-def _sudden_end(code: int | None) -> str:
-    if code is not None and code < 0:
+def _sudden_end(code: int) -> str:
+    if code < 0:
         return f"The process was ended by {signal.Signals(-code).name} before run_fn returned."
     return f"The process has ended with code {code} before run_fn returned, as os._exit({code}) does."
 
