@@ -89,18 +89,16 @@ class DataAccessor:
 
 
 def count_examples(patterns: Sequence[str], *, statistics_dir: str | None) -> int:
-    """Returns the number of examples in files, or the one that the statistics of their split tell."""
+    """Returns the number of examples in files: the one in the statistics of their split if there are some."""
     from trellis.data import read_records
 
-    for name in ("FeatureStats.pb", "stats_tfrecord") if statistics_dir is not None else ():
-        file = Path(str(statistics_dir), name)
-        if file.is_file():
-            return _stated_count(file.read_bytes() if file.suffix == ".pb" else next(read_records(file), b""), file)
+    if statistics_dir is not None and Path(statistics_dir, "FeatureStats.pb").is_file():
+        return _read_count(Path(statistics_dir, "FeatureStats.pb"))
     files = [path for pattern in patterns for path in sorted(glob.glob(pattern)) if Path(path).stat().st_size]
     return sum(1 for path in files for _ in read_records(path))
 
 
-def _stated_count(content: bytes, file: Path) -> int:
+def _read_count(file: Path) -> int:
     from google.protobuf.empty_pb2 import Empty
     from google.protobuf.message import DecodeError
     from google.protobuf.unknown_fields import UnknownFieldSet
@@ -110,7 +108,7 @@ def _stated_count(content: bytes, file: Path) -> int:
 
     try:
         # A list of data sets is field 1, the number of examples field 2 of each.
-        return sum(count for data_set in values(content, 1)[:1] for count in values(data_set, 2))
+        return sum(count for data_set in values(file.read_bytes(), 1)[:1] for count in values(data_set, 2))
     except (DecodeError, TypeError) as error:
         raise DataError(
             f"{file} holds no statistics of examples ({error}). Leave `statistics` out, or write them again."
