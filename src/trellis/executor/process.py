@@ -114,8 +114,11 @@ def run_in_processes(
     fails, once all are stopped.
     """
     deadline = None if run_args.timeout is None else time.time() + run_args.timeout
-    environments = _cluster_environments(run_args.workers) if run_args.workers > 1 else [{}]
+    environments: list[dict[str, str]] = [{}]
     log_dir = Path(str(fn_args.model_run_dir), "logs")
+    if run_args.workers > 1:
+        environments = _cluster_environments(run_args.workers)
+        log_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="trellis-run-", ignore_cleanup_errors=True)))
         stack.enter_context(_preempted_by_sigterm())
@@ -134,8 +137,6 @@ def run_in_processes(
                         scratch=str(scratch),
                     )
                 )
-                if index:
-                    log_dir.mkdir(parents=True, exist_ok=True)
                 order = WorkerOrder(
                     index,
                     command=[sys.executable, "-c", _PROGRAM, str(order_file)],
