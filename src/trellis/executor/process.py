@@ -39,7 +39,7 @@ _TAIL_BYTES = 4000
 # The path of this process is given on as it is, so that what is found here is found there.
 _PROGRAM = (
     "import json, sys; instructions = json.load(open(sys.argv[1])); sys.path[:] = instructions['path'];"
-    "from trellis.executor.process import main; main(instructions)"
+    "from trellis.executor.process import main; main(instructions, index=int(sys.argv[2]))"
 )
 
 
@@ -122,24 +122,22 @@ def run_in_processes(
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="trellis-run-", ignore_cleanup_errors=True)))
         stack.enter_context(_preempted_by_sigterm())
+        instructions = {
+            "source": {name: exec_properties[name] for name in SOURCES if name in exec_properties},
+            "fn_args": fn_args,
+            "is_chief": run_args.is_chief,
+            "deadline": deadline,
+            "scratch": scratch,
+            "path": [folder or os.getcwd() for folder in sys.path],
+        }
+        (scratch / "instructions.json").write_text(_as_json(instructions))
         workers: list[_StartedWorker] = []
         stack.callback(_stop, workers, seconds=_SECONDS_TO_STOP)
         try:
             for index, environment in enumerate(environments):
-                order_file = scratch / f"order-{index}.json"
-                order_file.write_text(
-                    _instructions(
-                        fn_args,
-                        index=index,
-                        is_chief=run_args.is_chief and index == 0,
-                        source={name: exec_properties[name] for name in SOURCES if name in exec_properties},
-                        deadline=deadline,
-                        scratch=str(scratch),
-                    )
-                )
                 order = WorkerOrder(
                     index,
-                    command=[sys.executable, "-c", _PROGRAM, str(order_file)],
+                    command=[sys.executable, "-c", _PROGRAM, str(scratch / "instructions.json"), str(index)],
                     environment=os.environ | environment,
                     log_file=log_dir / f"worker_{index}.log" if index else None,
                 )
@@ -170,22 +168,21 @@ def _cluster_environments(n_workers: int) -> list[dict[str, str]]:
     ]
 
 
-def _instructions(fn_args: FnArgs, **others: Any) -> str:
-    """Returns the text that tells a process what to do."""
-    path = [folder or os.getcwd() for folder in sys.path]
+def _as_json(instructions: Mapping[str, Any]) -> str:
+    def as_plain(value: Any) -> Any:
+        return asdict(replace(value, data_accessor=None)) if isinstance(value, FnArgs) else os.fspath(value)
+
     try:
-        fields = asdict(replace(fn_args, data_accessor=None))
-        return json.dumps({"fn_args": fields, "path": path, **others}, default=os.fspath)
+        return json.dumps(instructions, default=as_plain)
     except TypeError as error:
         raise ArgumentError(
             f"exec_properties cannot be given to another process: {error}. Use what JSON can hold."
         ) from None
 
 
-def main(instructions: dict[str, Any]) -> NoReturn:
+def main(instructions: dict[str, Any], *, index: int) -> NoReturn:
     """Follows instructions in the process of a worker, writes a report, and exits: 0 if `run_fn` has returned."""
     scratch = Path(instructions["scratch"])
-    index = instructions["index"]
     # As on a terminal: what was printed is not lost if this process is killed.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # always a TextIOWrapper here
     parent = int(os.environ.get(_STARTED_BY, os.getppid()))
@@ -194,7 +191,7 @@ def main(instructions: dict[str, Any]) -> NoReturn:
     if instructions["deadline"] is not None:
         # The interpreter itself writes it, even if all threads of this process hang.
         faulthandler.dump_traceback_later(max(instructions["deadline"] - time.time(), 0.01), file=place)
-    report = _carry_out(instructions)
+    report = _carry_out(instructions, is_chief=instructions["is_chief"] and index == 0)
     write_whole(scratch / f"report-{index}.json", json.dumps({"time": time.time(), **report}).encode())
     sys.exit(0 if report["kind"] == "done" else 1)
 
@@ -206,7 +203,7 @@ def _end_with(parent: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _carry_out(instructions: Mapping[str, Any]) -> dict[str, str]:
+def _carry_out(instructions: Mapping[str, Any], *, is_chief: bool) -> dict[str, str]:
     """Calls the user's function; returns a report of how that went."""
     fn_args = FnArgs(**instructions["fn_args"])
     fn_args.data_accessor = DataAccessor()
@@ -215,7 +212,7 @@ def _carry_out(instructions: Mapping[str, Any]) -> dict[str, str]:
     try:
         with user_function(instructions["source"], fn_args=fn_args) as user:
             kind = "failed"
-            call(user, fn_args, is_chief=instructions["is_chief"])
+            call(user, fn_args, is_chief=is_chief)
     except Preempted:
         return {"kind": "preempted"}
     except BaseException as error:  # noqa: BLE001  (the process that waits for this one raises it)
@@ -320,7 +317,8 @@ def _sudden_end(code: int) -> str:
 def _stop(workers: Sequence[_StartedWorker], *, seconds: float) -> None:
     """Ends all that still runs."""
     with ThreadPoolExecutor(max_workers=max(len(workers), 1)) as pool:
-        pool.map(lambda each: each.worker.stop(seconds=seconds), workers)
+        # As a list: an error is raised when its result is looked at.
+        list(pool.map(lambda each: each.worker.stop(seconds=seconds), workers))
 
 
 @contextmanager
