@@ -234,7 +234,7 @@ def _write(
     folder: Path, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray], vocab_files: Sequence[str | Path]
 ) -> None:
     with whole_directory(folder) as unfinished:
-        # Not by `save_file`, whose files nobody else may read.
+        # Not by `save_file`, whose files only their owner may read.
         (unfinished / _WEIGHTS).write_bytes(_safetensors().save(dict(arrays), metadata={"format": "pt"}))
         (unfinished / _CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         for file in vocab_files:

@@ -20,7 +20,7 @@ _THEIR_ACTIVATIONS = {
     "tanh": "tanh",
     "linear": "linear",
 }
-# Of several names for one, the first is the usual one; so it is the last to be put in.
+# Of several names for one activation the first is the usual one; in the reverse order it is put in last, and stays.
 _OUR_ACTIVATIONS = {"swish": "silu"} | {ours: theirs for theirs, ours in reversed(_THEIR_ACTIVATIONS.items())}
 
 
@@ -90,7 +90,7 @@ _THEIR_CONSTANTS: Mapping[str, Any] = {
     "trigram_input": True,
     "use_bottleneck": True,
 }
-"""Settings that other models may have otherwise, and ours cannot."""
+"""Settings that have one value in all of our models."""
 _OUR_CONSTANTS: Mapping[str, Any] = {"norm_first": False, "embedding_size": None}
 
 
@@ -182,7 +182,12 @@ def weights_of(kind: str, config: Mapping[str, Any], *, n_classes: int = 2) -> d
 def _dense(
     theirs: str, ours: str, n_inputs: int, n_outputs: int, *, shape: Sequence[int] = (), bias: Sequence[int] = ()
 ) -> Iterator[Weight]:
-    """A dense layer; its kernel and its bias may have other shapes of the same size with us."""
+    """A dense layer.
+
+    Args:
+        shape: That of our kernel, if it is not a matrix.
+        bias: The shape of our bias, if it is not a vector.
+    """
     kernel_shape = tuple(shape or (n_inputs, n_outputs))
     yield Weight(f"{theirs}.weight", f"{ours}/kernel", kernel_shape, (n_outputs, n_inputs), is_transposed=True)
     yield Weight(f"{theirs}.bias", f"{ours}/bias", tuple(bias or (n_outputs,)), (n_outputs,))

@@ -13,7 +13,7 @@ from trellis.aliases import Key, Variables
 from trellis.errors import ArgumentError, MissingPackageError
 
 try:
-    # Without TensorFlow Keras cannot even be imported, unless this names another backend.
+    # Its default backend is TensorFlow, without which it could not be imported.
     os.environ.setdefault("KERAS_BACKEND", "jax")
     import keras
 except ImportError as error:

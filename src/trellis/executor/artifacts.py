@@ -30,7 +30,7 @@ class Examples(Artifact):
     """
 
     split_names: tuple[str, ...] | None = None
-    """None is those that the directory has."""
+    """None means all that the directory has."""
     payload_format: str = "FORMAT_TF_EXAMPLE"
     file_format: str = "tfrecords_gzip"
 
@@ -72,7 +72,7 @@ Artifacts = Mapping[str, tuple[Artifact, ...]]
 
 
 def read_artifacts(artifacts: Mapping[str, Any]) -> Artifacts:
-    """Returns artifacts for whatever objects with a `uri` a caller has: ours, or those of another pipeline."""
+    """Returns our artifacts for the objects of a caller; those of another pipeline will do, if they have a `uri`."""
     for key, values in artifacts.items():
         if values is not None and (isinstance(values, str) or not isinstance(values, Sequence)):
             raise ArgumentError(f"{key}: {values!r} is no list. Artifacts come in lists, one or several to a key.")
@@ -94,7 +94,7 @@ def _as_artifact(value: Any, *, key: str) -> Artifact:
         return value
     if key != "examples":
         return Artifact(uri)
-    # Names are published as the text of a JSON list; an artifact that nobody has filled has none, or an empty text.
+    # Pipelines publish the names as the text of a JSON list; an artifact without content has None, or an empty text.
     names = getattr(value, "split_names", None)
     names = json.loads(names) if isinstance(names, str) and names else names
     formats = {name: text for name in ("payload_format", "file_format") if (text := _property(value, name))}
@@ -107,12 +107,12 @@ def split_dir(uri: str, split: str) -> str:
 
 
 def serving_model_dir(uri: str) -> str:
-    """Returns where a model that is about to be written is to be served from."""
+    """Returns the directory for the form of a model that is served."""
     return os.path.join(uri, SERVING)
 
 
 def eval_model_dir(uri: str) -> str:
-    """Returns where a model that is about to be written is to be analysed from."""
+    """Returns the directory for the form of a model that is analysed."""
     return os.path.join(uri, EVAL)
 
 

@@ -17,24 +17,24 @@ FilePatterns = str | Sequence[str]
 
 @dataclass(frozen=True)
 class RecordBatchesOptions:
-    """How batches are made; the published options and defaults. The published class itself is taken too."""
+    """How batches are made; the published options and defaults. Objects of the published class are accepted, too."""
 
     batch_size: int
     drop_final_batch: bool = False
     """Whether to leave out a last batch that is short."""
     num_epochs: int | None = None
-    """None is for ever; batches then span the border of two epochs, and none is short."""
+    """None means without end; a batch may then hold examples of two epochs, and none is short."""
     shuffle: bool = True
     """Whether to shuffle files and examples, anew in each epoch."""
     shuffle_buffer_size: int = 10000
-    """Among how many examples the next one is chosen."""
+    """The number of examples among which the next one is chosen."""
     shuffle_seed: int | None = None
-    """None is 0: nothing is random without a seed."""
+    """None means 0: nothing is random without a seed."""
 
 
 @dataclass(frozen=True)
 class TensorFlowDatasetOptions(RecordBatchesOptions):
-    """The same, with what `tf.data` has beside it."""
+    """The same, and the options that only `tf.data` has."""
 
     prefetch_buffer_size: int = AUTOTUNE
     reader_num_threads: int = AUTOTUNE
@@ -66,7 +66,7 @@ class DataAccessor:
     def numpy_factory(
         self, file_patterns: FilePatterns, options: RecordBatchesOptions, schema: Any = None
     ) -> Iterator[Any]:
-        """Batches as mappings of NumPy arrays; as pairs of one and the labels if options have a `label_key`."""
+        """Batches as mappings of NumPy arrays; as pairs (mapping, labels) if the options have a `label_key`."""
         from trellis.executor.example_batches import read_batches, split_label
 
         batches = read_batches(file_patterns, options=options, schema=schema)

@@ -61,7 +61,7 @@ def as_record_batch(batch: NumpyBatch) -> Any:
 def build_tf_dataset(read: Callable[[], Iterator[Any]], *, options: Any) -> Any:
     """Returns a data set of the batches that each call of `read` yields anew."""
     try:
-        # By name: Trellis depends on no TensorFlow, and this part does so only where somebody has it.
+        # Imported by its name, as Trellis does not depend on TensorFlow.
         tf = importlib.import_module("tensorflow")
     except ImportError:
         raise MissingPackageError("tensorflow", "tensorflow") from None
@@ -77,7 +77,7 @@ def _as_schema(schema: Any) -> ExampleSchema | None:
         return schema
     if isinstance(schema, str | Path):
         return read_schema(schema)
-    # The messages of TensorFlow's metadata print themselves in the very form of a schema file.
+    # The text of a schema message of TensorFlow's is what a schema file holds.
     return parse_schema(str(schema))
 
 

@@ -62,7 +62,7 @@ class ExampleCounts(Mapping[str, int]):
         return len(self.patterns)
 
     def __repr__(self) -> str:
-        # What was not asked for is not counted to be shown.
+        # Showing the counts does not count examples that nobody has asked for.
         return repr({split: self._counts.get(split, ...) for split in self})
 
 

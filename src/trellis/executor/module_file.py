@@ -36,7 +36,7 @@ class UserFunction:
 
 @contextmanager
 def user_function(exec_properties: Mapping[str, Any], *, fn_args: FnArgs) -> Iterator[UserFunction]:
-    """Gives the function that a run calls; what lies beside its module can be imported until this is left.
+    """Gives the function that a run calls; the files beside its module can be imported until the block ends.
 
     A module that was loaded before is loaded again, as it may have been edited; so are its siblings.
     """
@@ -61,7 +61,7 @@ def call(user: UserFunction, fn_args: FnArgs, *, is_chief: bool) -> None:
             )
         try:
             if user.is_legacy:
-                # It reads a schema, and so needs protobuf, with which other runs need not begin.
+                # Imported here, as it needs protobuf to read a schema, and other runs do not.
                 from trellis.executor.legacy_training import run_trainer_fn
 
                 run_trainer_fn(user.function, fn_args=fn_args, is_chief=is_chief)
@@ -91,7 +91,7 @@ def _load(exec_properties: Mapping[str, Any], stack: ExitStack) -> UserFunction:
 
 
 def _source(exec_properties: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns which property names what is run, and what it says."""
+    """Returns the property that names what is run, and its value."""
     sources = {name: str(exec_properties[name]) for name in SOURCES if exec_properties.get(name)}
     if len(sources) != 1:
         listed = ", ".join(f"{name}={value!r}" for name, value in sources.items()) or "none of them"
@@ -111,14 +111,14 @@ def _load_file(path: Path) -> ModuleType:
         raise ArgumentError(f"module_file: there is no file `{path}`.{suggestion}")
     file = path.resolve()
     _forget(file.parent)
-    # As if it was run: the files beside it can be imported, now and while it runs.
+    # As for a script, the files beside it can be imported, now and while it runs.
     sys.path.insert(0, str(file.parent))
-    # Under its own name, so that what it pickles can be found again; not if that would hide another module.
+    # It has its own name, so that what it pickles can be loaded again, unless that would hide another module.
     known = importlib.util.find_spec(file.stem) if file.stem.isidentifier() else None
     is_free = file.stem.isidentifier() and (known is None or Path(known.origin or "").resolve() == file)
     name = file.stem if is_free else f"user_module_{file.stem}"
     if b"absl" in file.read_bytes() and importlib.util.find_spec("absl"):
-        # Published modules say `import absl` and use absl.logging, which is there only if somebody has imported it.
+        # Published modules say `import absl` and use absl.logging, which exists only after an import of its own.
         importlib.import_module("absl.logging")
     spec = importlib.util.spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))
     assert spec is not None
@@ -149,7 +149,7 @@ def _load_name(name: str) -> ModuleType:
 
 
 def _unpack(wheel: Path, stack: ExitStack) -> str:
-    """Unpacks a wheel of Python files until the stack is left; returns the directory to import from."""
+    """Unpacks a wheel of Python files until the stack is closed; returns the directory to import from."""
     if not zipfile.is_zipfile(wheel):
         problem = "is no wheel" if wheel.is_file() else "does not exist"
         raise ArgumentError(f"module_path: `{wheel}` {problem}. Give NAME@PATH, where PATH is that of a .whl file.")

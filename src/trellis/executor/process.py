@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from pathlib import Path
@@ -28,7 +28,7 @@ from trellis.executor.fn_args import TF_CONFIG, ExampleCounts, FnArgs, RunArgs
 from trellis.executor.module_file import SOURCES, call, user_function
 
 _STARTED_BY = "TRELLIS_STARTED_BY"
-"""The variable by which a process knows with whom it is to end."""
+"""The variable that names the process that started this one: when that ends, this one ends."""
 _SECONDS_BETWEEN_LOOKS = 0.02
 _SECONDS_BETWEEN_LOOKS_AT_PARENT = 1.0
 _SECONDS_TO_TELL = 1.0
@@ -36,7 +36,7 @@ _SECONDS_TO_STOP = 2.0
 # When the whole run is told to stop: workers may save what they have.
 _SECONDS_TO_SAVE = 30.0
 _TAIL_BYTES = 4000
-# The path of this process is given on as it is, so that what is found here is found there.
+# The new process gets the import path of this one, so that it finds the same modules.
 _PROGRAM = (
     "import json, sys; instructions = json.load(open(sys.argv[1])); sys.path[:] = instructions['path'];"
     "from trellis.executor.process import main; main(instructions, index=int(sys.argv[2]))"
@@ -52,7 +52,7 @@ class WorkerOrder:
     command: Sequence[str]
     environment: Mapping[str, str]
     log_file: Path | None = None
-    """Where its output goes; None is to the screen."""
+    """Where its output goes; None means to the screen."""
 
 
 class Worker(Protocol):
@@ -151,7 +151,7 @@ def run_in_processes(
 def _cluster_environments(n_workers: int) -> list[dict[str, str]]:
     """Returns the variables that tell workers on this machine who they are, the chief first."""
     with ExitStack() as stack:
-        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(n_workers + 1)]
+        sockets = [stack.enter_context(socket.socket()) for _ in range(n_workers + 1)]
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         coordinator, *addresses = (f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
@@ -217,7 +217,7 @@ def _carry_out(instructions: Mapping[str, Any], *, is_chief: bool) -> dict[str, 
         return {"kind": "preempted"}
     except BaseException as error:  # noqa: BLE001  (the process that waits for this one raises it)
         if isinstance(error, TrellisError):
-            # It says all that there is to say: where in the library it was raised is of no use.
+            # Its message is complete; a trace through the library would not help.
             return {"kind": kind, "summary": str(error), "text": "\n".join(getattr(error, "__notes__", ()))}
         summary = f"run_fn has raised {type(error).__name__}: {error}"
         return {"kind": kind, "summary": summary, "text": _traceback(error)}
@@ -244,7 +244,7 @@ class _StartedWorker:
 
     @property
     def name(self) -> str:
-        """What messages about it begin with, where there are several."""
+        """How messages about it begin, if there are several workers."""
         chief = "" if self.order.index else " (the chief)"
         return f"Worker {self.order.index} of {self.n_workers}{chief}: " if self.n_workers > 1 else ""
 
@@ -276,7 +276,7 @@ class _StartedWorker:
         return RunFailedError(f"{self.name}{reason}" + (f"\n\nThe end of its output, {log}:\n{end}" if end else ""))
 
     def code_place(self) -> str:
-        """Where in the user's code it was at the deadline; empty if it has not written that down."""
+        """Where in the user's code it was at the deadline; empty if it wrote nothing about that."""
         file = self.scratch / f"place-{self.order.index}.txt"
         threads = file.read_text().strip().split("\n\n") if file.is_file() else []
         lines = [line for thread in threads if "in _end_with" not in thread for line in thread.splitlines()]

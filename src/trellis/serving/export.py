@@ -32,7 +32,7 @@ from trellis.serving.saved_model import write_saved_model
 from trellis.serving.tensor_file import write_tensors
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-"""What a model is exported for, where JAX can."""
+"""The platforms that a model is exported for, where JAX can."""
 _PACKAGES = ("trellis", "jax", "jaxlib", "flax")
 
 
@@ -121,10 +121,10 @@ def _check_platforms(platforms: Sequence[str]) -> None:
 
 
 def _named_arrays(variables: PyTree) -> tuple[dict[str, np.ndarray], Callable[[Mapping[str, Any]], PyTree]]:
-    """Arrays by path, and a function that makes the variables of them again."""
+    """The arrays of variables by path, and a function that makes variables of such arrays."""
     paths, structure = jax.tree_util.tree_flatten_with_path(variables)
     leaves = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}
-    # Random keys, which a model's state may hold, are not numbers to everyone.
+    # The state of a model may hold random keys, which are stored as the numbers that they are made of.
     keys = {name: jax.random.key_impl(leaf) for name, leaf in leaves.items() if _is_key(leaf)}
     arrays = {name: np.asarray(jax.random.key_data(leaf) if name in keys else leaf) for name, leaf in leaves.items()}
 
@@ -152,7 +152,7 @@ def _export(
         return signature.function(rebuild(arrays), inputs)
 
     size_of_batch(signature.inputs)
-    # By itself and with sizes that are numbers first: what is wrong then is wrong with the function.
+    # First with the sizes of the example: an error that is raised here is the function's own.
     example = jax.eval_shape(lambda tree: tree, signature.inputs)
     jax.eval_shape(call, shapes, example)
     used, function = _without_unused(call, shapes, example)
@@ -182,10 +182,10 @@ def _export(
 def _without_unused(
     call: Callable[[Any, Any], PyTree], shapes: Mapping[str, Any], inputs: PyTree
 ) -> tuple[PyTree, Callable[[Any, Any], PyTree]]:
-    """The inputs that a function looks at, of a mapping, and the function of those alone."""
+    """The inputs of a mapping that a function uses, and the function of those alone."""
     if not isinstance(inputs, Mapping):
         return inputs, call
-    # With sizes that are numbers JAX says what it has dropped.
+    # With the sizes of an example JAX tells which arguments it has dropped.
     used_indices = export.export(jax.jit(call))(shapes, inputs).module_kept_var_idx
     leaves = jax.tree_util.tree_leaves_with_path((dict(shapes), inputs))
     used_keys = {leaves[index][0][1].key for index in used_indices if leaves[index][0][0].idx == 1}

@@ -17,7 +17,7 @@ Format = Literal["jax_export", "saved_model"]
 """`jax_export` is read by `trellis.load_model`, `saved_model` by TensorFlow."""
 FORMATS: tuple[Format, ...] = get_args(Format)
 FILES_OF: Mapping[Format, str] = {"jax_export": "files", "saved_model": "assets.extra"}
-"""Where each has the files that go along with a model."""
+"""The folder of each format for the files that go along with a model."""
 MANIFEST = "manifest.json"
 PARAMETERS = "parameters.safetensors"
 BATCH = "batch"
@@ -54,9 +54,9 @@ class Manifest:
     default_signature: str
     platforms: tuple[str, ...]
     packages: dict[str, str | None]
-    """Versions of what wrote it; None of one that was not installed."""
+    """Versions of the packages that wrote it; None for one that was not installed."""
     metadata: dict[str, JSON] = field(default_factory=dict)
-    """What the one who exported it says of it."""
+    """What its exporter wants to tell about it."""
     checksums: dict[str, dict[str, int]] = field(default_factory=dict)
     """Size and CRC-32 of every other file, by its path."""
 
