@@ -114,7 +114,12 @@ def write_hugging_face(
         labels = range(arrays["classifier.bias"].shape[0])
         theirs["id2label"] = {str(label): f"LABEL_{label}" for label in labels}
         theirs["label2id"] = {f"LABEL_{label}": label for label in labels}
-    _write(folder, theirs, arrays, vocab_files)
+    with whole_directory(folder) as unfinished:
+        # Not by `save_file`, whose files only their owner may read.
+        (unfinished / _WEIGHTS).write_bytes(_safetensors().save(arrays, metadata={"format": "pt"}))
+        (unfinished / _CONFIG).write_text(json.dumps(theirs, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        for file in vocab_files:
+            shutil.copyfile(file, unfinished / Path(file).name)
 
 
 def _read_json(folder: Path) -> dict[str, Any]:
@@ -228,14 +233,3 @@ def _their_arrays(
     message = f"The parameters are not those of Hugging Face's {kind} with these settings:"
     _check_arrays(arrays, shapes, required=required, message=message)
     return {known[name].theirs: known[name].to_theirs(array) for name, array in arrays.items()}
-
-
-def _write(
-    folder: Path, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray], vocab_files: Sequence[str | Path]
-) -> None:
-    with whole_directory(folder) as unfinished:
-        # Not by `save_file`, whose files only their owner may read.
-        (unfinished / _WEIGHTS).write_bytes(_safetensors().save(dict(arrays), metadata={"format": "pt"}))
-        (unfinished / _CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        for file in vocab_files:
-            shutil.copyfile(file, unfinished / Path(file).name)
