@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from trellis.aliases import PyTree
-from trellis.bridges.hugging_face_names import read_config, weights_of, write_config
+from trellis.bridges.hugging_face_names import Weight, read_config, weights_of, write_config
 from trellis.disk import whole_directory
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, MissingPackageError
 
@@ -58,20 +58,16 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
     arrays = _plain_names(_read_arrays(folder), kind)
     n_classes = arrays["classifier.bias"].shape[0] if "classifier.bias" in arrays else 2
     _check_vocabulary(folder, len(arrays.get("embeddings.word_embeddings.weight", ())), raw["vocab_size"])
-    parts = {
-        name: weights
-        for name, weights in weights_of(kind, write_config(fields), n_classes=n_classes).items()
-        if name == "encoder" or any(weight.theirs in arrays for weight in weights)
-    }
-    weights = list(chain.from_iterable(parts.values()))
+    parts = weights_of(kind, write_config(fields), n_classes=n_classes)
+    weights = _present_weights(parts, lambda weight: weight.theirs in arrays)
     shapes = {weight.theirs: weight.their_shape for weight in weights}
     # Heads of other kinds are left out, but in an encoder everything has to be known.
     looked_at = {name: array for name, array in arrays.items() if name in shapes or name.startswith(_INSIDE)}
     message = f"The weights in `{folder}` are not those of the model that its {_CONFIG} describes:"
-    _check_arrays(looked_at, shapes, required=shapes, message=message)
+    _check_arrays(looked_at, shapes, message=message)
     flat = {weight.ours: weight.to_ours(arrays[weight.theirs]) for weight in weights}
     for head in _POOLED_HEADS:
-        if "pooler" in parts and head in parts:
+        if "encoder/pooler/kernel" in flat and f"{head}/logits/kernel" in flat:
             flat |= {f"{head}/pooler_dense/{leaf}": flat[f"encoder/pooler/{leaf}"] for leaf in ("kernel", "bias")}
     return fields, unflatten_dict(flat, sep="/")
 
@@ -197,11 +193,15 @@ def _check_vocabulary(folder: Path, n_embeddings: int, vocab_size: int) -> None:
         )
 
 
-def _check_arrays(
-    arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], *, required: Iterable[str], message: str
-) -> None:
+def _present_weights(parts: Mapping[str, Sequence[Weight]], is_present: Callable[[Weight], bool]) -> list[Weight]:
+    """Returns the weights of the encoder, and of each other part of which some weight is present."""
+    present = [weights for name, weights in parts.items() if name == "encoder" or any(map(is_present, weights))]
+    return list(chain.from_iterable(present))
+
+
+def _check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], *, message: str) -> None:
     """Raises an error with a message and a list: arrays that are missing, of another shape, or unknown."""
-    problems = [("missing", f"{name} {shapes[name]}") for name in required if name not in arrays]
+    problems = [("missing", f"{name} {shape}") for name, shape in shapes.items() if name not in arrays]
     problems += [
         ("other shape", f"{name} {arrays[name].shape}, not {shape}")
         for name, shape in shapes.items()
@@ -227,9 +227,7 @@ def _their_arrays(
         arrays = {name: array for name, array in arrays.items() if not name.startswith("encoder/pooler/")}
     kind = config["model_type"]
     parts = weights_of(kind, config, n_classes=len(arrays.get("sentence_prediction/logits/bias", (0, 0))))
-    known = {weight.ours: weight for weight in chain.from_iterable(parts.values())}
-    shapes = {name: weight.shape for name, weight in known.items()}
-    required = [weight.ours for weight in parts["encoder"]]
+    weights = _present_weights(parts, lambda weight: weight.ours in arrays)
     message = f"The parameters are not those of Hugging Face's {kind} with these settings:"
-    _check_arrays(arrays, shapes, required=required, message=message)
-    return {known[name].theirs: known[name].to_theirs(array) for name, array in arrays.items()}
+    _check_arrays(arrays, {weight.ours: weight.shape for weight in weights}, message=message)
+    return {weight.theirs: weight.to_theirs(arrays[weight.ours]) for weight in weights}
