@@ -20,7 +20,7 @@ from trellis.executor.artifacts import (
     split_dir,
 )
 from trellis.executor.data_accessor import DataAccessor, count_examples
-from trellis.spelling import did_you_mean, nearest
+from trellis.spelling import did_you_mean
 
 RUN_ARGS = "trellis_run_args"
 """The entry of custom_config that says how a run is run."""
@@ -223,9 +223,9 @@ def _own_custom_config(exec_properties: Mapping[str, Any]) -> Any:
 
 def _check_keys(artifacts: Artifacts, name: str, known: Sequence[str], problems: Problems) -> None:
     for key in artifacts.keys() - set(known):
-        close = nearest(key, known)
-        if close and close not in artifacts:
-            problems.add(f"{name}[{key!r}] means nothing. Did you mean {close!r}?")
+        suggestion = did_you_mean(key, [other for other in known if other not in artifacts])
+        if suggestion:
+            problems.add(f"{name}[{key!r}] means nothing.{suggestion}")
 
 
 def _read_steps(exec_properties: Mapping[str, Any], side: str, problems: Problems) -> tuple[list[str], int | None]:
