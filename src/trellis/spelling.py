@@ -1,6 +1,6 @@
 """The nearest of several names to one that is misspelt."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher, get_close_matches
 
 
@@ -18,6 +18,20 @@ def nearest(name: str, candidates: Iterable[str], *, cutoff: float = 0.6) -> str
         by_plain.setdefault(_plain(candidate), candidate)
     close = get_close_matches(_plain(name), by_plain, n=1, cutoff=cutoff)
     return by_plain[close[0]] if close else None
+
+
+def did_you_mean(name: str, candidates: Iterable[str], *, show: Callable[[str], str] = repr) -> str:
+    """Returns the sentence of an error that suggests the nearest name, with a space before it; empty if none is near.
+
+    Args:
+        show: How the sentence writes the name.
+
+    Example:
+        >>> did_you_mean("trian", ["train", "eval"])
+        " Did you mean 'train'?"
+    """
+    close = nearest(name, candidates)
+    return f" Did you mean {show(close)}?" if close else ""
 
 
 def likeness(first: str, second: str) -> float:

@@ -314,6 +314,9 @@ def test_what_hugging_face_has_no_model_for_is_not_written(tmp_path: Path) -> No
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
     with pytest.raises(CheckpointMismatchError, match="unexpected encoder/layer_0/attention/after_softmax"):
         write_hugging_face(out, config=config.as_dict(), params={"encoder": zeros})
+    halved = {"encoder": params["encoder"], "masked_lm": {"dense": params["masked_lm"]["dense"]}}
+    with pytest.raises(CheckpointMismatchError, match="missing masked_lm/output_bias"):
+        write_hugging_face(out, config=config.as_dict(), params=halved)
     assert not any(tmp_path.iterdir()), "something was left behind"
     out.mkdir()
     with pytest.raises(ArgumentError, match="exists already"):

@@ -46,8 +46,8 @@ def classifier(dropout_rate: float = 0.0, *, l2: float = 0.0) -> keras.Model:
 def train_loop(dropout_rate: float = 0.0, **options: Any) -> trellis.TrainLoop:
     """A loop on a Keras model."""
     model = KerasModel(classifier(dropout_rate))
-    given = {"init": model.init, "rnkey": ROOT, "collections": {"apply": ["dropout"]}, "n_steps": 6} | options
-    return tiny.train_loop(tiny.train_task(model), **given)
+    settings = {"init": model.init, "rnkey": ROOT, "collections": {"apply": ["dropout"]}, "n_steps": 6} | options
+    return tiny.train_loop(tiny.train_task(model), **settings)
 
 
 def test_the_losses_are_those_of_keras_own_fit() -> None:

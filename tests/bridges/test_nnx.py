@@ -39,8 +39,8 @@ class Classifier(nnx.Module):
 def train_loop(dropout_rate: float = 0.0, **options: Any) -> trellis.TrainLoop:
     """A loop on an NNX model, with the key that is used by hand below."""
     model = NNXModel(partial(Classifier, dropout_rate))
-    given = {"init": model.init, "rnkey": ROOT, "collections": {"apply": ["dropout"]}, "n_steps": 6} | options
-    return tiny.train_loop(tiny.train_task(model), **given)
+    settings = {"init": model.init, "rnkey": ROOT, "collections": {"apply": ["dropout"]}, "n_steps": 6} | options
+    return tiny.train_loop(tiny.train_task(model), **settings)
 
 
 def losses_by_hand(dropout_rate: float, n_steps: int) -> list[float]:

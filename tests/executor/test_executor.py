@@ -151,6 +151,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"train_args": None}, "train_args: it is missing. Give exec_properties['train_args'], such as"),
     ({"eval_args": "7"}, "eval_args: it is 7. Give a mapping, or its JSON text"),
     ({"train_args": {"num_steps": "many"}}, "train_args: num_steps is 'many'. Give a whole number; 0 leaves it"),
+    ({"train_args": {"num_steps": "--5"}}, "train_args: num_steps is '--5'. Give a whole number; 0 leaves it"),
     ({"train_args": {"num_steps": -1}}, "train_args: num_steps is -1. Give 0, which leaves it to the run_fn, or more."),
     ({"train_args": {"splits": "train"}}, "train_args: splits is 'train'. Give a list of names, such as ['train']."),
     (

@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +58,16 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
     arrays = _plain_names(_read_arrays(folder), kind)
     n_classes = arrays["classifier.bias"].shape[0] if "classifier.bias" in arrays else 2
     _check_vocabulary(folder, len(arrays.get("embeddings.word_embeddings.weight", ())), raw["vocab_size"])
-    parts = {
-        name: weights
-        for name, weights in weights_of(kind, write_config(fields), n_classes=n_classes).items()
-        if name == "encoder" or any(weight.theirs in arrays for weight in weights)
-    }
-    _check_weights(folder, arrays, [weight for weights in parts.values() for weight in weights])
-    flat = {weight.ours: weight.to_ours(arrays[weight.theirs]) for weights in parts.values() for weight in weights}
+    parts = weights_of(kind, write_config(fields), n_classes=n_classes)
+    weights = _present_weights(parts, lambda weight: weight.theirs in arrays)
+    shapes = {weight.theirs: weight.their_shape for weight in weights}
+    # Heads of other kinds are left out, but in an encoder everything has to be known.
+    looked_at = {name: array for name, array in arrays.items() if name in shapes or name.startswith(_INSIDE)}
+    message = f"The weights in `{folder}` are not those of the model that its {_CONFIG} describes:"
+    _check_arrays(looked_at, shapes, message=message)
+    flat = {weight.ours: weight.to_ours(arrays[weight.theirs]) for weight in weights}
     for head in _POOLED_HEADS:
-        if "pooler" in parts and head in parts:
+        if "encoder/pooler/kernel" in flat and f"{head}/logits/kernel" in flat:
             flat |= {f"{head}/pooler_dense/{leaf}": flat[f"encoder/pooler/{leaf}"] for leaf in ("kernel", "bias")}
     return fields, unflatten_dict(flat, sep="/")
 
@@ -108,7 +110,12 @@ def write_hugging_face(
         labels = range(arrays["classifier.bias"].shape[0])
         theirs["id2label"] = {str(label): f"LABEL_{label}" for label in labels}
         theirs["label2id"] = {f"LABEL_{label}": label for label in labels}
-    _write(folder, theirs, arrays, vocab_files)
+    with whole_directory(folder) as unfinished:
+        # Not by `save_file`, whose files only their owner may read.
+        (unfinished / _WEIGHTS).write_bytes(_safetensors().save(arrays, metadata={"format": "pt"}))
+        (unfinished / _CONFIG).write_text(json.dumps(theirs, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        for file in vocab_files:
+            shutil.copyfile(file, unfinished / Path(file).name)
 
 
 def _read_json(folder: Path) -> dict[str, Any]:
@@ -186,20 +193,25 @@ def _check_vocabulary(folder: Path, n_embeddings: int, vocab_size: int) -> None:
         )
 
 
-def _check_weights(folder: Path, arrays: Mapping[str, np.ndarray], weights: Sequence[Weight]) -> None:
-    """Raises an error that lists arrays that are missing, of another shape, or unknown inside the encoder."""
-    shapes = {weight.theirs: weight.their_shape for weight in weights}
-    lines = [f"  missing     {name} {shape}" for name, shape in shapes.items() if name not in arrays]
-    lines += [
-        f"  other shape {name} {arrays[name].shape}, not {shape}"
+def _present_weights(parts: Mapping[str, Sequence[Weight]], is_present: Callable[[Weight], bool]) -> list[Weight]:
+    """Returns the weights of the encoder, and of each other part of which some weight is present."""
+    present = [weights for name, weights in parts.items() if name == "encoder" or any(map(is_present, weights))]
+    return list(chain.from_iterable(present))
+
+
+def _check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], *, message: str) -> None:
+    """Raises an error with a message and a list: arrays that are missing, of another shape, or unknown."""
+    problems = [("missing", f"{name} {shape}") for name, shape in shapes.items() if name not in arrays]
+    problems += [
+        ("other shape", f"{name} {arrays[name].shape}, not {shape}")
         for name, shape in shapes.items()
         if name in arrays and arrays[name].shape != shape
     ]
-    lines += [f"  unexpected  {name}" for name in sorted(arrays) if name.startswith(_INSIDE) and name not in shapes]
-    if lines:
-        raise CheckpointMismatchError(
-            f"The weights in `{folder}` are not those of the model that its {_CONFIG} describes:\n" + "\n".join(lines)
-        )
+    problems += [("unexpected", name) for name in sorted(arrays.keys() - shapes.keys())]
+    if problems:
+        width = max(len(problem) for problem, _ in problems)
+        lines = [f"  {problem:<{width}} {text}" for problem, text in problems]
+        raise CheckpointMismatchError("\n".join([message, *lines]))
 
 
 def _their_arrays(
@@ -213,31 +225,9 @@ def _their_arrays(
                 arrays[f"encoder/pooler/{leaf}"] = pooler
     if without_pooler:
         arrays = {name: array for name, array in arrays.items() if not name.startswith("encoder/pooler/")}
-    n_classes = len(arrays.get("sentence_prediction/logits/bias", (0, 0)))
-    parts = weights_of(config["model_type"], config, n_classes=n_classes)
-    known = {weight.ours: weight for weights in parts.values() for weight in weights}
-    required = {weight.ours for weight in parts["encoder"]}
-    lines = [f"  missing    {name}" for name in sorted(required - arrays.keys())]
-    lines += [f"  unexpected {name}" for name in sorted(arrays.keys() - known.keys())]
-    lines += [
-        f"  other shape {name} {array.shape}, not {known[name].shape}"
-        for name, array in arrays.items()
-        if name in known and array.shape != known[name].shape
-    ]
-    if lines:
-        raise CheckpointMismatchError(
-            f"The parameters are not those of Hugging Face's {config['model_type']} with these settings:\n"
-            + "\n".join(lines)
-        )
-    return {known[name].theirs: known[name].to_theirs(array) for name, array in arrays.items()}
-
-
-def _write(
-    folder: Path, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray], vocab_files: Sequence[str | Path]
-) -> None:
-    with whole_directory(folder) as unfinished:
-        # Not by `save_file`, whose files nobody else may read.
-        (unfinished / _WEIGHTS).write_bytes(_safetensors().save(dict(arrays), metadata={"format": "pt"}))
-        (unfinished / _CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        for file in vocab_files:
-            shutil.copyfile(file, unfinished / Path(file).name)
+    kind = config["model_type"]
+    parts = weights_of(kind, config, n_classes=len(arrays.get("sentence_prediction/logits/bias", (0, 0))))
+    weights = _present_weights(parts, lambda weight: weight.ours in arrays)
+    message = f"The parameters are not those of Hugging Face's {kind} with these settings:"
+    _check_arrays(arrays, {weight.ours: weight.shape for weight in weights}, message=message)
+    return {weight.theirs: weight.to_theirs(arrays[weight.ours]) for weight in weights}

@@ -1,7 +1,6 @@
 """Settings and weights of encoders under their two names: as Hugging Face has them, and as Trellis has them."""
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,15 +20,8 @@ _THEIR_ACTIVATIONS = {
     "tanh": "tanh",
     "linear": "linear",
 }
-_OUR_ACTIVATIONS = {
-    "gelu": "gelu_new",
-    "gelu_exact": "gelu",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-    "linear": "linear",
-}
+# Of several names for one activation the first is the usual one; in the reverse order it is put in last, and stays.
+_OUR_ACTIVATIONS = {"swish": "silu"} | {ours: theirs for theirs, ours in reversed(_THEIR_ACTIVATIONS.items())}
 
 
 class Setting(NamedTuple):
@@ -98,7 +90,7 @@ _THEIR_CONSTANTS: Mapping[str, Any] = {
     "trigram_input": True,
     "use_bottleneck": True,
 }
-"""Settings that other models may have otherwise, and ours cannot."""
+"""Settings that have one value in all of our models."""
 _OUR_CONSTANTS: Mapping[str, Any] = {"norm_first": False, "embedding_size": None}
 
 
@@ -150,26 +142,18 @@ class Weight:
     """A path such as `encoder/layer_0/attention/query/kernel`."""
     shape: tuple[int, ...]
     """The shape of ours."""
-    matrix: tuple[int, int] | None = None
-    """The shape of ours as a matrix, if theirs is that matrix transposed."""
-    flat: bool = False
-    """Whether theirs has one axis only."""
-
-    @property
-    def their_shape(self) -> tuple[int, ...]:
-        """The shape of theirs."""
-        if self.matrix is not None:
-            return self.matrix[::-1]
-        return (math.prod(self.shape),) if self.flat else self.shape
+    their_shape: tuple[int, ...]
+    is_transposed: bool = False
+    """Whether theirs is a matrix, and ours has its axes in the other order."""
 
     def to_ours(self, array: np.ndarray) -> np.ndarray:
         """The array in our shape."""
-        return np.ascontiguousarray((array if self.matrix is None else array.T).reshape(self.shape))
+        return np.ascontiguousarray((array.T if self.is_transposed else array).reshape(self.shape))
 
     def to_theirs(self, array: np.ndarray) -> np.ndarray:
         """The array in their shape."""
-        matrix = array if self.matrix is None else array.reshape(self.matrix).T
-        return np.ascontiguousarray(matrix.reshape(self.their_shape))
+        matrix = array.reshape(self.their_shape[::-1]).T if self.is_transposed else array.reshape(self.their_shape)
+        return np.ascontiguousarray(matrix)
 
 
 def weights_of(kind: str, config: Mapping[str, Any], *, n_classes: int = 2) -> dict[str, list[Weight]]:
@@ -195,14 +179,32 @@ def weights_of(kind: str, config: Mapping[str, Any], *, n_classes: int = 2) -> d
     }
 
 
-def _dense(theirs: str, ours: str, n_inputs: int, n_outputs: int) -> Iterator[Weight]:
-    yield Weight(f"{theirs}.weight", f"{ours}/kernel", (n_inputs, n_outputs), (n_inputs, n_outputs))
-    yield Weight(f"{theirs}.bias", f"{ours}/bias", (n_outputs,))
+def _dense(
+    theirs: str, ours: str, n_inputs: int, n_outputs: int, *, shape: Sequence[int] = (), bias: Sequence[int] = ()
+) -> Iterator[Weight]:
+    """A dense layer.
+
+    Args:
+        shape: That of our kernel, if it is not a matrix.
+        bias: The shape of our bias, if it is not a vector.
+    """
+    kernel_shape = tuple(shape or (n_inputs, n_outputs))
+    yield Weight(f"{theirs}.weight", f"{ours}/kernel", kernel_shape, (n_outputs, n_inputs), is_transposed=True)
+    yield Weight(f"{theirs}.bias", f"{ours}/bias", tuple(bias or (n_outputs,)), (n_outputs,))
+
+
+def _to_heads(theirs: str, ours: str, n_inputs: int, n_outputs: int, *, n_heads: int) -> Iterator[Weight]:
+    heads = (n_heads, n_outputs // n_heads)
+    return _dense(theirs, ours, n_inputs, n_outputs, shape=(n_inputs, *heads), bias=heads)
+
+
+def _from_heads(theirs: str, ours: str, width: int, *, n_heads: int) -> Iterator[Weight]:
+    return _dense(theirs, ours, width, width, shape=(n_heads, width // n_heads, width))
 
 
 def _norm(theirs: str, ours: str, width: int) -> Iterator[Weight]:
-    yield Weight(f"{theirs}.weight", f"{ours}/scale", (width,))
-    yield Weight(f"{theirs}.bias", f"{ours}/bias", (width,))
+    yield Weight(f"{theirs}.weight", f"{ours}/scale", (width,), (width,))
+    yield Weight(f"{theirs}.bias", f"{ours}/bias", (width,), (width,))
 
 
 def _tables(config: Mapping[str, Any], *, word_width: int, width: int) -> Iterator[Weight]:
@@ -211,26 +213,8 @@ def _tables(config: Mapping[str, Any], *, word_width: int, width: int) -> Iterat
         ("position_embeddings", "position_embeddings", (config["max_position_embeddings"], width)),
         ("token_type_embeddings", "type_embeddings", (config["type_vocab_size"], width)),
     ):
-        yield Weight(f"embeddings.{theirs}.weight", f"encoder/embeddings/{ours}/embedding", shape)
+        yield Weight(f"embeddings.{theirs}.weight", f"encoder/embeddings/{ours}/embedding", shape, shape)
     yield from _norm("embeddings.LayerNorm", "encoder/embeddings/layer_norm", width)
-
-
-def _attention(
-    theirs: str, output: str, ours: str, *, widths: tuple[int, int, int], n_outputs: int, n_heads: int
-) -> Iterator[Weight]:
-    """The projections to heads and back.
-
-    Args:
-        theirs: What the names of query, key and value start with.
-        output: The name of the last projection.
-        widths: The widths of what queries, keys and values are made of.
-    """
-    heads = (n_heads, n_outputs // n_heads)
-    for name, width in zip(("query", "key", "value"), widths, strict=True):
-        yield Weight(f"{theirs}.{name}.weight", f"{ours}/{name}/kernel", (width, *heads), (width, n_outputs))
-        yield Weight(f"{theirs}.{name}.bias", f"{ours}/{name}/bias", heads, flat=True)
-    yield Weight(f"{output}.weight", f"{ours}/output/kernel", (*heads, n_outputs), (n_outputs, n_outputs))
-    yield Weight(f"{output}.bias", f"{ours}/output/bias", (n_outputs,))
 
 
 def _bert(config: Mapping[str, Any]) -> Iterator[Weight]:
@@ -238,14 +222,10 @@ def _bert(config: Mapping[str, Any]) -> Iterator[Weight]:
     yield from _tables(config, word_width=width, width=width)
     for index in range(config["num_hidden_layers"]):
         theirs, ours = f"encoder.layer.{index}", f"encoder/layer_{index}"
-        yield from _attention(
-            f"{theirs}.attention.self",
-            f"{theirs}.attention.output.dense",
-            f"{ours}/attention",
-            widths=(width,) * 3,
-            n_outputs=width,
-            n_heads=n_heads,
-        )
+        for name in ("query", "key", "value"):
+            their_name = f"{theirs}.attention.self.{name}"
+            yield from _to_heads(their_name, f"{ours}/attention/{name}", width, width, n_heads=n_heads)
+        yield from _from_heads(f"{theirs}.attention.output.dense", f"{ours}/attention/output", width, n_heads=n_heads)
         yield from _norm(f"{theirs}.attention.output.LayerNorm", f"{ours}/attention_layer_norm", width)
         yield from _dense(f"{theirs}.intermediate.dense", f"{ours}/feedforward/intermediate", width, inner)
         yield from _dense(f"{theirs}.output.dense", f"{ours}/feedforward/output", inner, width)
@@ -253,18 +233,15 @@ def _bert(config: Mapping[str, Any]) -> Iterator[Weight]:
 
 
 def _albert(config: Mapping[str, Any]) -> Iterator[Weight]:
-    width, inner, narrow = config["hidden_size"], config["intermediate_size"], config["embedding_size"]
+    width, inner, n_heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
+    narrow = config["embedding_size"]
     yield from _tables(config, word_width=narrow, width=narrow)
     yield from _dense("encoder.embedding_hidden_mapping_in", "encoder/embeddings/projection", narrow, width)
     theirs, ours = "encoder.albert_layer_groups.0.albert_layers.0", "encoder/layer"
-    yield from _attention(
-        f"{theirs}.attention",
-        f"{theirs}.attention.dense",
-        f"{ours}/attention",
-        widths=(width,) * 3,
-        n_outputs=width,
-        n_heads=config["num_attention_heads"],
-    )
+    for name in ("query", "key", "value"):
+        their_name = f"{theirs}.attention.{name}"
+        yield from _to_heads(their_name, f"{ours}/attention/{name}", width, width, n_heads=n_heads)
+    yield from _from_heads(f"{theirs}.attention.dense", f"{ours}/attention/output", width, n_heads=n_heads)
     yield from _norm(f"{theirs}.attention.LayerNorm", f"{ours}/attention_layer_norm", width)
     yield from _dense(f"{theirs}.ffn", f"{ours}/feedforward/intermediate", width, inner)
     yield from _dense(f"{theirs}.ffn_output", f"{ours}/feedforward/output", inner, width)
@@ -288,15 +265,13 @@ def _mobilebert_block(theirs: str, ours: str, config: Mapping[str, Any]) -> Iter
         yield from _dense(f"{theirs}.bottleneck.{their_name}.dense", f"{ours}/{our_name}/dense", width, inside)
         yield from _norm(f"{theirs}.bottleneck.{their_name}.LayerNorm", f"{ours}/{our_name}/layer_norm", inside)
     is_narrow = config["use_bottleneck_attention"]
-    query_width = inside if is_narrow or config["key_query_shared_bottleneck"] else width
-    yield from _attention(
-        f"{theirs}.attention.self",
-        f"{theirs}.attention.output.dense",
-        f"{ours}/attention",
-        widths=(query_width, query_width, inside if is_narrow else width),
-        n_outputs=inside,
-        n_heads=config["num_attention_heads"],
-    )
+    value_width = inside if is_narrow else width
+    query_width = inside if config["key_query_shared_bottleneck"] else value_width
+    n_heads = config["num_attention_heads"]
+    for name, n_inputs in {"query": query_width, "key": query_width, "value": value_width}.items():
+        their_name = f"{theirs}.attention.self.{name}"
+        yield from _to_heads(their_name, f"{ours}/attention/{name}", n_inputs, inside, n_heads=n_heads)
+    yield from _from_heads(f"{theirs}.attention.output.dense", f"{ours}/attention/output", inside, n_heads=n_heads)
     yield from _norm(f"{theirs}.attention.output.LayerNorm", f"{ours}/attention_layer_norm", inside)
     last = config["num_feedforward_networks"] - 1
     for index, place in enumerate([*(f"{theirs}.ffn.{index}" for index in range(last)), theirs]):
@@ -314,7 +289,8 @@ def _masked_lm(kind: str, config: Mapping[str, Any]) -> Iterator[Weight]:
     transform = head if kind == "albert" else f"{head}.transform"
     yield from _dense(f"{transform}.dense", "masked_lm/dense", hidden_size, width)
     yield from _norm(f"{transform}.LayerNorm", "masked_lm/layer_norm", width)
-    yield Weight(f"{head}.bias", "masked_lm/output_bias", (vocab_size,))
+    yield Weight(f"{head}.bias", "masked_lm/output_bias", (vocab_size,), (vocab_size,))
     if kind == "mobilebert" and hidden_size > config["embedding_size"]:
         extra = (vocab_size, hidden_size - config["embedding_size"])
-        yield Weight(f"{head}.dense.weight", "masked_lm/extra_output_weights", extra, extra)
+        name = "masked_lm/extra_output_weights"
+        yield Weight(f"{head}.dense.weight", name, extra, extra[::-1], is_transposed=True)

@@ -13,7 +13,7 @@ from trellis.aliases import Key, Variables
 from trellis.errors import ArgumentError, MissingPackageError
 
 try:
-    # Without TensorFlow Keras cannot even be imported, unless this names another backend.
+    # Its default backend is TensorFlow, without which it could not be imported.
     os.environ.setdefault("KERAS_BACKEND", "jax")
     import keras
 except ImportError as error:
@@ -62,10 +62,9 @@ class KerasModel:
 
     def init(self, rngs: Mapping[str, Key], *inputs: Any) -> Variables:
         """The weights of the model, whatever the keys and the inputs are."""
-        return self._as_variables(
-            [jax.numpy.copy(weight.value) for weight in self._model.trainable_variables],
-            [jax.numpy.copy(weight.value) for weight in self._model.non_trainable_variables],
-        )
+        params = [jax.numpy.copy(weight.value) for weight in self._model.trainable_variables]
+        others = [jax.numpy.copy(weight.value) for weight in self._model.non_trainable_variables]
+        return {"params": unflatten_dict(dict(zip(self._trained, params, strict=True))), **self._state(others)}
 
     def apply(
         self, variables: Variables, *inputs: Any, rngs: Mapping[str, Key] = _NO_KEYS, mutable: Any = False
@@ -114,14 +113,13 @@ class KerasModel:
             )
         if mutable is False:
             return outputs
-        updates = {**self._as_variables([], others), "losses": {"keras": tuple(losses)}}
-        return outputs, {name: part for name, part in updates.items() if name != "params" and in_filter(mutable, name)}
+        updates = {**self._state(others), "losses": {"keras": tuple(losses)}}
+        return outputs, {name: part for name, part in updates.items() if in_filter(mutable, name)}
 
-    def _as_variables(self, trained: Sequence[Any], others: Sequence[Any]) -> dict[str, Any]:
-        params = dict(zip(self._trained, trained, strict=False))
-        state = {path: value for path, value in zip(self._others, others, strict=True) if path[-1] != _SEED}
-        variables = {"params": unflatten_dict(params)}
-        return {**variables, "state": unflatten_dict(state)} if state else variables
+    def _state(self, values: Sequence[Any]) -> dict[str, Any]:
+        """The collection `state` of all that is not trained; none if there is nothing but seeds."""
+        state = {path: value for path, value in zip(self._others, values, strict=True) if path[-1] != _SEED}
+        return {"state": unflatten_dict(state)} if state else {}
 
 
 def _paths(model: keras.Model, weights: Sequence[Any]) -> list[tuple[str, ...]]:

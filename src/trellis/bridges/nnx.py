@@ -90,7 +90,7 @@ class NNXModel:
 
 
 class _Streams(nnx.Rngs):
-    """Random streams, each of which begins when it is used first, under the very name that it is used by."""
+    """Random streams; one that does not exist begins when a module first asks for its name."""
 
     def begin(self, rngs: Mapping[str, Key]) -> None:
         """Begins the streams of these keys that are not there yet."""
@@ -110,7 +110,7 @@ class _Streams(nnx.Rngs):
 
 
 def _fresh_streams(shapes: Any, rngs: Mapping[str, Key]) -> dict[str, Any]:
-    """The state of all streams: no number drawn yet, and for streams of one name a key of its own each."""
+    """The state of all streams before anything is drawn; streams that share a name have different keys."""
     values: dict[tuple[Any, ...], Any] = {}
     n_named: Counter[str] = Counter()
     for path, leaf in nnx.to_flat_state(nnx.filter_state(shapes, nnx.RngState)):
@@ -146,6 +146,6 @@ def _variables(module: nnx.Module) -> dict[str, Any]:
 
 
 def _with_text_keys(state: Any) -> dict[str, Any]:
-    # The layers of a list have numbers for keys, which would come back from a checkpoint file as text.
+    # The layers of a list have numbers as keys, which a checkpoint file would give back as text.
     flat = flatten_dict(nnx.to_pure_dict(state))
     return dict(unflatten_dict({tuple(map(str, path)): value for path, value in flat.items()}))

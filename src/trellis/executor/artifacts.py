@@ -1,23 +1,17 @@
 """Artifacts: typed directories that a run reads and writes, and how they are laid out."""
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from trellis.errors import ArgumentError
 
-SERVING, EVAL = "Format-Serving", "Format-TFMA"
+SERVING = "Format-Serving"
+EVAL = "Format-TFMA"
 _OLD_SERVING = "serving_model_dir"
-_TF_EXAMPLE, _TFRECORDS_GZIP = "FORMAT_TF_EXAMPLE", "tfrecords_gzip"
-
-
-@runtime_checkable
-class HasUri(Protocol):
-    """Anything that stands for a directory: our own artifacts, and those of other pipelines."""
-
-    uri: Any
 
 
 @dataclass(frozen=True)
@@ -36,9 +30,9 @@ class Examples(Artifact):
     """
 
     split_names: tuple[str, ...] | None = None
-    """None is those that the directory has."""
-    payload_format: str = _TF_EXAMPLE
-    file_format: str = _TFRECORDS_GZIP
+    """None means all that the directory has."""
+    payload_format: str = "FORMAT_TF_EXAMPLE"
+    file_format: str = "tfrecords_gzip"
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -50,39 +44,48 @@ class Examples(Artifact):
         return named or tuple(folders)
 
 
-@dataclass(frozen=True)
 class Schema(Artifact):
     """What examples hold: one text file."""
 
 
-@dataclass(frozen=True)
 class TransformGraph(Artifact):
     """How raw examples become those that are trained on."""
 
 
-@dataclass(frozen=True)
 class Model(Artifact):
     """A trained model: `Format-Serving/` to be served, `Format-TFMA/` to be analysed."""
 
 
-@dataclass(frozen=True)
 class ModelRun(Artifact):
     """What a training leaves beside its model: checkpoints, summaries, logs."""
 
 
-@dataclass(frozen=True)
 class HyperParameters(Artifact):
     """The result of a tuning: one JSON file of any name."""
 
 
-@dataclass(frozen=True)
 class ExampleStatistics(Artifact):
     """Statistics of examples, split by split."""
 
 
-def as_artifact(value: object, *, key: str) -> Artifact:
-    """Returns an artifact for whatever a caller has, if it has a `uri`; that of `examples` with its splits."""
-    if not isinstance(value, HasUri) or not str(value.uri):
+Artifacts = Mapping[str, tuple[Artifact, ...]]
+
+
+def read_artifacts(artifacts: Mapping[str, Any]) -> Artifacts:
+    """Returns our artifacts for the objects of a caller; those of another pipeline will do, if they have a `uri`."""
+    for key, values in artifacts.items():
+        if values is not None and (isinstance(values, str) or not isinstance(values, Sequence)):
+            raise ArgumentError(f"{key}: {values!r} is no list. Artifacts come in lists, one or several to a key.")
+    return {
+        key: tuple(_as_artifact(value, key=key) for value in values)
+        for key, values in artifacts.items()
+        if values is not None
+    }
+
+
+def _as_artifact(value: Any, *, key: str) -> Artifact:
+    uri = str(getattr(value, "uri", ""))
+    if not uri:
         raise ArgumentError(
             f"{key}: {value!r} is no artifact. Give a list of objects with a uri, such as "
             f"{'Examples' if key == 'examples' else 'Model'}('path/of/directory')."
@@ -90,37 +93,40 @@ def as_artifact(value: object, *, key: str) -> Artifact:
     if isinstance(value, Artifact):
         return value
     if key != "examples":
-        return Artifact(str(value.uri))
-    return Examples(
-        str(value.uri),
-        split_names=_split_names(getattr(value, "split_names", None)),
-        payload_format=_property(value, "payload_format") or _TF_EXAMPLE,
-        file_format=_property(value, "file_format") or _TFRECORDS_GZIP,
-    )
+        return Artifact(uri)
+    # Pipelines publish the names as the text of a JSON list; an artifact without content has None, or an empty text.
+    names = getattr(value, "split_names", None)
+    names = json.loads(names) if isinstance(names, str) and names else names
+    formats = {name: text for name in ("payload_format", "file_format") if (text := _property(value, name))}
+    return Examples(uri, split_names=tuple(names) if names else None, **formats)
 
 
 def split_dir(uri: str, split: str) -> str:
     """Returns where a split lies: `Split-{split}`, or `{split}` if only that is there."""
-    new, old = f"{_plain(uri)}/Split-{split}", f"{_plain(uri)}/{split}"
-    return old if Path(old).is_dir() and not Path(new).is_dir() else new
+    return _in_either_layout(uri, new=f"Split-{split}", old=split)
 
 
 def serving_model_dir(uri: str) -> str:
-    """Returns where a model that is about to be written is to be served from."""
-    return f"{_plain(uri)}/{SERVING}"
+    """Returns the directory for the form of a model that is served."""
+    return os.path.join(uri, SERVING)
 
 
 def eval_model_dir(uri: str) -> str:
-    """Returns where a model that is about to be written is to be analysed from."""
-    return f"{_plain(uri)}/{EVAL}"
+    """Returns the directory for the form of a model that is analysed."""
+    return os.path.join(uri, EVAL)
 
 
 def served_model_path(uri: str) -> str:
     """Returns where a finished model lies: in either layout, or where an estimator has exported it to."""
-    new, old = serving_model_dir(uri), f"{_plain(uri)}/{_OLD_SERVING}"
-    top = old if Path(old).is_dir() and not Path(new).is_dir() else new
+    top = _in_either_layout(uri, new=SERVING, old=_OLD_SERVING)
     export = Path(top, "export")
     return str(only_entry(only_entry(export))) if export.is_dir() else top
+
+
+def _in_either_layout(uri: str, *, new: str, old: str) -> str:
+    new_path = os.path.join(uri, new)
+    old_path = os.path.join(uri, old)
+    return old_path if Path(old_path).is_dir() and not Path(new_path).is_dir() else new_path
 
 
 def only_entry(directory: Path) -> Path:
@@ -148,16 +154,6 @@ def only_file(uri: str) -> Path:
 def _entries(directory: str | Path) -> list[Path]:
     paths = Path(directory).iterdir() if Path(directory).is_dir() else ()
     return sorted(path for path in paths if not path.name.startswith("."))
-
-
-def _plain(uri: str) -> str:
-    return uri.rstrip("/") or "/"
-
-
-def _split_names(value: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    # Published as the text of a JSON list; an artifact that nobody has filled has none, or an empty text.
-    names = json.loads(value) if isinstance(value, str) and value else value
-    return tuple(names) if names else None
 
 
 def _property(artifact: Any, name: str) -> str:

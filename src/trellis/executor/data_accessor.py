@@ -4,37 +4,37 @@ What reads them is imported where it is called: it needs NumPy and protobuf, and
 """
 
 import glob
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trellis.errors import DataError
-from trellis.executor.artifacts import split_dir
 
 AUTOTUNE = -1
+FilePatterns = str | Sequence[str]
 
 
 @dataclass(frozen=True)
 class RecordBatchesOptions:
-    """How batches are made; the published options and defaults. The published class itself is taken too."""
+    """How batches are made; the published options and defaults. Objects of the published class are accepted, too."""
 
     batch_size: int
     drop_final_batch: bool = False
     """Whether to leave out a last batch that is short."""
     num_epochs: int | None = None
-    """None is for ever; batches then span the border of two epochs, and none is short."""
+    """None means without end; a batch may then hold examples of two epochs, and none is short."""
     shuffle: bool = True
     """Whether to shuffle files and examples, anew in each epoch."""
     shuffle_buffer_size: int = 10000
-    """Among how many examples the next one is chosen."""
+    """The number of examples among which the next one is chosen."""
     shuffle_seed: int | None = None
-    """None is 0: nothing is random without a seed."""
+    """None means 0: nothing is random without a seed."""
 
 
 @dataclass(frozen=True)
 class TensorFlowDatasetOptions(RecordBatchesOptions):
-    """The same, with what `tf.data` has beside it."""
+    """The same, and the options that only `tf.data` has."""
 
     prefetch_buffer_size: int = AUTOTUNE
     reader_num_threads: int = AUTOTUNE
@@ -64,94 +64,52 @@ class DataAccessor:
     """Examples of other formats than `tf.Example` have no decoder."""
 
     def numpy_factory(
-        self, file_patterns: str | Sequence[str], options: RecordBatchesOptions, schema: Any = None
+        self, file_patterns: FilePatterns, options: RecordBatchesOptions, schema: Any = None
     ) -> Iterator[Any]:
-        """Batches as mappings of NumPy arrays; as pairs of one and the labels if options have a `label_key`."""
-        from trellis.executor.example_batches import read_batches
+        """Batches as mappings of NumPy arrays; as pairs (mapping, labels) if the options have a `label_key`."""
+        from trellis.executor.example_batches import read_batches, split_label
 
-        return read_batches(file_patterns, options=options, schema=schema)
+        batches = read_batches(file_patterns, options=options, schema=schema)
+        label_key = getattr(options, "label_key", None)
+        return batches if label_key is None else (split_label(batch, label_key) for batch in batches)
 
     def record_batch_factory(
-        self, file_patterns: str | Sequence[str], options: RecordBatchesOptions, schema: Any = None
+        self, file_patterns: FilePatterns, options: RecordBatchesOptions, schema: Any = None
     ) -> Iterator[Any]:
         """Batches as `pyarrow.RecordBatch`es: each column has a list of values for each example."""
-        from trellis.executor.example_batches import read_arrow_batches
+        from trellis.executor.example_batches import as_record_batch, read_batches
 
-        return read_arrow_batches(file_patterns, options=options, schema=schema)
+        return map(as_record_batch, read_batches(file_patterns, options=options, schema=schema))
 
-    def tf_dataset_factory(
-        self, file_patterns: str | Sequence[str], options: RecordBatchesOptions, schema: Any = None
-    ) -> Any:
+    def tf_dataset_factory(self, file_patterns: FilePatterns, options: RecordBatchesOptions, schema: Any = None) -> Any:
         """Batches as a `tf.data.Dataset` of dense tensors, ragged where examples differ in length."""
         from trellis.executor.example_batches import build_tf_dataset
 
         return build_tf_dataset(lambda: self.numpy_factory(file_patterns, options, schema), options=options)
 
 
-class ExampleCounts(Mapping[str, int]):
-    """The number of examples by split, found when it is asked for: in statistics if there are some, else by counting.
-
-    Example:
-        n_epochs = fn_args.train_steps * batch_size / fn_args.num_examples["train"]
-    """
-
-    def __init__(self, patterns: Mapping[str, Sequence[str]], *, statistics: str | None = None) -> None:
-        self.patterns = patterns
-        self.statistics = statistics
-        self._counts: dict[str, int] = {}
-
-    def __getitem__(self, split: str) -> int:
-        if split not in self._counts:
-            patterns = self.patterns[split]
-            stated = None if self.statistics is None else _stated_count(split_dir(self.statistics, split))
-            self._counts[split] = _counted(patterns) if stated is None else stated
-        return self._counts[split]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.patterns)
-
-    def __len__(self) -> int:
-        return len(self.patterns)
-
-    def __repr__(self) -> str:
-        # What was not asked for is not counted to be shown.
-        return repr({split: self._counts.get(split, ...) for split in self})
-
-
-def _counted(patterns: Sequence[str]) -> int:
+def count_examples(patterns: Sequence[str], *, statistics_dir: str | None) -> int:
+    """Returns the number of examples in files: the one in the statistics of their split if there are some."""
     from trellis.data import read_records
 
+    if statistics_dir is not None and Path(statistics_dir, "FeatureStats.pb").is_file():
+        return _read_count(Path(statistics_dir, "FeatureStats.pb"))
     files = [path for pattern in patterns for path in sorted(glob.glob(pattern)) if Path(path).stat().st_size]
     return sum(1 for path in files for _ in read_records(path))
 
 
-def _stated_count(folder: str) -> int | None:
-    """Returns the number that the statistics of a split tell; None if there are none."""
+def _read_count(file: Path) -> int:
+    from google.protobuf.empty_pb2 import Empty
     from google.protobuf.message import DecodeError
+    from google.protobuf.unknown_fields import UnknownFieldSet
 
-    from trellis.data import read_records
+    def values(message: bytes, number: int) -> list[Any]:
+        return [field.data for field in UnknownFieldSet(Empty.FromString(message)) if field.field_number == number]
 
-    if Path(folder, "FeatureStats.pb").is_file():
-        file = Path(folder, "FeatureStats.pb")
-        content = file.read_bytes()
-    elif Path(folder, "stats_tfrecord").is_file():
-        file = Path(folder, "stats_tfrecord")
-        content = next(iter(read_records(file)), b"")
-    else:
-        return None
     try:
         # A list of data sets is field 1, the number of examples field 2 of each.
-        n_examples: int = sum(count for data_set in _field(content, 1)[:1] for count in _field(data_set, 2))
+        return sum(count for data_set in values(file.read_bytes(), 1)[:1] for count in values(data_set, 2))
     except (DecodeError, TypeError) as error:
         raise DataError(
             f"{file} holds no statistics of examples ({error}). Leave `statistics` out, or write them again."
         ) from None
-    return n_examples
-
-
-def _field(message: bytes, number: int) -> list[Any]:
-    """Returns the values of a field of a protobuf message."""
-    from google.protobuf.empty_pb2 import Empty
-    from google.protobuf.unknown_fields import UnknownFieldSet
-
-    return [field.data for field in UnknownFieldSet(Empty.FromString(message)) if field.field_number == number]

@@ -2,8 +2,9 @@
 
 import glob
 import importlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +13,55 @@ from numpy.typing import NDArray
 
 from trellis.data import decode_example, read_records
 from trellis.errors import ArgumentError, DataError, MissingPackageError
-from trellis.executor.data_accessor import RecordBatchesOptions
+from trellis.executor.data_accessor import FilePatterns, RecordBatchesOptions
 from trellis.executor.example_schema import ExampleFeature, ExampleSchema, parse_schema, read_schema
-from trellis.spelling import nearest
+from trellis.spelling import did_you_mean
 
-_DTYPES: dict[str, np.dtype[Any]] = {
-    "INT": np.dtype(np.int64),
-    "FLOAT": np.dtype(np.float32),
-    "BYTES": np.dtype(object),
-}
+_DTYPES: Mapping[str, Any] = {"INT": np.int64, "FLOAT": np.float32, "BYTES": np.object_}
 
-Example = Mapping[str, Any]
 NumpyBatch = dict[str, NDArray[Any]]
 
 
-def read_batches(file_patterns: str | Sequence[str], *, options: RecordBatchesOptions, schema: Any) -> Iterator[Any]:
-    """Yields batches of the examples of files; pairs of features and labels if the options have a `label_key`."""
-    batches = _batches(_find_files(file_patterns), options, _as_schema(schema))
-    label_key = getattr(options, "label_key", None)
-    return batches if label_key is None else (_split_label(batch, label_key) for batch in batches)
+def read_batches(file_patterns: FilePatterns, *, options: RecordBatchesOptions, schema: Any) -> Iterator[NumpyBatch]:
+    """Yields batches of the examples of files; what is wrong with the arguments is raised at once."""
+    if options.batch_size < 1:
+        raise ArgumentError(f"batch_size is {options.batch_size}, but a batch has at least one example.")
+    patterns = [file_patterns] if isinstance(file_patterns, str) else list(file_patterns)
+    files = sorted({path for pattern in patterns for path in glob.glob(pattern)})
+    if not files:
+        raise DataError(
+            f"No file matches {', '.join(patterns) or 'an empty list of patterns'}. Give fn_args.train_files."
+        )
+    return _generate_batches(_records(files, options), options, _as_schema(schema))
 
 
-def read_arrow_batches(
-    file_patterns: str | Sequence[str], *, options: RecordBatchesOptions, schema: Any
-) -> Iterator[Any]:
-    """Yields batches as `pyarrow.RecordBatch`es: each column has a list of values for each example."""
+def split_label(batch: NumpyBatch, label_key: str) -> tuple[NumpyBatch, NDArray[Any]]:
+    """Returns the features of a batch, and its labels."""
+    if label_key not in batch:
+        suggestion = did_you_mean(label_key, batch)
+        raise ArgumentError(
+            f"label_key: there is no feature {label_key!r}.{suggestion} The features are {', '.join(batch)}."
+        )
+    return {name: values for name, values in batch.items() if name != label_key}, batch[label_key]
+
+
+def as_record_batch(batch: NumpyBatch) -> Any:
+    """Returns a batch as a `pyarrow.RecordBatch`: each column has a list of values for each example."""
     import pyarrow
 
-    for batch in _batches(_find_files(file_patterns), options, _as_schema(schema)):
-        columns = {}
-        for name, values in batch.items():
-            rows = [np.ravel(np.asarray(row)) for row in values]
-            dtype = next((row.dtype for row in rows if len(row)), rows[0].dtype)
-            arrow_type = pyarrow.binary() if dtype.kind == "O" else pyarrow.from_numpy_dtype(dtype)
-            columns[name] = pyarrow.array([row.tolist() for row in rows], pyarrow.list_(arrow_type))
-        yield pyarrow.RecordBatch.from_pydict(columns)
+    columns = {}
+    for name, values in batch.items():
+        rows = [np.ravel(np.asarray(row)) for row in values]
+        dtype = next((row.dtype for row in rows if len(row)), rows[0].dtype)
+        arrow_type = pyarrow.binary() if dtype.kind == "O" else pyarrow.from_numpy_dtype(dtype)
+        columns[name] = pyarrow.array([row.tolist() for row in rows], pyarrow.list_(arrow_type))
+    return pyarrow.RecordBatch.from_pydict(columns)
 
 
 def build_tf_dataset(read: Callable[[], Iterator[Any]], *, options: Any) -> Any:
     """Returns a data set of the batches that each call of `read` yields anew."""
     try:
-        # By name: Trellis depends on no TensorFlow, and this part does so only where somebody has it.
+        # Imported by its name, as Trellis does not depend on TensorFlow.
         tf = importlib.import_module("tensorflow")
     except ImportError:
         raise MissingPackageError("tensorflow", "tensorflow") from None
@@ -68,70 +77,43 @@ def _as_schema(schema: Any) -> ExampleSchema | None:
         return schema
     if isinstance(schema, str | Path):
         return read_schema(schema)
-    # The messages of TensorFlow's metadata print themselves in the very form of a schema file.
+    # The text of a schema message of TensorFlow's is what a schema file holds.
     return parse_schema(str(schema))
 
 
-def _split_label(batch: NumpyBatch, label_key: str) -> tuple[NumpyBatch, NDArray[Any]]:
-    if label_key not in batch:
-        close = nearest(label_key, batch)
-        suggestion = f" Did you mean {close!r}?" if close else ""
-        raise ArgumentError(
-            f"label_key: there is no feature {label_key!r}.{suggestion} The features are {', '.join(batch)}."
-        )
-    return {name: values for name, values in batch.items() if name != label_key}, batch[label_key]
-
-
-def _find_files(file_patterns: str | Sequence[str]) -> list[str]:
-    patterns = [file_patterns] if isinstance(file_patterns, str) else list(file_patterns)
-    files = sorted({path for pattern in patterns for path in glob.glob(pattern)})
-    if not files:
-        raise DataError(
-            f"No file matches {', '.join(patterns) or 'an empty list of patterns'}. Give fn_args.train_files."
-        )
-    return files
-
-
-def _batches(files: list[str], options: RecordBatchesOptions, schema: ExampleSchema | None) -> Iterator[NumpyBatch]:
-    if options.batch_size < 1:
-        raise ArgumentError(f"batch_size is {options.batch_size}, but a batch has at least one example.")
-    return _generate_batches(files, options, schema)
-
-
 def _generate_batches(
-    files: list[str], options: RecordBatchesOptions, schema: ExampleSchema | None
+    records: Iterator[tuple[str, bytes]], options: RecordBatchesOptions, schema: ExampleSchema | None
 ) -> Iterator[NumpyBatch]:
-    waiting: list[tuple[str, bytes]] = []
-    n_epochs = options.num_epochs
-    for epoch in count() if n_epochs is None else range(n_epochs):
-        n_records = 0
-        for record in _records(files, options, epoch):
-            n_records += 1
-            waiting.append(record)
-            if len(waiting) == options.batch_size:
-                yield _stacked(waiting, schema)
-                waiting = []
-        if not n_records:
+    while batch := list(islice(records, options.batch_size)):
+        if len(batch) == options.batch_size or not options.drop_final_batch:
+            yield _stacked(batch, schema)
+
+
+def _records(files: list[str], options: RecordBatchesOptions) -> Iterator[tuple[str, bytes]]:
+    """Yields the records of all epochs, each with its file."""
+    for epoch in count() if options.num_epochs is None else range(options.num_epochs):
+        records = _shuffled_records(files, options, epoch) if options.shuffle else _records_of(files)
+        first = next(records, None)
+        if first is None:
             raise DataError(f"There are no examples in {', '.join(files)}. Write them again.")
-    if waiting and not options.drop_final_batch:
-        yield _stacked(waiting, schema)
+        yield first
+        yield from records
 
 
-def _records(files: list[str], options: RecordBatchesOptions, epoch: int) -> Iterator[tuple[str, bytes]]:
-    """Yields the records of an epoch, each with its file; in an order that is a function of (seed, epoch)."""
-    if not options.shuffle:
-        yield from ((path, record) for path in files for record in read_records(path))
-        return
+def _records_of(files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    return ((path, record) for path in files for record in read_records(path))
+
+
+def _shuffled_records(files: list[str], options: RecordBatchesOptions, epoch: int) -> Iterator[tuple[str, bytes]]:
+    """Yields the records of an epoch in an order that is a function of (seed, epoch)."""
     generator = np.random.default_rng([options.shuffle_seed or 0, epoch])
-    shuffled = [files[index] for index in generator.permutation(len(files))]
     buffer: list[tuple[str, bytes]] = []
-    for path in shuffled:
-        for record in read_records(path):
-            buffer.append((path, record))
-            if len(buffer) >= max(options.shuffle_buffer_size, 1):
-                index = int(generator.integers(len(buffer)))
-                buffer[index], buffer[-1] = buffer[-1], buffer[index]
-                yield buffer.pop()
+    for record in _records_of([files[index] for index in generator.permutation(len(files))]):
+        buffer.append(record)
+        if len(buffer) >= max(options.shuffle_buffer_size, 1):
+            index = int(generator.integers(len(buffer)))
+            buffer[index], buffer[-1] = buffer[-1], buffer[index]
+            yield buffer.pop()
     yield from (buffer[index] for index in generator.permutation(len(buffer)))
 
 
@@ -139,54 +121,47 @@ def _stacked(records: Sequence[tuple[str, bytes]], schema: ExampleSchema | None)
     examples = [decode_example(record) for _, record in records]
     if schema is None:
         names = sorted({name for example in examples for name in example})
-        return {name: _stacked_or_ragged([example.get(name, []) for example in examples]) for name in names}
+        return {name: _stacked_or_ragged([_as_array(example.get(name, [])) for example in examples]) for name in names}
     places = [path for path, _ in records]
     return {
-        each.name: _column(each, [example.get(each.name, []) for example in examples], places)
+        each.name: _column(each, [_as_array(example.get(each.name, [])) for example in examples], places)
         for each in schema.feature
     }
 
 
-def _stacked_or_ragged(rows: list[Any]) -> NDArray[Any]:
+def _stacked_or_ragged(rows: list[NDArray[Any]]) -> NDArray[Any]:
     """A column without a schema: one array if all rows have as many values, else an array for each row."""
-    arrays = [_as_array(row) for row in rows]
-    if len({(array.shape, array.dtype) for array in arrays}) == 1:
-        return np.stack(arrays)
-    return _ragged(arrays)
+    return np.stack(rows) if len({(row.shape, row.dtype) for row in rows}) == 1 else _objects(rows)
 
 
-def _column(feature: ExampleFeature, rows: list[Any], places: Sequence[str]) -> NDArray[Any]:
-    arrays = [_as_array(row) for row in rows]
+def _column(feature: ExampleFeature, rows: list[NDArray[Any]], places: Sequence[str]) -> NDArray[Any]:
     dtype = _DTYPES.get(feature.type)
-    for array, place in zip(arrays, places, strict=True):
-        if dtype is not None and len(array) and array.dtype != dtype:
-            dtype_name = "bytes" if array.dtype == object else array.dtype.name
+    n_values = None if feature.shape is None else math.prod(feature.shape)
+    for row, place in zip(rows, places, strict=True):
+        if dtype is not None and len(row) and row.dtype != dtype:
+            dtype_name = "bytes" if row.dtype == object else row.dtype.name
             raise DataError(
                 f"{place}: feature {feature.name!r} holds {dtype_name}, but its type in the schema is {feature.type}."
             )
-        n_values = None if feature.shape is None else int(np.prod(feature.shape))
-        if n_values is not None and len(array) != n_values:
+        if n_values is not None and len(row) != n_values:
             raise DataError(
-                f"{place}: feature {feature.name!r} has {len(array)} values, but its shape in the schema asks for "
+                f"{place}: feature {feature.name!r} has {len(row)} values, but its shape in the schema asks for "
                 f"{n_values}. Leave the shape out of the schema if examples differ."
             )
-    arrays = [array.astype(dtype) if dtype is not None else array for array in arrays]
-    return _ragged(arrays) if feature.shape is None else np.stack(arrays).reshape(len(rows), *feature.shape)
+    rows = [row if dtype is None else row.astype(dtype) for row in rows]
+    return _objects(rows) if feature.shape is None else np.stack(rows).reshape(len(rows), *feature.shape)
 
 
-def _as_array(row: Any) -> NDArray[Any]:
-    if isinstance(row, np.ndarray):
-        return row
-    array = np.empty(len(row), object)
-    array[:] = row
+def _as_array(values: Any) -> NDArray[Any]:
+    return values if isinstance(values, np.ndarray) else _objects(values)
+
+
+def _objects(values: Sequence[Any]) -> NDArray[Any]:
+    """An array of these very objects: NumPy would look into arrays, and drop zeros at the end of bytes."""
+    array = np.empty(len(values), object)
+    for index, value in enumerate(values):
+        array[index] = value
     return array
-
-
-def _ragged(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    column = np.empty(len(arrays), object)
-    for index, array in enumerate(arrays):
-        column[index] = array
-    return column
 
 
 def _mapped(function: Callable[[Any, Any], Any], batch: Any, tf: Any) -> Any:

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from trellis.errors import DataError
 
-# What is read of a tensorflow.metadata.v0.Schema; protobuf skips all other fields.
+# The fields of a tensorflow.metadata.v0.Schema that are read; protobuf skips all others.
 _SCHEMA = """
 name: "schema.proto"
 enum_type {

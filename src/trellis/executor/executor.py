@@ -3,18 +3,18 @@
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trellis.disk import files_in
 from trellis.errors import ModelRefusedError
-from trellis.executor.artifacts import EVAL, SERVING, Artifact, serving_model_dir
-from trellis.executor.fn_args import Problems, build_fn_args, read_artifacts, read_run_args
+from trellis.executor.artifacts import EVAL, SERVING, Artifacts, read_artifacts, serving_model_dir
+from trellis.executor.fn_args import Problems, build_fn_args, read_run_args
 from trellis.executor.module_file import call, user_function
-from trellis.executor.process import StartWorker, run_in_process, start_process
+from trellis.executor.process import StartWorker, run_in_processes, start_process
 from trellis.executor.served_model import check_served_model
-from trellis.executor.workers import run_workers
 
 _SET_ASIDE = ".before-this-run"
 _SPARES = ".inputs-of-this-run"
@@ -65,14 +65,16 @@ class Executor:
         fn_args = build_fn_args(inputs, outputs, exec_properties, problems)
         run_args = read_run_args(exec_properties, problems)
         with ExitStack() as stack:
-            if problems or not (self._is_apart or run_args.needs_processes):
-                # If there are problems, they are raised here, together with what is wrong with the module.
-                user = stack.enter_context(user_function(exec_properties, fn_args=fn_args, problems=problems))
+            needs_process = self._is_apart or run_args.workers > 1 or run_args.timeout is not None
+            if problems or not needs_process:
+                # All problems are raised together, those with the module among them.
+                module = user_function(exec_properties, fn_args=fn_args)
+                user = problems.attempt(None, lambda: stack.enter_context(module))
+                problems.raise_if_any()
+                assert user is not None
                 train = partial(call, user, fn_args, is_chief=run_args.is_chief)
-            elif run_args.n_workers == 1:
-                train = partial(run_in_process, exec_properties, fn_args, run_args=run_args, start=self._start)
             else:
-                train = partial(run_workers, exec_properties, fn_args, run_args=run_args, start=self._start)
+                train = partial(run_in_processes, exec_properties, fn_args, run_args=run_args, start=self._start)
             if not run_args.is_chief:
                 train()
                 return
@@ -137,32 +139,32 @@ def _remove(path: Path) -> None:
 
 
 @contextmanager
-def _unchanged_inputs(inputs: Mapping[str, Sequence[Artifact]], *, spare_dir: Path) -> Iterator[None]:
+def _unchanged_inputs(inputs: Artifacts, *, spare_dir: Path) -> Iterator[None]:
     """Puts back the inputs that a run deletes, and tells of those that it changes; either fails the run.
 
     Args:
         spare_dir: Where each file has a second name (a hard link) during the run. It has none on another file system.
     """
-    files = [path for listed in inputs.values() for artifact in listed for path in _files_of(Path(artifact.uri))]
-    states = {path: _state(path) for path in files}
-    spares = _link_spares(files, spare_dir)
+    paths = [Path(artifact.uri) for artifacts in inputs.values() for artifact in artifacts]
+    files = [file for path in paths for file in ([path] if path.is_file() else files_in(path))]
+    states = {file: _state(file) for file in files}
+    spares = {file: spare_dir / str(index) for index, file in enumerate(files)}
+    shutil.rmtree(spare_dir, ignore_errors=True)
+    spare_dir.mkdir(parents=True)
+    for file, spare in spares.items():
+        with suppress(OSError):  # another file system, or one without links: a deletion is still reported
+            os.link(file, spare)
     try:
         yield
     except BaseException as error:
-        fault = _put_inputs_right(states, spares)
-        if fault:
+        if fault := _put_inputs_right(states, spares):
             error.add_note(fault)
         raise
     else:
-        fault = _put_inputs_right(states, spares)
+        if fault := _put_inputs_right(states, spares):
+            raise ModelRefusedError(fault)
     finally:
         shutil.rmtree(spare_dir, ignore_errors=True)
-    if fault:
-        raise ModelRefusedError(fault)
-
-
-def _files_of(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -171,29 +173,14 @@ def _state(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _link_spares(files: Sequence[Path], spare_dir: Path) -> dict[Path, Path]:
-    shutil.rmtree(spare_dir, ignore_errors=True)
-    spare_dir.mkdir(parents=True)
-    spares = {}
-    for index, path in enumerate(files):
-        try:
-            os.link(path, spare_dir / str(index))
-        except OSError:
-            continue  # another file system, or one without links: a deletion is still reported
-        spares[path] = spare_dir / str(index)
-    return spares
-
-
 def _put_inputs_right(states: Mapping[Path, tuple[int, int]], spares: Mapping[Path, Path]) -> str:
     """Puts back deleted files; returns a message about them and about changed files, empty if there are none."""
     deleted = [path for path in states if not path.exists()]
-    restored = [path for path in deleted if path in spares]
+    restored = [path for path in deleted if spares[path].exists()]
     for path in restored:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.link(spares[path], path)
     changed = [path for path in states if path not in deleted and _state(path) != states[path]]
-    if not deleted and not changed:
-        return ""
     sentences = []
     if deleted:
         n_restored = len(restored)
@@ -201,7 +188,9 @@ def _put_inputs_right(states: Mapping[Path, tuple[int, int]], spares: Mapping[Pa
         sentences.append(f"run_fn has deleted {_listed(deleted)} of its inputs. {fate}.")
     if changed:
         sentences.append(f"run_fn has changed {_listed(changed)} of its inputs.")
-    sentences.append("Inputs belong to the steps that made them: copy what is to be changed to fn_args.model_run_dir.")
+    if sentences:
+        owner = "Inputs belong to the steps that made them"
+        sentences.append(f"{owner}: copy what is to be changed to fn_args.model_run_dir.")
     return " ".join(sentences)
 
 

@@ -56,8 +56,8 @@ def run_trainer_fn(
         raise RunFailedError(
             f"The exporters of eval_spec have left nothing in `{serving}`. Give eval_spec an exporter."
         )
-    _copy(max(only_entry(serving).iterdir()), fn_args.serving_model_dir)
-    _copy(exported, fn_args.eval_model_dir)
+    shutil.copytree(max(only_entry(serving).iterdir()), str(fn_args.serving_model_dir), dirs_exist_ok=True)
+    shutil.copytree(exported, str(fn_args.eval_model_dir), dirs_exist_ok=True)
 
 
 def _train_and_evaluate(estimator: Estimator, train_spec: Any, eval_spec: Any, model_dir: Path) -> None:
@@ -97,7 +97,3 @@ def _legacy_schema(path: str) -> Any:
     content = Path(path).read_bytes()
     is_binary = Path(path).suffix == ".pb"
     return messages.Schema.FromString(content) if is_binary else text_format.Parse(content, messages.Schema())
-
-
-def _copy(source: Path, target: str | None) -> None:
-    shutil.copytree(source, str(target), dirs_exist_ok=True)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from trellis.errors import ArgumentError, Preempted, RunFailedError
 from trellis.executor.artifacts import eval_model_dir, serving_model_dir
-from trellis.executor.fn_args import FnArgs, Problems
-from trellis.spelling import nearest
+from trellis.executor.fn_args import FnArgs
+from trellis.spelling import did_you_mean, nearest
 
 SOURCES = ("module_file", "module_path", "run_fn", "trainer_fn")
 """The properties that can name what is run; exactly one does."""
@@ -35,21 +35,16 @@ class UserFunction:
 
 
 @contextmanager
-def user_function(exec_properties: Mapping[str, Any], *, fn_args: FnArgs, problems: Problems) -> Iterator[UserFunction]:
-    """Gives the function that a run calls; what lies beside its module can be imported until this is left.
+def user_function(exec_properties: Mapping[str, Any], *, fn_args: FnArgs) -> Iterator[UserFunction]:
+    """Gives the function that a run calls; the files beside its module can be imported until the block ends.
 
-    A module that was loaded before is loaded again, as it may have been edited; so are its siblings. What is wrong with
-    the function is added to `problems`, and all of them are raised as one error.
+    A module that was loaded before is loaded again, as it may have been edited; so are its siblings.
     """
     with ExitStack() as stack:
         stack.callback(sys.path.__setitem__, slice(None), list(sys.path))
-        try:
-            user = _load(exec_properties, stack)
-            if user.is_legacy and fn_args.schema_path is None:
-                problems.add(f"{user.place} needs a schema: give the input `schema`, or write a run_fn.")
-        except ArgumentError as error:
-            problems.add(str(error), cause=error.__cause__)
-        problems.raise_if_any()
+        user = _load(exec_properties, stack)
+        if user.is_legacy and fn_args.schema_path is None:
+            raise ArgumentError(f"{user.place} needs a schema: give the input `schema`, or write a run_fn.")
         yield user
 
 
@@ -66,7 +61,7 @@ def call(user: UserFunction, fn_args: FnArgs, *, is_chief: bool) -> None:
             )
         try:
             if user.is_legacy:
-                # It reads a schema, and so needs protobuf, with which other runs need not begin.
+                # Imported here, as it needs protobuf to read a schema, and other runs do not.
                 from trellis.executor.legacy_training import run_trainer_fn
 
                 run_trainer_fn(user.function, fn_args=fn_args, is_chief=is_chief)
@@ -96,7 +91,7 @@ def _load(exec_properties: Mapping[str, Any], stack: ExitStack) -> UserFunction:
 
 
 def _source(exec_properties: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns which property names what is run, and what it says."""
+    """Returns the property that names what is run, and its value."""
     sources = {name: str(exec_properties[name]) for name in SOURCES if exec_properties.get(name)}
     if len(sources) != 1:
         listed = ", ".join(f"{name}={value!r}" for name, value in sources.items()) or "none of them"
@@ -108,44 +103,31 @@ def _source(exec_properties: Mapping[str, Any]) -> tuple[str, str]:
     return next(iter(sources.items()))
 
 
-class _FreshLoader(SourceFileLoader):
-    """Compiles what the file says now: bytecode is trusted for a second in which it may have been edited."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        """Returns the code of the file."""
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
-        return code
-
-
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
-        folder = path.parent
-        close = nearest(path.name, [file.name for file in folder.iterdir()]) if folder.is_dir() else None
-        suggestion = f" Did you mean `{folder / close}`?" if close else ""
+        suggestion = did_you_mean(
+            path.name, [file.name for file in path.parent.glob("*")], show=lambda name: f"`{path.with_name(name)}`"
+        )
         raise ArgumentError(f"module_file: there is no file `{path}`.{suggestion}")
     file = path.resolve()
     _forget(file.parent)
-    # As if it was run: the files beside it can be imported, now and while it runs.
+    # As for a script, the files beside it can be imported, now and while it runs.
     sys.path.insert(0, str(file.parent))
-    # Under its own name, so that what it pickles can be found again; not if that would hide another module.
-    is_free = file.stem.isidentifier() and (importlib.util.find_spec(file.stem) is None or _is_at(file))
+    # It has its own name, so that what it pickles can be loaded again, unless that would hide another module.
+    known = importlib.util.find_spec(file.stem) if file.stem.isidentifier() else None
+    is_free = file.stem.isidentifier() and (known is None or Path(known.origin or "").resolve() == file)
     name = file.stem if is_free else f"user_module_{file.stem}"
     if b"absl" in file.read_bytes() and importlib.util.find_spec("absl"):
-        # Published modules say `import absl` and use absl.logging, which is there only if somebody has imported it.
+        # Published modules say `import absl` and use absl.logging, which exists only after an import of its own.
         importlib.import_module("absl.logging")
-    spec = importlib.util.spec_from_file_location(name, file, loader=_FreshLoader(name, str(file)))
-    assert spec is not None and spec.loader is not None
+    spec = importlib.util.spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     with _import_errors_at(f"module_file: `{path}`"):
-        spec.loader.exec_module(module)
+        # Not by the loader, which trusts bytecode for a second in which the file may have been edited.
+        exec(compile(file.read_bytes(), file, "exec"), vars(module))  # noqa: S102  (a module file is there to be run)
     return module
-
-
-def _is_at(file: Path) -> bool:
-    """Whether the file is what its own name means."""
-    spec = importlib.util.find_spec(file.stem)
-    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == file
 
 
 def _forget(folder: Path, *, and_below: bool = False) -> None:
@@ -167,10 +149,10 @@ def _load_name(name: str) -> ModuleType:
 
 
 def _unpack(wheel: Path, stack: ExitStack) -> str:
-    """Unpacks a wheel of Python files until the stack is left; returns the directory to import from."""
+    """Unpacks a wheel of Python files until the stack is closed; returns the directory to import from."""
     if not zipfile.is_zipfile(wheel):
-        what = "is no wheel" if wheel.is_file() else "does not exist"
-        raise ArgumentError(f"module_path: `{wheel}` {what}. Give NAME@PATH, where PATH is that of a .whl file.")
+        problem = "is no wheel" if wheel.is_file() else "does not exist"
+        raise ArgumentError(f"module_path: `{wheel}` {problem}. Give NAME@PATH, where PATH is that of a .whl file.")
     folder = stack.enter_context(TemporaryDirectory(prefix="trellis-module-", ignore_cleanup_errors=True))
     stack.callback(_forget, Path(folder), and_below=True)
     with zipfile.ZipFile(wheel) as archive:
@@ -199,8 +181,7 @@ def _from_dotted(path: str, *, source: str) -> UserFunction:
         module = importlib.import_module(module_name)
         value = getattr(module, name, None)
     if value is None:
-        close = nearest(name, dir(module))
-        suggestion = f" Did you mean `{module_name}.{close}`?" if close else ""
+        suggestion = did_you_mean(name, dir(module), show=lambda close: f"`{module_name}.{close}`")
         raise ArgumentError(f"{source}: `{module_name}` has no {name!r}.{suggestion}")
     if isinstance(value, ModuleType):
         return _from_module(value, place=path)

@@ -1,18 +1,21 @@
-"""A run in a process of its own: how it is started, what it does there, and what is raised if it fails."""
+"""A run in processes of its own: how they are started, what they do, and what is raised if one fails."""
 
 import faulthandler
 import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -20,12 +23,12 @@ from typing import Any, NoReturn, Protocol
 
 from trellis.disk import write_whole
 from trellis.errors import ArgumentError, Preempted, RunFailedError, TrellisError
-from trellis.executor.data_accessor import DataAccessor, ExampleCounts
-from trellis.executor.fn_args import FnArgs, Problems, RunArgs
+from trellis.executor.data_accessor import DataAccessor
+from trellis.executor.fn_args import TF_CONFIG, ExampleCounts, FnArgs, RunArgs
 from trellis.executor.module_file import SOURCES, call, user_function
 
 _STARTED_BY = "TRELLIS_STARTED_BY"
-"""The variable by which a process knows with whom it is to end."""
+"""The variable that names the process that started this one: when that ends, this one ends."""
 _SECONDS_BETWEEN_LOOKS = 0.02
 _SECONDS_BETWEEN_LOOKS_AT_PARENT = 1.0
 _SECONDS_TO_TELL = 1.0
@@ -33,10 +36,10 @@ _SECONDS_TO_STOP = 2.0
 # When the whole run is told to stop: workers may save what they have.
 _SECONDS_TO_SAVE = 30.0
 _TAIL_BYTES = 4000
-# The path of this process is given on as it is, so that what is found here is found there.
+# The new process gets the import path of this one, so that it finds the same modules.
 _PROGRAM = (
     "import json, sys; instructions = json.load(open(sys.argv[1])); sys.path[:] = instructions['path'];"
-    "from trellis.executor.process import main; main(instructions)"
+    "from trellis.executor.process import main; main(instructions, index=int(sys.argv[2]))"
 )
 
 
@@ -49,7 +52,7 @@ class WorkerOrder:
     command: Sequence[str]
     environment: Mapping[str, str]
     log_file: Path | None = None
-    """Where its output goes; None is to the screen."""
+    """Where its output goes; None means to the screen."""
 
 
 class Worker(Protocol):
@@ -71,50 +74,72 @@ class StartWorker(Protocol):
 
 def start_process(order: WorkerOrder) -> Worker:
     """Starts a worker as a process on this machine."""
-    return _LocalProcess(order)
+    with ExitStack() as stack:
+        log = None if order.log_file is None else stack.enter_context(order.log_file.open("wb"))
+        return _LocalProcess(
+            order.command,
+            env={**order.environment, _STARTED_BY: str(os.getpid())},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT if log else None,
+            start_new_session=True,
+        )
 
 
-def run_in_process(
-    exec_properties: Mapping[str, Any],
-    fn_args: FnArgs,
-    *,
-    run_args: RunArgs,
-    start: StartWorker,
-    environments: Sequence[Mapping[str, str]] = ({},),
-    log_dir: Path | None = None,
+class _LocalProcess(subprocess.Popen[bytes]):
+    """A process with a group of its own, so that what it starts ends with it."""
+
+    def stop(self, *, seconds: float) -> None:
+        if self.poll() is None:
+            self.terminate()
+            try:
+                self.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                self.wait()
+        # Its group holds all that it has started. A process that has ended, and that nobody waits for, may stay in it.
+        deadline = time.monotonic() + _SECONDS_TO_TELL
+        with suppress(ProcessLookupError, PermissionError):
+            while time.monotonic() < deadline:
+                os.killpg(self.pid, signal.SIGKILL)
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def run_in_processes(
+    exec_properties: Mapping[str, Any], fn_args: FnArgs, *, run_args: RunArgs, start: StartWorker
 ) -> None:
-    """Calls a user's function in a process, or in several at once, and waits until all have ended.
+    """Calls a user's function in a process, or in several that know each other, and waits until all have ended.
 
-    Raises the error of the first that fails, once all are stopped.
-
-    Args:
-        environments: What each process is told of itself by variables; the first is the chief.
-        log_dir: Where the output of all but the first goes.
+    The output of the first is shown; that of the others goes to `model_run_dir`. Raises the error of the first that
+    fails, once all are stopped.
     """
     deadline = None if run_args.timeout is None else time.time() + run_args.timeout
+    environments: list[dict[str, str]] = [{}]
+    log_dir = Path(str(fn_args.model_run_dir), "logs")
+    if run_args.workers > 1:
+        environments = _cluster_environments(run_args.workers)
+        log_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="trellis-run-", ignore_cleanup_errors=True)))
         stack.enter_context(_preempted_by_sigterm())
+        instructions = {
+            "source": {name: exec_properties[name] for name in SOURCES if name in exec_properties},
+            "fn_args": fn_args,
+            "is_chief": run_args.is_chief,
+            "deadline": deadline,
+            "scratch": scratch,
+            "path": [folder or os.getcwd() for folder in sys.path],
+        }
+        (scratch / "instructions.json").write_text(_as_json(instructions))
         workers: list[_StartedWorker] = []
         stack.callback(_stop, workers, seconds=_SECONDS_TO_STOP)
         try:
             for index, environment in enumerate(environments):
-                order_file = scratch / f"order-{index}.json"
-                instructions = {
-                    "index": index,
-                    "is_chief": run_args.is_chief and index == 0,
-                    "source": {name: exec_properties[name] for name in SOURCES if name in exec_properties},
-                    "fn_args": {**vars(fn_args), "data_accessor": None},
-                    "deadline": deadline,
-                    "scratch": scratch,
-                    "path": [path or os.getcwd() for path in sys.path],
-                }
-                order_file.write_text(_as_json(instructions))
                 order = WorkerOrder(
                     index,
-                    command=[sys.executable, "-c", _PROGRAM, str(order_file)],
+                    command=[sys.executable, "-c", _PROGRAM, str(scratch / "instructions.json"), str(index)],
                     environment=os.environ | environment,
-                    log_file=log_dir / f"worker_{index}.log" if log_dir and index else None,
+                    log_file=log_dir / f"worker_{index}.log" if index else None,
                 )
                 workers.append(_StartedWorker(order, start(order), scratch, n_workers=len(environments)))
             _wait(workers, timeout=run_args.timeout, deadline=deadline)
@@ -123,11 +148,29 @@ def run_in_process(
             raise
 
 
+def _cluster_environments(n_workers: int) -> list[dict[str, str]]:
+    """Returns the variables that tell workers on this machine who they are, the chief first."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(n_workers + 1)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        coordinator, *addresses = (f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
+    cluster = {"chief": addresses[:1], "worker": addresses[1:]}
+    tasks = [{"type": "chief", "index": 0}, *({"type": "worker", "index": index} for index in range(n_workers - 1))]
+    return [
+        {
+            TF_CONFIG: json.dumps({"cluster": cluster, "task": task}),
+            "JAX_COORDINATOR_ADDRESS": coordinator,
+            "JAX_NUM_PROCESSES": str(n_workers),
+            "JAX_PROCESS_ID": str(index),
+        }
+        for index, task in enumerate(tasks)
+    ]
+
+
 def _as_json(instructions: Mapping[str, Any]) -> str:
     def as_plain(value: Any) -> Any:
-        if isinstance(value, ExampleCounts):
-            return {"patterns": value.patterns, "statistics": value.statistics}
-        return os.fspath(value)
+        return asdict(replace(value, data_accessor=None)) if isinstance(value, FnArgs) else os.fspath(value)
 
     try:
         return json.dumps(instructions, default=as_plain)
@@ -137,47 +180,9 @@ def _as_json(instructions: Mapping[str, Any]) -> str:
         ) from None
 
 
-class _LocalProcess:
-    """A process with a group of its own, so that what it starts ends with it."""
-
-    def __init__(self, order: WorkerOrder) -> None:
-        log = None if order.log_file is None else order.log_file.open("wb")
-        try:
-            self._process = subprocess.Popen(
-                order.command,
-                env={**order.environment, _STARTED_BY: str(os.getpid())},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT if log else None,
-                start_new_session=True,
-            )
-        finally:
-            if log is not None:
-                log.close()
-
-    def poll(self) -> int | None:
-        return self._process.poll()
-
-    def stop(self, *, seconds: float) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        # Its group holds all that it has started. A process that has ended, and that nobody waits for, may stay in it.
-        deadline = time.monotonic() + _SECONDS_TO_TELL
-        with suppress(ProcessLookupError, PermissionError):
-            while time.monotonic() < deadline:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
-
-
-def main(instructions: dict[str, Any]) -> NoReturn:
+def main(instructions: dict[str, Any], *, index: int) -> NoReturn:
     """Follows instructions in the process of a worker, writes a report, and exits: 0 if `run_fn` has returned."""
     scratch = Path(instructions["scratch"])
-    index = instructions["index"]
     # As on a terminal: what was printed is not lost if this process is killed.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # always a TextIOWrapper here
     parent = int(os.environ.get(_STARTED_BY, os.getppid()))
@@ -186,7 +191,7 @@ def main(instructions: dict[str, Any]) -> NoReturn:
     if instructions["deadline"] is not None:
         # The interpreter itself writes it, even if all threads of this process hang.
         faulthandler.dump_traceback_later(max(instructions["deadline"] - time.time(), 0.01), file=place)
-    report = _carry_out(instructions)
+    report = _carry_out(instructions, is_chief=instructions["is_chief"] and index == 0)
     write_whole(scratch / f"report-{index}.json", json.dumps({"time": time.time(), **report}).encode())
     sys.exit(0 if report["kind"] == "done" else 1)
 
@@ -198,21 +203,21 @@ def _end_with(parent: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _carry_out(instructions: Mapping[str, Any]) -> dict[str, str]:
+def _carry_out(instructions: Mapping[str, Any], *, is_chief: bool) -> dict[str, str]:
     """Calls the user's function; returns a report of how that went."""
     fn_args = FnArgs(**instructions["fn_args"])
     fn_args.data_accessor = DataAccessor()
     fn_args.num_examples = ExampleCounts(**instructions["fn_args"]["num_examples"])
     kind = "problems"
     try:
-        with user_function(instructions["source"], fn_args=fn_args, problems=Problems()) as user:
+        with user_function(instructions["source"], fn_args=fn_args) as user:
             kind = "failed"
-            call(user, fn_args, is_chief=instructions["is_chief"])
+            call(user, fn_args, is_chief=is_chief)
     except Preempted:
         return {"kind": "preempted"}
     except BaseException as error:  # noqa: BLE001  (the process that waits for this one raises it)
         if isinstance(error, TrellisError):
-            # It says all that there is to say: where in the library it was raised is of no use.
+            # Its message is complete; a trace through the library would not help.
             return {"kind": kind, "summary": str(error), "text": "\n".join(getattr(error, "__notes__", ()))}
         summary = f"run_fn has raised {type(error).__name__}: {error}"
         return {"kind": kind, "summary": summary, "text": _traceback(error)}
@@ -223,7 +228,7 @@ def _traceback(error: BaseException) -> str:
     """Returns the trace from the user's function on."""
     own = Path(__file__).parent
     trace = error.__traceback__
-    while trace is not None and Path(trace.tb_frame.f_code.co_filename).parent == own and trace.tb_next is not None:
+    while trace is not None and Path(trace.tb_frame.f_code.co_filename).parent == own:
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
 
@@ -239,58 +244,54 @@ class _StartedWorker:
 
     @property
     def name(self) -> str:
-        """What messages about it begin with, where there are several."""
+        """How messages about it begin, if there are several workers."""
         chief = "" if self.order.index else " (the chief)"
         return f"Worker {self.order.index} of {self.n_workers}{chief}: " if self.n_workers > 1 else ""
 
-    def report(self) -> dict[str, Any]:
-        file = self.scratch / f"report-{self.order.index}.json"
-        report: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
-        return report
+    def failure(self) -> tuple[float, BaseException] | None:
+        """When it failed, and the error to raise for that; None if it has not.
 
-    def has_failed(self) -> bool:
-        # It may have failed long before it ends, as it may wait for the others.
+        It may have failed long before it ends, as it may wait for the others. Without a report it counts as the first,
+        unless it aborted: JAX aborts if a peer is gone.
+        """
         code = self.worker.poll()
-        kind = self.report().get("kind")
-        return kind not in (None, "done") or (kind is None and code is not None)
+        file = self.scratch / f"report-{self.order.index}.json"
+        if file.is_file():
+            report = json.loads(file.read_text())
+            return None if report["kind"] == "done" else (report["time"], self._reported_error(report))
+        if code is None:
+            return None
+        return math.inf if code == -signal.SIGABRT else 0.0, self._error(_sudden_end(code))
 
-    def failed_at(self) -> float:
-        """When it failed. Without a report it counts as the first, unless it aborted: JAX aborts if a peer is gone."""
-        sudden = math.inf if self.worker.poll() == -signal.SIGABRT else 0.0
-        return float(self.report().get("time", sudden))
+    def _reported_error(self, report: Mapping[str, Any]) -> BaseException:
+        if report["kind"] == "preempted":
+            return Preempted()
+        if report["kind"] == "problems":
+            return ArgumentError(report["summary"])
+        return self._error(f"{report['summary']}\n\n{report['text']}".rstrip())
 
-    def raise_failure(self) -> NoReturn:
-        report = self.report()
-        if report.get("kind") == "preempted":
-            raise Preempted
-        if report.get("kind") == "problems":
-            raise ArgumentError(report["summary"])
-        what = f"{report['summary']}\n\n{report['text']}".rstrip() if report else _sudden_end(self.worker.poll())
-        raise RunFailedError(f"{self.name}{what}{self._end_of_log()}")
+    def _error(self, reason: str) -> RunFailedError:
+        log = self.order.log_file
+        end = log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip() if log and log.is_file() else ""
+        return RunFailedError(f"{self.name}{reason}" + (f"\n\nThe end of its output, {log}:\n{end}" if end else ""))
 
     def code_place(self) -> str:
-        """Where in the user's code it was at the deadline; empty if it has not written that down."""
+        """Where in the user's code it was at the deadline; empty if it wrote nothing about that."""
         file = self.scratch / f"place-{self.order.index}.txt"
         threads = file.read_text().strip().split("\n\n") if file.is_file() else []
         lines = [line for thread in threads if "in _end_with" not in thread for line in thread.splitlines()]
         foreign = (str(Path(__file__).parent), '"<string>"', "Timeout (")
         return "\n".join(line for line in lines if not any(text in line for text in foreign))
 
-    def _end_of_log(self) -> str:
-        log = self.order.log_file
-        if log is None or not log.is_file():
-            return ""
-        text = log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
-        return f"\n\nThe end of its output, {log}:\n{text}" if text else ""
-
 
 def _wait(workers: Sequence[_StartedWorker], *, timeout: float | None, deadline: float | None) -> None:
     """Waits until all are done; raises as soon as one fails, or the time is over."""
     running = list(workers)
     while running:
-        failed = [worker for worker in running if worker.has_failed()]
-        if failed:
-            min(failed, key=_StartedWorker.failed_at).raise_failure()
+        failures = [failure for worker in running if (failure := worker.failure())]
+        if failures:
+            _, error = min(failures, key=itemgetter(0))
+            raise error
         running = [worker for worker in running if worker.worker.poll() is None]
         if running and deadline is not None and time.time() > deadline:
             _raise_late(running, timeout)
@@ -307,19 +308,17 @@ def _raise_late(running: Sequence[_StartedWorker], timeout: float | None) -> NoR
     raise RunFailedError("\n\n".join([message, *places]))
 
 
-def _sudden_end(code: int | None) -> str:
-    if code is not None and code < 0:
+def _sudden_end(code: int) -> str:
+    if code < 0:
         return f"The process was ended by {signal.Signals(-code).name} before run_fn returned."
     return f"The process has ended with code {code} before run_fn returned, as os._exit({code}) does."
 
 
 def _stop(workers: Sequence[_StartedWorker], *, seconds: float) -> None:
     """Ends all that still runs."""
-    threads = [threading.Thread(target=each.worker.stop, kwargs={"seconds": seconds}) for each in workers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(max_workers=max(len(workers), 1)) as pool:
+        # As a list: an error is raised when its result is looked at.
+        list(pool.map(lambda each: each.worker.stop(seconds=seconds), workers))
 
 
 @contextmanager

@@ -3,8 +3,10 @@
 import json
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trellis.disk import checksum, files_in
 from trellis.errors import DataError, ModelRefusedError
@@ -38,25 +40,20 @@ def check_served_model(directory: str, *, model_files: Sequence[str] = ()) -> li
             f"{_described(folder, files)}. Write the model there before run_fn returns."
         )
     try:
-        own = [ServedModel("own", path) for pattern in model_files for path in _matching_files(folder, pattern)]
-        known = [
-            ServedModel(known_format.name, path)
-            for path in files
-            for known_format in _FORMATS
-            if known_format.fits(path) and known_format.check(path)
-        ]
+        models = [ServedModel("own", path) for pattern in model_files for path in _matching_files(folder, pattern)]
+        models += [_checked(path, known) for path in files for known in _FORMATS if known.fits(path)]
     except DataError as error:
         raise ModelRefusedError(
             f"run_fn has left a model in `{directory}` that cannot be loaded: {error} "
             f"Found: {_described(folder, files)}."
         ) from error
-    if not own and not known:
+    if not models:
         raise ModelRefusedError(
             f"run_fn has left no model of a known format in `{directory}`. Found: {_described(folder, files)}. Known "
             f"are {'; '.join(map(str, _FORMATS))}. If it is of another format, name its files, as in "
             f"--model_files={files[0].relative_to(folder)}, or 'model_files' in custom_config['{RUN_ARGS}']."
         )
-    return own + known
+    return models
 
 
 def _matching_files(folder: Path, pattern: str) -> list[Path]:
@@ -78,48 +75,51 @@ def _described(folder: Path, files: list[Path]) -> str:
     return ", ".join([*listed, *more])
 
 
-def _check_not_empty(path: Path) -> bool:
-    """Checks that something is there: the readers of these formats execute code, or need JAX."""
+def _checked(path: Path, known: "_Format") -> ServedModel:
     if not path.stat().st_size:
         raise DataError(f"{path} is empty.")
-    return True
-
-
-def _check_manifest(path: Path) -> bool:
-    """Compares files with the checksums in a manifest of Trellis; a manifest of another library is no model."""
     try:
-        document = json.loads(path.read_bytes())
-    except ValueError:
-        return False
-    if not isinstance(document, dict) or document.get("format") != "trellis.served_model":
-        return False
-    for name, expected in document.get("checksums", {}).items():
+        if known.check is not None:
+            known.check(path)
+    except DataError:
+        raise
+    except Exception as error:
+        # Each reader has errors of its own for a file that it cannot read.
+        raise DataError(f"{path} is cut short or damaged ({error}).") from error
+    return ServedModel(known.name, path)
+
+
+def _check_manifest(path: Path) -> None:
+    """Compares files with the checksums in a manifest of Trellis."""
+    for name, expected in _read_manifest(path).get("checksums", {}).items():
         file = path.parent / name
         if not file.is_file():
             raise DataError(f"{file} is missing, although {path.name} tells of it.")
         if checksum(file) != expected:
             raise DataError(f"{file} is damaged: it is not as {path.name} says.")
-    return True
 
 
-def _check_saved_model(path: Path) -> bool:
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """Returns a manifest of Trellis; empty if it is one of another library, which says nothing of a model."""
+    with suppress(ValueError):
+        document = json.loads(path.read_bytes())
+        if isinstance(document, dict) and document.get("format") == "trellis.served_model":
+            return document
+    return {}
+
+
+def _check_saved_model(path: Path) -> None:
     from google.protobuf.empty_pb2 import Empty
-    from google.protobuf.message import DecodeError
     from google.protobuf.unknown_fields import UnknownFieldSet
 
-    _check_not_empty(path)
     if path.suffix == ".pb":
-        try:
-            fields = UnknownFieldSet(Empty.FromString(path.read_bytes()))
-        except DecodeError as error:
-            raise DataError(f"{path} is cut short or damaged ({error}).") from None
+        fields = UnknownFieldSet(Empty.FromString(path.read_bytes()))
         if not any(field.field_number == _GRAPHS for field in fields):
             raise DataError(f"{path} holds no graph.")
     variables = path.parent / "variables"
     missing = [name for name in _variable_files(variables) if not (variables / name).is_file()]
     if missing:
         raise DataError(f"{variables} lacks {', '.join(missing)}.")
-    return True
 
 
 def _variable_files(folder: Path) -> list[str]:
@@ -131,58 +131,45 @@ def _variable_files(folder: Path) -> list[str]:
     return ["variables.index", *(f"variables.data-{index:05d}-of-{n_shards:05d}" for index in range(n_shards))]
 
 
-def _check_archive(path: Path) -> bool:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-            names = archive.namelist()
-            if path.suffix == ".keras" and "config.json" in names:
-                json.loads(archive.read("config.json"))
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        raise DataError(f"{path} is cut short or damaged ({error}).") from None
-    if damaged:
-        raise DataError(f"{path} is damaged: {damaged} has a wrong checksum.")
-    if path.suffix == ".keras" and "config.json" not in names:
-        raise DataError(f"{path} has no config.json, so it is no Keras model.")
-    return True
+def _check_archive(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+        if damaged:
+            raise DataError(f"{path} is damaged: {damaged} has a wrong checksum.")
+        if path.suffix == ".keras":
+            if "config.json" not in archive.namelist():
+                raise DataError(f"{path} has no config.json, so it is no Keras model.")
+            json.loads(archive.read("config.json"))
 
 
-def _check_torch(path: Path) -> bool:
+def _check_torch(path: Path) -> None:
     # The older of PyTorch's two formats is a pickle.
     with path.open("rb") as file:
         is_archive = file.read(2) == b"PK"
-    return _check_archive(path) if is_archive else _check_not_empty(path)
+    if is_archive:
+        _check_archive(path)
 
 
-def _check_hdf5(path: Path) -> bool:
-    try:
+def _check_hdf5(path: Path) -> None:
+    with suppress(ImportError):
         import h5py
-    except ImportError:
-        return _check_not_empty(path)
-    try:
+
         h5py.File(path, "r").close()
-    except OSError as error:
-        raise DataError(f"{path} is cut short or damaged ({error}).") from None
-    return True
 
 
-def _check_safetensors(path: Path) -> bool:
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError:
-        return _check_not_empty(path)
-    try:
+def _check_safetensors(path: Path) -> None:
+    with suppress(ImportError):
+        from safetensors import safe_open
+
         with safe_open(path, framework="numpy"):
-            return True
-    except (SafetensorError, OSError) as error:
-        raise DataError(f"{path} is cut short or damaged ({error}).") from None
+            pass
 
 
 @dataclass(frozen=True)
 class _Format:
     name: str
-    check: Callable[[Path], bool]
-    """Whether a file is a model of this format; raises DataError if it is a damaged one."""
+    check: Callable[[Path], None] | None
+    """Raises an error if a file is damaged. None where only code that executes the file, or JAX, could tell."""
     suffixes: tuple[str, ...] = ()
     file_names: tuple[str, ...] = ()
 
@@ -190,6 +177,8 @@ class _Format:
         return f"{self.name} ({', '.join((*self.file_names, *self.suffixes))})"
 
     def fits(self, path: Path) -> bool:
+        if path.name == "manifest.json":
+            return self.name == "Trellis" and bool(_read_manifest(path))
         return path.suffix in self.suffixes or path.name in self.file_names
 
 
@@ -198,9 +187,9 @@ _FORMATS = (
     _Format("Keras", _check_archive, (".keras",)),
     _Format("Keras", _check_hdf5, (".h5", ".hdf5")),
     _Format("Trellis", _check_manifest, file_names=("manifest.json",)),
-    _Format("jax.export", _check_not_empty, (".jax_export", ".jaxexport")),
+    _Format("jax.export", None, (".jax_export", ".jaxexport")),
     _Format("safetensors", _check_safetensors, (".safetensors",)),
-    _Format("pickle", _check_not_empty, (".pkl", ".pickle", ".joblib")),
+    _Format("pickle", None, (".pkl", ".pickle", ".joblib")),
     _Format("archive", _check_archive, (".npz", ".zip")),
     _Format("PyTorch", _check_torch, (".pt", ".pth")),
 )

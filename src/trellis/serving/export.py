@@ -32,7 +32,7 @@ from trellis.serving.saved_model import write_saved_model
 from trellis.serving.tensor_file import write_tensors
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-"""What a model is exported for, where JAX can."""
+"""The platforms that a model is exported for, where JAX can."""
 _PACKAGES = ("trellis", "jax", "jaxlib", "flax")
 
 
@@ -121,19 +121,16 @@ def _check_platforms(platforms: Sequence[str]) -> None:
 
 
 def _named_arrays(variables: PyTree) -> tuple[dict[str, np.ndarray], Callable[[Mapping[str, Any]], PyTree]]:
-    """Arrays by path, and a function that makes the variables of them again."""
-    leaves, structure = jax.tree_util.tree_flatten_with_path(variables)
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
-    # Random keys, which a model's state may hold, are not numbers to everyone.
-    keys = {name: jax.random.key_impl(leaf) for name, (_, leaf) in zip(names, leaves, strict=True) if _is_key(leaf)}
-    values = (jax.random.key_data(leaf) if _is_key(leaf) else leaf for _, leaf in leaves)
-    arrays = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
+    """The arrays of variables by path, and a function that makes variables of such arrays."""
+    paths, structure = jax.tree_util.tree_flatten_with_path(variables)
+    leaves = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}
+    # The state of a model may hold random keys, which are stored as the numbers that they are made of.
+    keys = {name: jax.random.key_impl(leaf) for name, leaf in leaves.items() if _is_key(leaf)}
+    arrays = {name: np.asarray(jax.random.key_data(leaf) if name in keys else leaf) for name, leaf in leaves.items()}
 
     def rebuild(arrays: Mapping[str, Any]) -> PyTree:
-        wrapped = (
-            jax.random.wrap_key_data(arrays[name], impl=keys[name]) if name in keys else arrays[name] for name in names
-        )
-        return jax.tree.unflatten(structure, wrapped)
+        wrapped = {name: jax.random.wrap_key_data(arrays[name], impl=kind) for name, kind in keys.items()}
+        return jax.tree.unflatten(structure, [wrapped.get(name, arrays[name]) for name in leaves])
 
     return arrays, rebuild
 
@@ -155,7 +152,7 @@ def _export(
         return signature.function(rebuild(arrays), inputs)
 
     size_of_batch(signature.inputs)
-    # By itself and with sizes that are numbers first: what is wrong then is wrong with the function.
+    # First with the sizes of the example: an error that is raised here is the function's own.
     example = jax.eval_shape(lambda tree: tree, signature.inputs)
     jax.eval_shape(call, shapes, example)
     used, function = _without_unused(call, shapes, example)
@@ -185,10 +182,10 @@ def _export(
 def _without_unused(
     call: Callable[[Any, Any], PyTree], shapes: Mapping[str, Any], inputs: PyTree
 ) -> tuple[PyTree, Callable[[Any, Any], PyTree]]:
-    """The inputs that a function looks at, of a mapping, and the function of those alone."""
+    """The inputs of a mapping that a function uses, and the function of those alone."""
     if not isinstance(inputs, Mapping):
         return inputs, call
-    # With sizes that are numbers JAX says what it has dropped.
+    # With the sizes of an example JAX tells which arguments it has dropped.
     used_indices = export.export(jax.jit(call))(shapes, inputs).module_kept_var_idx
     leaves = jax.tree_util.tree_leaves_with_path((dict(shapes), inputs))
     used_keys = {leaves[index][0][1].key for index in used_indices if leaves[index][0][0].idx == 1}
@@ -216,40 +213,27 @@ def _build_manifest(exported: Mapping[str, export.Exported], metadata: Mapping[s
 
 
 def _describe(name: str, exported: export.Exported) -> SignatureSpec:
-    inputs = input_names(exported)
-    n_parameters = len(exported.in_avals) - len(inputs)
+    (_, inputs), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
     outputs = jax.tree.unflatten(exported.out_tree, exported.out_avals)
     return SignatureSpec(
-        file=_file_of(name),
-        inputs=tuple(map(_spec, inputs, exported.in_avals[n_parameters:])),
-        outputs=tuple(
-            _spec(path_name(path, "outputs"), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(outputs)
-        ),
+        _file_of(name), inputs=_array_specs(inputs, "inputs"), outputs=_array_specs(outputs, "outputs")
     )
 
 
-def input_names(exported: export.Exported) -> list[str]:
-    """The names of a function's inputs, in the order in which it takes them."""
-    tree = inputs_structure(exported)
-    numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
-    return [path_name(path, "inputs") for path, _ in jax.tree_util.tree_leaves_with_path(numbered)]
-
-
-def inputs_structure(exported: export.Exported) -> Any:
-    """How a function takes its inputs."""
-    arguments: Any = exported.in_tree
-    return arguments.children()[0].children()[1]
+def _array_specs(shapes: PyTree, alone: str) -> tuple[ArraySpec, ...]:
+    return tuple(
+        ArraySpec(
+            path_name(path, alone),
+            leaf.dtype.name,
+            tuple(size if isinstance(size, int) else str(size) for size in leaf.shape),
+        )
+        for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)
+    )
 
 
 def path_name(path: Any, alone: str) -> str:
     """The name of an array in a tree; `alone` if it is the whole tree."""
     return jax.tree_util.keystr(path, simple=True, separator="/") or alone
-
-
-def _spec(name: str, shape: Any) -> ArraySpec:
-    return ArraySpec(
-        name, shape.dtype.name, tuple(size if isinstance(size, int) else str(size) for size in shape.shape)
-    )
 
 
 def _shared_platforms(exported: Mapping[str, export.Exported]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from jax import export
 
 from trellis.aliases import PyTree
 from trellis.errors import ArgumentError, DataError, MissingPackageError, ServedModelError
-from trellis.serving.export import input_names, inputs_structure, path_name
+from trellis.serving.export import path_name
 from trellis.serving.manifest import (
     FILES_OF,
     PARAMETERS,
@@ -22,7 +22,7 @@ from trellis.serving.manifest import (
     read_manifest,
 )
 from trellis.serving.tensor_file import read_tensors
-from trellis.spelling import nearest
+from trellis.spelling import did_you_mean
 
 
 class LoadedSignature:
@@ -32,8 +32,8 @@ class LoadedSignature:
         self.name = name
         self.spec = spec
         self._variables = variables
-        self._names = input_names(exported)
-        self._structure = inputs_structure(exported)
+        (_, inputs), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
+        self._structure = jax.tree.structure(inputs)
         self._call = jax.jit(exported.call)
 
     def __call__(self, inputs: PyTree) -> PyTree:
@@ -52,10 +52,11 @@ class LoadedSignature:
         return f"{self.name}({inputs}) -> {outputs}"
 
     def _check_names(self, inputs: Mapping[str, Any]) -> None:
+        names = [spec.name for spec in self.spec.inputs]
         problems = []
-        if missing := [name for name in self._names if name not in inputs]:
+        if missing := [name for name in names if name not in inputs]:
             problems.append(f"lack {', '.join(missing)}")
-        if unknown := [name for name in inputs if name not in self._names]:
+        if unknown := [name for name in inputs if name not in names]:
             problems.append(f"have {', '.join(unknown)}")
         if problems:
             raise DataError(f"The inputs of {self.name} {' and '.join(problems)}. It takes: {self!r}.")
@@ -96,8 +97,7 @@ class LoadedModel:
         """The outputs for a batch, by default those of the model's first signature."""
         name = signature or self.manifest.default_signature
         if name not in self.signatures:
-            close = nearest(name, self.signatures)
-            suggestion = f" Did you mean {close}?" if close else ""
+            suggestion = did_you_mean(name, self.signatures, show=str)
             raise ArgumentError(f"There is no signature {name!r}.{suggestion} There are: {', '.join(self.signatures)}.")
         return self.signatures[name](inputs)
 

@@ -17,7 +17,7 @@ Format = Literal["jax_export", "saved_model"]
 """`jax_export` is read by `trellis.load_model`, `saved_model` by TensorFlow."""
 FORMATS: tuple[Format, ...] = get_args(Format)
 FILES_OF: Mapping[Format, str] = {"jax_export": "files", "saved_model": "assets.extra"}
-"""Where each has the files that go along with a model."""
+"""The folder of each format for the files that go along with a model."""
 MANIFEST = "manifest.json"
 PARAMETERS = "parameters.safetensors"
 BATCH = "batch"
@@ -54,9 +54,9 @@ class Manifest:
     default_signature: str
     platforms: tuple[str, ...]
     packages: dict[str, str | None]
-    """Versions of what wrote it; None of one that was not installed."""
+    """Versions of the packages that wrote it; None for one that was not installed."""
     metadata: dict[str, JSON] = field(default_factory=dict)
-    """What the one who exported it says of it."""
+    """What its exporter wants to tell about it."""
     checksums: dict[str, dict[str, int]] = field(default_factory=dict)
     """Size and CRC-32 of every other file, by its path."""
 
@@ -116,8 +116,8 @@ def read_manifest(directory: Path) -> Manifest:
     for name, expected in manifest.checksums.items():
         file = directory / name
         if not file.is_file() or checksum(file) != expected:
-            what = "is damaged" if file.is_file() else "is missing"
-            raise ServedModelError(f"`{file}` {what}. Copy the whole directory again, or export the model again.")
+            problem = "is damaged" if file.is_file() else "is missing"
+            raise ServedModelError(f"`{file}` {problem}. Copy the whole directory again, or export the model again.")
     return manifest
 
 
@@ -126,8 +126,8 @@ def _read_document(directory: Path) -> dict[str, Any]:
         document = json.loads((directory / MANIFEST).read_text())
     except FileNotFoundError:
         names = sorted(path.name for path in directory.iterdir())[:8] if directory.is_dir() else None
-        what = "does not exist" if names is None else f"holds no {MANIFEST}, but {', '.join(names) or 'nothing'}"
-        raise ServedModelError(f"`{directory}` {what}. Give a directory that `trellis export` wrote.") from None
+        problem = "does not exist" if names is None else f"holds no {MANIFEST}, but {', '.join(names) or 'nothing'}"
+        raise ServedModelError(f"`{directory}` {problem}. Give a directory that `trellis export` wrote.") from None
     except ValueError:
         raise ServedModelError(f"`{directory / MANIFEST}` is damaged. Export the model again.") from None
     return document if isinstance(document, dict) else {}

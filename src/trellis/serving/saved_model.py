@@ -46,7 +46,7 @@ def write_saved_model(
 
 def _function(tf: Any, parameters: Sequence[Any], exported: export.Exported, spec: SignatureSpec) -> Any:
     """A function of named tensors that TensorFlow runs by the StableHLO of an exported one."""
-    # The operation is not among the public ones; JAX's own converter finds it here too.
+    # The operation is not public; JAX's own converter imports it from here, too.
     from tensorflow.compiler.tf2xla.python import xla
 
     names = [_plain(each.name) for each in spec.outputs]
@@ -74,7 +74,7 @@ def _function(tf: Any, parameters: Sequence[Any], exported: export.Exported, spe
 
 
 def _try(tf: Any, name: str, function: Any, exported: export.Exported) -> None:
-    """Has TensorFlow run a function once: whether it understands this JAX shows only then."""
+    """Runs a function once in TensorFlow: only that shows whether it understands what this JAX exports."""
     if "cpu" not in exported.platforms:
         return
     inputs = function.structured_input_signature[1]

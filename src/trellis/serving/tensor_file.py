@@ -39,7 +39,7 @@ def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Returns the arrays of a file, as views of it that are read when they are looked at.
+    """Returns the arrays of a file, as views of it: the disk is read when an array is.
 
     The package of the format would copy every array, and has no NumPy type for float8.
     """
