@@ -9,11 +9,7 @@ if TYPE_CHECKING:
     from trellis.data.columns import Columns as Columns, ColumnsWriter as ColumnsWriter
     from trellis.data.example_stream import ExampleStream as ExampleStream
     from trellis.data.ragged import Padding as Padding, Ragged as Ragged, offsets_of as offsets_of
-    from trellis.data.records import (
-        RecordFile as RecordFile,
-        RecordWriter as RecordWriter,
-        read_records as read_records,
-    )
+    from trellis.data.records import RecordWriter as RecordWriter, read_records as read_records
     from trellis.data.stream import (
         CountedStream as CountedStream,
         SizedStream as SizedStream,
