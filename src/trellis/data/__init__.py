@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         ColumnsWriter as ColumnsWriter,
         cached_columns as cached_columns,
     )
+    from trellis.data.features import Column as Column
     from trellis.data.example_stream import ExampleStream as ExampleStream
     from trellis.data.ragged import Padding as Padding, Ragged as Ragged, offsets_of as offsets_of
     from trellis.data.records import RecordWriter as RecordWriter, read_records as read_records

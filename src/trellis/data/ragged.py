@@ -95,6 +95,23 @@ class Ragged:
             self._longest = int(self.lengths.max(initial=0))
         return self._longest
 
+    def gather(self, rows: NDArray[np.integer], *, longest: int | None = None) -> "Ragged":
+        """Returns some rows as they are, one after the other.
+
+        Example:
+            >>> some = Ragged.from_rows([[1, 2], [3], [4, 5, 6]]).gather(np.array([2, 0]))
+            >>> some.values.tolist(), some.offsets.tolist()
+            ([4, 5, 6, 1, 2], [0, 3, 5])
+
+        Args:
+            longest: Up to how many values of a row to take; None takes all.
+        """
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        offsets = offsets_of(lengths if longest is None else np.minimum(lengths, longest))
+        sources = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], np.diff(offsets))
+        return Ragged(self.values[sources], offsets=offsets, dtype=self.dtype)
+
     def take(self, indices: NDArray[np.integer], *, padding: Padding = _TO_THE_LONGEST) -> NDArray[Any]:
         """Returns rows by number, padded to one length, bytes as uint8; of `str`, an array of strings."""
         # In 64 bits, since the number after the last one may not fit the dtype of the indices.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Literal, NamedTuple, Self
+from typing import BinaryIO, Literal, NamedTuple, Self
 
 from trellis.data.files import masked_crc32c, open_file
 from trellis.disk import whole_file
@@ -77,7 +77,7 @@ class RecordWriter:
             raise ArgumentError(f"compression is {compression!r}; it can be 'none' or 'gzip'.")
         self.path = Path(path)
         self._open_files = ExitStack()
-        self._file: IO[bytes] = self._open_files.enter_context(whole_file(self.path))
+        self._file: BinaryIO | gzip.GzipFile = self._open_files.enter_context(whole_file(self.path))
         if compression == "gzip":
             # No name and no time in the header: the same records give the same bytes.
             self._file = self._open_files.enter_context(gzip.GzipFile("", "wb", fileobj=self._file, mtime=0))

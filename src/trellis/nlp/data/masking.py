@@ -58,6 +58,12 @@ class Masked(NamedTuple):
     originals: Ids
     weights: NDArray[np.float32]
 
+    @property
+    def predictions(self) -> dict[str, NDArray[np.generic]]:
+        """What a model is to predict, by the names that batches have."""
+        names = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+        return dict(zip(names, (self.positions, self.originals, self.weights), strict=True))
+
 
 class _Words(NamedTuple):
     """The words of each sequence: shape (sequences, the most words of one)."""
@@ -134,7 +140,8 @@ def mask_pairs(
 ) -> tuple[Sequences, Masked]:
     """Makes sequences of pairs of spans, and masks them."""
     sequences = assemble(tokens, pairs=pairs, seq_length=seq_length, specials=Specials(*masking.special_ids))
-    return sequences, mask_tokens(sequences.ids, lengths=sequences.lengths, keys=keys, masking=masking)
+    masked = mask_tokens(sequences.ids, lengths=sequences.lengths, keys=keys, masking=masking)
+    return sequences._replace(ids=masked.ids), masked
 
 
 def _find_words(ids: Ids, lengths: NDArray[np.integer], masking: Masking) -> _Words:

@@ -125,11 +125,9 @@ class WordPieceTokenizer:
             self._pieces = _ragged([])
         self._learn([chunk for chunk in chunks if chunk not in self._numbers])
         numbers = np.fromiter(map(self._numbers.__getitem__, chunks), np.int64, len(chunks))
-        lengths = self._pieces.lengths[numbers]
-        chunk_offsets = offsets_of(lengths)
-        sources = np.arange(chunk_offsets[-1]) + np.repeat(self._pieces.offsets[numbers] - chunk_offsets[:-1], lengths)
+        pieces = self._pieces.gather(numbers)
         n_chunks = np.fromiter(map(len, texts_chunks), np.int64, len(texts))
-        return Ragged(self._pieces.values[sources], offsets=chunk_offsets[offsets_of(n_chunks)])
+        return Ragged(pieces.values, offsets=pieces.offsets[offsets_of(n_chunks)])
 
     def tokens(self, text: str) -> list[str]:
         """The pieces of a text."""
