@@ -23,11 +23,7 @@ if TYPE_CHECKING:
         Stream as Stream,
         is_stream as is_stream,
     )
-    from trellis.data.examples import (
-        decode_example as decode_example,
-        encode_example as encode_example,
-        encode_examples as encode_examples,
-    )
+    from trellis.data.examples import decode_example as decode_example, encode_example as encode_example
     from trellis.data.files import (
         default_cache_dir as default_cache_dir,
         matching_paths as matching_paths,

@@ -84,26 +84,6 @@ def encode_example(features: Mapping[str, ArrayLike | bytes | Sequence[bytes]]) 
     return _serialised(example)
 
 
-def encode_examples(columns: Mapping[str, NDArray[np.generic]]) -> list[bytes]:
-    """Returns a serialised `tf.Example` for each row of the columns: what `encode_example` gives, quicker.
-
-    Args:
-        columns: Arrays of ints or floats with one length, of any shape behind their first axis.
-    """
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) != 1:
-        raise ArgumentError(f"The lengths of the columns are {lengths}. Give columns of one length.")
-    examples = [_Example() for _ in range(next(iter(lengths.values())))]
-    for name, column in columns.items():
-        if column.size == 0:
-            raise ArgumentError(f"Column {name!r} has shape {column.shape}: there is nothing in it to encode.")
-        kind, numbers = _numbers(name, column.reshape(len(column), -1))
-        values_of = attrgetter(f"{kind}.value")
-        for example, row in zip(examples, numbers.tolist(), strict=True):
-            values_of(example.features.feature[name]).extend(row)
-    return [_serialised(example) for example in examples]
-
-
 def read_record_examples(path: Path) -> Iterator["RecordExamples"]:
     """Yields the examples of a TFRecord file of `tf.Example`s in blocks of about a megabyte."""
     block: list[bytes] = []

@@ -132,19 +132,14 @@ class Ragged:
         return self._padded(starts, np.minimum(lengths, width), width, padding.value)
 
     def _padded(self, starts: NDArray[Any], lengths: NDArray[Any], width: int, value: float) -> NDArray[Any]:
-        last_window = len(self.values) - width
-        if width == 0 or last_window < 0:
-            padded = np.full((*starts.shape, width), value, self.values.dtype)
-            n_there = min(width, len(self.values))
-            positions = np.minimum(starts[..., None] + np.arange(n_there), len(self.values) - 1)
-            padded[..., :n_there] = self.values[positions]
-        else:
-            # Every window of `width` values is one item, so that a row is copied whole, in C, with what follows it.
-            padded = sliding_window_view(self.values, width)[np.minimum(starts, last_window)]
-            at_end = starts > last_window
-            if at_end.any():
-                positions = np.minimum(starts[at_end, None] + np.arange(width), len(self.values) - 1)
-                padded[at_end] = self.values[positions]
+        # Every window of `width` values is one item, so that a row is copied whole, in C, with what follows it.
+        values = self.values if len(self.values) >= width else np.pad(self.values, (0, width - len(self.values)))
+        last_window = len(values) - width
+        padded: NDArray[Any] = sliding_window_view(values, width)[np.minimum(starts, last_window)]
+        at_end = starts > last_window
+        if at_end.any():
+            positions = np.minimum(starts[at_end, None] + np.arange(width), len(values) - 1)
+            padded[at_end] = values[positions]
         np.copyto(padded, value, where=np.arange(width) >= lengths[..., None], casting="unsafe")
         return padded
 

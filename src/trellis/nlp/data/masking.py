@@ -42,7 +42,9 @@ class Masking:
         if self.max_ngram_size < 1:
             raise ArgumentError(f"max_ngram_size is {self.max_ngram_size}; it is at least 1.")
         if self.max_ngram_size > 1 and self.starts_word is None:
-            raise ArgumentError(f"max_ngram_size is {self.max_ngram_size}, which needs whole words to be masked.")
+            raise ArgumentError(
+                f"max_ngram_size is {self.max_ngram_size}, which needs whole words: set whole-word masking too."
+            )
 
     def n_chosen(self, lengths: NDArray[np.integer]) -> NDArray[np.int64]:
         """How many tokens of sequences of these lengths are chosen, at most."""
@@ -84,8 +86,6 @@ def build_masking(
     max_ngram_size: int | None = None,
 ) -> Masking:
     """Returns how the tokens of a vocabulary are masked."""
-    if max_ngram_size and not whole_word:
-        raise ArgumentError(f"max_ngram_size is {max_ngram_size}, which needs whole words: set whole-word masking too.")
     return Masking(
         rate=rate,
         max_predictions=max_predictions,

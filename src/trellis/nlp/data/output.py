@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from trellis.data import ColumnsWriter, RecordWriter, encode_examples
+from trellis.data import ColumnsWriter, RecordWriter, encode_example
 from trellis.disk import write_whole
 from trellis.errors import ArgumentError
 from trellis.nlp.data.sequences import Features
@@ -86,7 +86,9 @@ def _write_records(
 
 
 def _make_records(make: Callable[[Block], Features], block: Block) -> list[bytes]:
-    return encode_examples(make(block))
+    features = make(block)
+    rows = zip(*features.values(), strict=True)
+    return [encode_example(dict(zip(features, row, strict=True))) for row in rows]
 
 
 def write_meta_data(path: str | os.PathLike[str], values: Mapping[str, object]) -> None:
