@@ -127,13 +127,10 @@ class ArrowExamples(ExampleBlock):
 
     def _array(self, name: str, values: list[Any]) -> Any:
         """Returns values as an array of Arrow; raises DataError for the first that does not fit those before it."""
-        array = _arrow_array(values)
-        if array is not None:
-            return array
         # Arrow guesses int64 for whole numbers, but not uint64 for those that need it; and it cuts floats to fit.
-        for kind in (pyarrow.uint64(), pyarrow.list_(pyarrow.uint64())):
+        for kind in (None, pyarrow.uint64(), pyarrow.list_(pyarrow.uint64())):
             array = _arrow_array(values, kind)
-            if array is not None and array.to_pylist() == values:
+            if array is not None and (kind is None or array.to_pylist() == values):
                 return array
         index = bisect.bisect_left(range(len(values)), True, key=lambda last: _arrow_array(values[: last + 1]) is None)
         allowed = "A column holds numbers of up to 64 bits, lists of them, or one text, and the same on all lines."

@@ -81,7 +81,8 @@ def encode_example(features: Mapping[str, ArrayLike | bytes | Sequence[bytes]]) 
     example.features.SetInParent()
     for name, value in features.items():
         _set_feature(example.features.feature[name], name, value)
-    return _serialised(example)
+    serialised: bytes = example.SerializeToString(deterministic=True)
+    return serialised
 
 
 def read_record_examples(path: Path) -> Iterator["RecordExamples"]:
@@ -196,11 +197,6 @@ def _parsed(record: bytes) -> Any:
         return _Example.FromString(record)
     except DecodeError as error:
         raise DataError(f"The {len(record)} bytes are no tf.Example: {error}. Check what wrote them.") from error
-
-
-def _serialised(example: Any) -> bytes:
-    serialised: bytes = example.SerializeToString(deterministic=True)
-    return serialised
 
 
 def _values(feature: Any) -> FeatureValues:

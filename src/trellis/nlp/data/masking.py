@@ -216,23 +216,19 @@ def _choose_grams(
     last = words.starts.shape[1] - 1
     ends = words.starts + words.sizes
     rows = np.arange(len(keys))
-    for draw in range(n_draws):
-        begin, size = begins[:, draw], sizes[:, draw]
+    for begin, size in zip(begins.T, sizes.T, strict=True):
+        members = begin[:, None] + np.arange(max_ngram_size)
+        is_member = members < (begin + size)[:, None]
+        members = np.minimum(members, last)
         final = np.minimum(begin + size - 1, last)
         n_tokens = ends[rows, final] - words.starts[rows, begin]
         fits = (begin + size <= words.counts) & (n_tokens <= n_left)
-        total = np.zeros_like(n_left)
-        for place in range(max_ngram_size):
-            member = np.minimum(begin + place, last)
-            is_in = place < size
-            total += np.where(is_in, words.sizes[rows, member], 0)
-            fits &= ~(is_in & is_chosen[rows, member])
+        fits &= ~(is_member & is_chosen[rows[:, None], members]).any(axis=1)
         # Tokens between the words, such as a separator, would make the span longer than its words.
-        fits &= total == n_tokens
-        for place in range(max_ngram_size):
-            row = rows[fits & (place < size)]
-            is_chosen[row, begin[row] + place] = True
-            first[row, begin[row] + place] = begin[row]
+        fits &= np.where(is_member, words.sizes[rows[:, None], members], 0).sum(axis=1) == n_tokens
+        row, place = np.nonzero(is_member & fits[:, None])
+        is_chosen[row, members[row, place]] = True
+        first[row, members[row, place]] = begin[row]
         n_left -= np.where(fits, n_tokens, 0)
         if not n_left.any():
             break

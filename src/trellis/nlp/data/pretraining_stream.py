@@ -15,9 +15,8 @@ from trellis.nlp.data.masking import Masked, Masking, build_masking, example_key
 from trellis.nlp.data.next_sentences import Pairing, PlannedPairs, write_plan
 from trellis.nlp.data.packing import pack, pack_masked
 from trellis.nlp.data.sequences import INPUTS, Sequences
-from trellis.nlp.data.stream_parts import check_vocabulary, example_stream, input_paths, read_features, seed_of
+from trellis.nlp.data.stream_parts import config_tokenizer, example_stream, input_paths, read_features, seed_of
 from trellis.nlp.data.token_cache import n_useful_workers
-from trellis.nlp.data.tokenizer import build_tokenizer
 from trellis.tasks import InputContext
 
 Batch = dict[str, NDArray[Any]]
@@ -104,7 +103,8 @@ class MaskedStream:
 def _build_text_stream(params: BertPretrainTextDataConfig, context: InputContext | None) -> MaskedStream:
     _check_text(params)
     seed = seed_of(params, context)
-    tokenizer = build_tokenizer(params.vocab_file_path, tokenization=params.tokenization, lower_case=params.lower_case)
+    vocab_file = params.vocab_file_path
+    tokenizer = config_tokenizer(params, vocab_file, field="vocab_file_path", lower_case=params.lower_case)
     masking = build_masking(
         tokenizer,
         rate=params.masking_rate,
@@ -140,7 +140,6 @@ def _packed(planned: PlannedPairs, masking: Masking, seq_length: int) -> Ragged:
 
 
 def _check_text(params: BertPretrainTextDataConfig) -> None:
-    check_vocabulary(params, params.vocab_file_path, field="vocab_file_path")
     if params.pack_sequences and params.use_next_sentence_label:
         raise ConfigError(
             "pack_sequences and use_next_sentence_label are both true, but a row has one label only. "

@@ -18,9 +18,9 @@ from trellis.errors import ArgumentError, ConfigError, DataError
 from trellis.nlp.data.configs import QADataConfig
 from trellis.nlp.data.output import OutputFormat, work_folder, write_features, write_meta_data
 from trellis.nlp.data.sequences import INPUTS, RECORD_NAMES, Features, Specials
-from trellis.nlp.data.stream_parts import MadeExamples, check_vocabulary, example_stream, input_paths, read_features
+from trellis.nlp.data.stream_parts import MadeExamples, config_tokenizer, example_stream, input_paths, read_features
 from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map
-from trellis.nlp.data.tokenizer import Tokenizer, build_tokenizer
+from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.runtime import Tally, print_line
 from trellis.tasks import InputContext
 
@@ -384,8 +384,7 @@ def reads_questions(params: QADataConfig) -> bool:
 
 def question_tokenizer(params: QADataConfig) -> Tokenizer:
     """The tokenizer that a config names."""
-    check_vocabulary(params, params.vocab_file, field="vocab_file")
-    return build_tokenizer(params.vocab_file, tokenization=params.tokenization, lower_case=params.do_lower_case)
+    return config_tokenizer(params, params.vocab_file, field="vocab_file", lower_case=params.do_lower_case)
 
 
 def question_windows(params: QADataConfig) -> Columns:

@@ -19,14 +19,14 @@ from trellis.nlp.data.output import OutputFormat, write_features, write_meta_dat
 from trellis.nlp.data.sequences import INPUTS, Features, Pairs, Specials, assemble_texts, with_record_names
 from trellis.nlp.data.stream_parts import (
     MadeExamples,
-    check_vocabulary,
+    config_tokenizer,
     data_place,
     example_stream,
     input_paths,
     read_features,
 )
 from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map
-from trellis.nlp.data.tokenizer import Tokenizer, build_tokenizer
+from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.spelling import nearest
 from trellis.tasks import InputContext
 
@@ -301,8 +301,7 @@ def _read_text(params: SentencePredictionTextDataConfig) -> "SentencePairs":
         )
     if params.preprocessing_hub_module_url:
         raise ConfigError("preprocessing_hub_module_url has no meaning here: give the vocabulary as vocab_file.")
-    check_vocabulary(params, params.vocab_file, field="vocab_file")
-    tokenizer = build_tokenizer(params.vocab_file, tokenization=params.tokenization, lower_case=params.lower_case)
+    tokenizer = config_tokenizer(params, params.vocab_file, field="vocab_file", lower_case=params.lower_case)
     fields = SentenceFields(
         texts=list(params.text_fields),
         label=params.label_field,

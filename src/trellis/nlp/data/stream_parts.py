@@ -22,8 +22,12 @@ from trellis.data import (
     read_records,
 )
 from trellis.errors import ConfigError, DataError
+from trellis.nlp.data.configs import BertPretrainTextDataConfig, QADataConfig, SentencePredictionTextDataConfig
 from trellis.nlp.data.sequences import RECORD_NAMES
+from trellis.nlp.data.tokenizer import Tokenizer, build_tokenizer
 from trellis.tasks import InputContext
+
+TextConfig = BertPretrainTextDataConfig | SentencePredictionTextDataConfig | QADataConfig
 
 
 def input_paths(params: DataConfig) -> list[str]:
@@ -48,13 +52,18 @@ def data_place(params: DataConfig) -> str:
     return f"task.{'train' if params.is_training else 'validation'}_data"
 
 
-def check_vocabulary(params: DataConfig, vocab_file: str, *, field: str) -> None:
-    """Raises an error if there is no vocabulary for text."""
+def config_tokenizer(params: TextConfig, vocab_file: str, *, field: str, lower_case: bool) -> Tokenizer:
+    """The tokenizer of a config of text.
+
+    Args:
+        field: What the config calls its `vocab_file`, for the error if that is empty.
+    """
     if not vocab_file:
         raise ConfigError(
             f"{data_place(params)}.{field} is empty, and with the weights lies neither vocab.txt nor spiece.model. "
             f"Name the vocabulary to tokenize {params.input_path} with."
         )
+    return build_tokenizer(vocab_file, tokenization=params.tokenization, lower_case=lower_case)
 
 
 @dataclass(frozen=True, eq=False)
