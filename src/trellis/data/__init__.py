@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trellis.data.records import RecordWriter as RecordWriter, read_records as read_records
     from trellis.data.stream import (
         CountedStream as CountedStream,
+        Examples as Examples,
         SizedStream as SizedStream,
         StackingStream as StackingStream,
         StatefulIterator as StatefulIterator,

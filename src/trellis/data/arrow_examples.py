@@ -187,7 +187,7 @@ class ArrowExamples(ExampleBlock):
             index = row_at(offsets, place=int(np.argmax(_is_null(array))))
             raise self.error("its list holds a null. Fill it in, or leave it out of features.", index=index, name=name)
         numbers = array.drop_null().to_numpy(zero_copy_only=False)
-        return Cells(Ragged(numbers, offsets=offsets), item_shape=item_shape)
+        return Cells(Ragged(numbers, offsets=offsets), sizes > 0, item_shape)
 
     def _equal_length(self, name: str, lengths: NDArray[Any], offsets: NDArray[np.int64]) -> int:
         is_other = lengths != lengths[:1]
@@ -282,4 +282,4 @@ def _text_cells(array: Any, dtype: str) -> Cells:
     _, offsets, data = filled.buffers()
     starts = np.frombuffer(offsets, np.int64)[filled.offset : filled.offset + len(filled) + 1]
     values = np.frombuffer(data, np.uint8)[starts[0] : starts[-1]] if data else np.zeros(0, np.uint8)
-    return Cells(Ragged(values, offsets=starts - starts[0], dtype=dtype), is_absent=_is_null(array))
+    return Cells(Ragged(values, offsets=starts - starts[0], dtype=dtype), ~_is_null(array))

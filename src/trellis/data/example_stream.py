@@ -105,5 +105,6 @@ class ExampleStream:
             n_examples = len(self._examples)
             generator = np.random.Generator(np.random.Philox(key=[self._seed % 2**64, epoch]))
             order = generator.permutation(n_examples) if self._shuffle else np.arange(n_examples)
-            self._orders = {kept: self._orders[kept] for kept in self._orders if kept == epoch - 1} | {epoch: order}
+            # A batch may span the border of two epochs, so the one before is needed too.
+            self._orders = {old: self._orders[old] for old in self._orders if old == epoch - 1} | {epoch: order}
         return self._orders[epoch]

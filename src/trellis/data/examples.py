@@ -124,7 +124,8 @@ class RecordExamples(ExampleBlock):
             return self._texts(name, values)
         offsets = offsets_of(np.fromiter(map(len, values), np.int64, len(values)))
         data = np.frombuffer(b"".join(values), np.uint8)
-        return Cells(self._floats(name, data, offsets) if kind == "float_list" else self._ints(name, data, offsets))
+        decode = self._floats if kind == "float_list" else self._ints
+        return Cells(decode(name, data, offsets), np.diff(offsets) > 0)
 
     def _packed(self, index: int, record: bytes) -> Any:
         """Returns the features of a record by name, the numbers of each as bytes."""
@@ -155,7 +156,7 @@ class RecordExamples(ExampleBlock):
             problem = "it holds several byte strings, but a column has one for each example. Leave it out of features."
             raise self.error(problem, index=int(np.argmax(n_texts > 1)), name=name)
         texts = [value[0] if value else b"" for value in values]
-        return Cells(Ragged.from_rows(texts, dtype="bytes"), is_absent=n_texts == 0)
+        return Cells(Ragged.from_rows(texts, dtype="bytes"), n_texts > 0)
 
     def _floats(self, name: str, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Ragged:
         is_cut = np.diff(offsets) % 4 > 0

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import Columns, ExampleStream, Padding, Ragged, cached_columns, find_files
+from trellis.data import Columns, Examples, ExampleStream, Padding, Ragged, cached_columns, find_files
 from trellis.errors import ArgumentError, ConfigError, DataError
 from trellis.nlp.data.configs import QADataConfig
 from trellis.nlp.data.output import OutputFormat, work_folder, write_features, write_meta_data
@@ -369,7 +369,7 @@ def build_question_stream(params: QADataConfig, context: InputContext | None = N
             features = question_features(columns, rows=rows, seq_length=params.seq_length)
             return {name: features[RECORD_NAMES.get(name, name)] for name in names}
 
-        examples: Any = MadeExamples(len(columns), make)
+        examples: Examples = MadeExamples(len(columns), make)
     else:
         features = {name: (np.int32, (params.seq_length,) if name in INPUTS else ()) for name in names}
         examples = read_features(params, features=features, text_config="a name that ends in .json")

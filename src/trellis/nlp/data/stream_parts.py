@@ -13,6 +13,7 @@ from trellis.aliases import Batch
 from trellis.data import (
     Columns,
     DataConfig,
+    Examples,
     ExampleStream,
     decode_example,
     find_files,
@@ -86,7 +87,7 @@ def seed_of(params: DataConfig, context: InputContext | None) -> int:
     return (context or InputContext()).seed if params.seed is None else params.seed
 
 
-def example_stream(examples: Any, *, params: DataConfig, context: InputContext | None) -> ExampleStream:
+def example_stream(examples: Examples, *, params: DataConfig, context: InputContext | None) -> ExampleStream:
     """Batches of examples: shuffled and without end for training, else all of them once, in order."""
     if params.global_batch_size < 1:
         raise ConfigError(f"global_batch_size is {params.global_batch_size}; a batch has at least one example.")

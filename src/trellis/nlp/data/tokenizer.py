@@ -3,6 +3,7 @@
 import abc
 import functools
 import hashlib
+import importlib
 import itertools
 import re
 import unicodedata
@@ -117,10 +118,7 @@ class WordPieceTokenizer(Tokenizer):
     _absence = "has no token {!r}. Give a vocabulary with it on a line of its own."
 
     def __init__(self, vocab_file: str | Path, *, lower_case: bool = True, split_on_punctuation: bool = True) -> None:
-        try:
-            import tokenizers
-        except ImportError:
-            raise MissingPackageError("tokenizers", "nlp") from None
+        tokenizers = nlp_package("tokenizers")
         path = Path(vocab_file)
         content = _read(path, what="a vocabulary, one token a line")
         try:
@@ -228,10 +226,7 @@ class SentencePieceTokenizer(Tokenizer):
     _absence = "has no piece {!r}. Give a model that was trained with it."
 
     def __init__(self, vocab_file: str | Path, *, lower_case: bool = True) -> None:
-        try:
-            import sentencepiece
-        except ImportError:
-            raise MissingPackageError("sentencepiece", "nlp") from None
+        sentencepiece = nlp_package("sentencepiece")
         path = Path(vocab_file)
         content = _read(path, what="a SentencePiece model")
         try:
@@ -288,6 +283,14 @@ def preprocess_text(text: str, *, lower: bool = False) -> str:
         decomposed = unicodedata.normalize("NFKD", text)
         text = "".join(character for character in decomposed if not unicodedata.combining(character))
     return text.lower() if lower else text
+
+
+def nlp_package(name: str) -> Any:
+    """Imports a package that comes with `trellis[nlp]`."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise MissingPackageError(name, "nlp") from None
 
 
 def _ragged(rows: Sequence[Sequence[int]]) -> Ragged:
