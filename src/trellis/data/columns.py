@@ -74,6 +74,13 @@ class Columns:
             raise ArgumentError(f"There is no column {name!r}. The columns are: {', '.join(self._columns)}.")
         return self._columns[name]
 
+    def ragged(self, name: str) -> Ragged:
+        """Returns a column whose rows differ in length."""
+        column = self[name]
+        if not isinstance(column, Ragged):
+            raise ArgumentError(f"The rows of column {name!r} all have the shape {column.shape[1:]}. Use columns[...].")
+        return column
+
     @property
     def features(self) -> dict[str, Feature]:
         """What each column holds."""

@@ -38,11 +38,9 @@ class Corpus:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         columns = Columns.open(directory)
-        sentences = columns["ids"]
-        assert isinstance(sentences, Ragged)
-        self.sentences = sentences
+        self.sentences = columns.ragged("ids")
         starts = np.flatnonzero(np.diff(np.asarray(columns["document"]), prepend=-1))
-        self.document_offsets: NDArray[np.int64] = np.append(starts, len(sentences))
+        self.document_offsets: NDArray[np.int64] = np.append(starts, len(self.sentences))
 
     @staticmethod
     def read(

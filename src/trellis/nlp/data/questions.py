@@ -296,9 +296,8 @@ def question_features(
     """Returns the published features of windows, by the names that records have."""
     chosen = columns.select(["input_ids", "paragraph_start", "start_positions", "end_positions", "is_impossible"])
     values = chosen.padded({"input_ids": Padding(seq_length)}).take(rows)
-    ragged = columns["input_ids"]
-    assert isinstance(ragged, Ragged)
-    lengths = (ragged.offsets[rows + 1] - ragged.offsets[rows])[:, None]
+    offsets = columns.ragged("input_ids").offsets
+    lengths = (offsets[rows + 1] - offsets[rows])[:, None]
     place = np.arange(seq_length)
     start = values.pop("paragraph_start")[:, None]
     return {

@@ -349,17 +349,10 @@ class SentencePairs:
         """One of the other columns."""
         return self.rest[name]
 
-    @property
-    def texts(self) -> tuple[Ragged, Ragged]:
-        """The tokens of the first and of the second texts."""
-        a, b = self.tokens["a"], self.tokens["b"]
-        assert isinstance(a, Ragged) and isinstance(b, Ragged)
-        return a, b
-
     def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
         """Gathers examples."""
         rows = np.asarray(indices, np.int64)
-        a, b = self.texts
+        a, b = self.tokens.ragged("a"), self.tokens.ragged("b")
         sequences = assemble_texts(a, b, rows=rows, seq_length=self.seq_length, specials=self.specials)
         return {**sequences.inputs, **self.rest.take(rows)}
 
@@ -367,7 +360,7 @@ class SentencePairs:
 def _fitted(examples: SentencePairs | Columns) -> MadeExamples:
     """The same examples without the padding that all of them have."""
     if isinstance(examples, SentencePairs):
-        a, b = (texts.lengths for texts in examples.texts)
+        a, b = (examples.tokens.ragged(name).lengths for name in ("a", "b"))
         longest = Pairs(a, a, b, b).lengths.max(initial=0)
     else:
         longest = 1 + np.flatnonzero(np.asarray(examples["input_mask"]).any(axis=0)).max(initial=0)
