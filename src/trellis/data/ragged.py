@@ -106,11 +106,13 @@ class Ragged:
         Args:
             longest: Up to how many values of a row to take; None takes all.
         """
-        starts = self.offsets[rows]
-        lengths = self.offsets[rows + 1] - starts
-        offsets = offsets_of(lengths if longest is None else np.minimum(lengths, longest))
-        sources = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], np.diff(offsets))
-        return Ragged(self.values[sources], offsets=offsets, dtype=self.dtype)
+        starts = self.offsets[:-1].take(rows)
+        lengths = self.offsets[1:].take(rows) - starts
+        if longest is not None:
+            lengths = np.minimum(lengths, longest)
+        offsets = offsets_of(lengths)
+        sources = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return Ragged(self.values.take(sources), offsets=offsets, dtype=self.dtype)
 
     def take(self, indices: NDArray[np.integer], *, padding: Padding = _TO_THE_LONGEST) -> NDArray[Any]:
         """Returns rows by number, padded to one length, bytes as uint8; of `str`, an array of strings."""
