@@ -63,6 +63,13 @@ def test_columns_are_had_by_name(place: str) -> None:
         columns["x"]
 
 
+def test_a_column_of_rows_that_do_not_differ_in_length_is_not_ragged() -> None:
+    columns = columns_in("memory")
+    assert columns.ragged("ids") is columns["ids"]
+    with pytest.raises(ArgumentError, match=r"The rows of column 'image' all have the shape \(2, 2\)"):
+        columns.ragged("image")
+
+
 def test_the_columns_are_mapped_not_read() -> None:
     label = write("columns")["label"]
     assert isinstance(label.base, np.memmap)

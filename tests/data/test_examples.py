@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trellis.data.examples import decode_example, encode_example, encode_examples
+from trellis.data.examples import decode_example, encode_example
 from trellis.errors import ArgumentError, DataError
 
 # {label: int64 [-1, 300], name: bytes [b"seven\0"], none: nothing, x: float [1.5, -2.0]}, as protobuf serialises it.
@@ -143,25 +143,3 @@ def test_values_that_no_feature_can_hold_are_refused(value: object, found: str) 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**31, 2**63 - 1, -1, -(2**63)])
 def test_an_integer_of_any_size_goes_there_and_back(value: int) -> None:
     assert decode_example(encode_example({"x": [value, 5]}))["x"].tolist() == [value, 5]
-
-
-def test_many_examples_are_encoded_as_one_by_one() -> None:
-    generator = np.random.default_rng(0)
-    columns = {
-        "ids": generator.integers(0, 2**15, (50, 40)),
-        "small": generator.integers(0, 100, (50, 3)).astype(np.int32),
-        "signed": generator.integers(-(2**62), 2**62, 50),
-        "weights": generator.normal(size=(50, 2, 3)).astype(np.float32),
-        "flag": generator.integers(0, 2, 50).astype(bool),
-    }
-    expected = [encode_example({name: column[row] for name, column in columns.items()}) for row in range(50)]
-    assert encode_examples(columns) == expected
-
-
-def test_what_cannot_be_encoded_is_told() -> None:
-    with pytest.raises(ArgumentError, match=r"lengths of the columns are \{'a': 2, 'b': 3\}"):
-        encode_examples({"a": np.zeros(2), "b": np.zeros(3)})
-    with pytest.raises(ArgumentError, match=r"Column 'a' has shape \(2, 0\)"):
-        encode_examples({"a": np.zeros((2, 0))})
-    with pytest.raises(ArgumentError, match="Feature 'a' has dtype"):
-        encode_examples({"a": np.array(["x"])})

@@ -75,3 +75,12 @@ def test_lengths_are_those_of_the_rows() -> None:
     assert len(ragged) == 3
     assert ragged.lengths.tolist() == [2, 0, 1]
     assert ragged.longest == 2
+
+
+def test_rows_are_gathered_up_to_a_length() -> None:
+    ragged = Ragged.from_rows([[1, 2, 3], [], [4], [5, 6]])
+    some = ragged.gather(np.array([3, 0, 1, 0]), longest=2)
+    assert some.values.tolist() == [5, 6, 1, 2, 1, 2]
+    assert some.offsets.tolist() == [0, 2, 4, 4, 6]
+    assert ragged.gather(np.array([0])).values.tolist() == [1, 2, 3]
+    assert Ragged.from_rows(["no", "yes"]).gather(np.array([1]))[0] == "yes"

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trellis.data.records import RecordFile, RecordWriter, read_records
+from trellis.data.records import RecordWriter, read_records
 from trellis.errors import ArgumentError, DataError
 
 RECORDS = [b"", b"trellis", bytes(range(40))]
@@ -77,7 +77,6 @@ def test_a_file_without_records_has_none(tmp_path: Path) -> None:
         pass
     assert writer.path.read_bytes() == b""
     assert list(read_records(tmp_path / "none")) == []
-    assert len(RecordFile(tmp_path / "none")) == 0
 
 
 def test_wrong_data_is_named_by_file_record_and_offset(file: Path) -> None:
@@ -113,8 +112,6 @@ def test_a_cut_tail_is_named(file: Path, n_bytes: int, n_needed: int, n_left: in
     message = rf"three.tfrecord is cut short: {needs}. Copy or write the file again"
     with pytest.raises(DataError, match=message):
         list(read_records(file))
-    with pytest.raises(DataError, match=message):
-        RecordFile(file)
 
 
 def test_cut_gzip_data_is_named(tmp_path: Path) -> None:
@@ -129,37 +126,6 @@ def test_a_missing_file_and_a_directory_are_named(tmp_path: Path) -> None:
         list(read_records(tmp_path / "nowhere"))
     with pytest.raises(DataError, match=r"is a directory. To read the files in it, give '.*/\*'"):
         list(read_records(tmp_path))
-
-
-def test_records_are_found_by_number(file: Path) -> None:
-    records = RecordFile(file)
-    assert len(records) == 3
-    assert [records[0], records[1], records[-1]] == RECORDS
-    assert records[1:] == RECORDS[1:]
-    assert records[::-1] == RECORDS[::-1]
-    assert list(records) == RECORDS
-    with pytest.raises(IndexError):
-        records[3]
-
-
-def test_a_record_is_checked_when_it_is_fetched(file: Path) -> None:
-    damage(file, 16 + 12 + 3)
-    records = RecordFile(file)
-    assert records[0] == b""
-    with pytest.raises(DataError, match="record 1 at byte offset 16 has a wrong data checksum"):
-        records[1]
-
-
-def test_a_wrong_length_is_found_when_the_file_is_indexed(file: Path) -> None:
-    damage(file, 39)
-    with pytest.raises(DataError, match="record 2 at byte offset 39 has a wrong length checksum"):
-        RecordFile(file)
-
-
-def test_a_compressed_file_cannot_be_indexed(tmp_path: Path) -> None:
-    (tmp_path / "zipped").write_bytes(gzip.compress(GOLDEN))
-    with pytest.raises(ArgumentError, match=r"zipped is compressed.* Use read_records, or gunzip it"):
-        RecordFile(tmp_path / "zipped")
 
 
 def write_and_fail(path: Path, compression: str) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -26,6 +27,14 @@ def test_every_example_is_seen_once_an_epoch_also_across_batches() -> None:
     seen = taken(numbers(), 5)
     assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))
     assert seen[:10] != seen[10:]
+
+
+def test_an_array_by_itself_is_examples_along_its_first_axis() -> None:
+    images = np.arange(24).reshape(4, 3, 2)
+    for array in (images, jnp.asarray(images)):
+        stream = trellis.ExampleStream(array, batch_size=2, shuffle=False)
+        np.testing.assert_array_equal(stream.batch(1), images[2:])
+        np.testing.assert_array_equal(stream.stacked_batches(0, 2), images.reshape(2, 2, 3, 2))
 
 
 def test_any_step_can_be_asked_for_in_any_order() -> None:

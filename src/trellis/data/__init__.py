@@ -6,28 +6,27 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.data.configs import DataConfig as DataConfig
-    from trellis.data.columns import Columns as Columns, ColumnsWriter as ColumnsWriter
+    from trellis.data.columns import (
+        Columns as Columns,
+        ColumnsWriter as ColumnsWriter,
+        cached_columns as cached_columns,
+    )
+    from trellis.data.features import Column as Column
     from trellis.data.example_stream import ExampleStream as ExampleStream
     from trellis.data.ragged import Padding as Padding, Ragged as Ragged, offsets_of as offsets_of
-    from trellis.data.records import (
-        RecordFile as RecordFile,
-        RecordWriter as RecordWriter,
-        read_records as read_records,
-    )
+    from trellis.data.records import RecordWriter as RecordWriter, read_records as read_records
     from trellis.data.stream import (
         CountedStream as CountedStream,
+        Examples as Examples,
         SizedStream as SizedStream,
         StackingStream as StackingStream,
         StatefulIterator as StatefulIterator,
         Stream as Stream,
         is_stream as is_stream,
     )
-    from trellis.data.examples import (
-        decode_example as decode_example,
-        encode_example as encode_example,
-        encode_examples as encode_examples,
-    )
+    from trellis.data.examples import decode_example as decode_example, encode_example as encode_example
     from trellis.data.files import (
+        default_cache_dir as default_cache_dir,
         matching_paths as matching_paths,
         patterns_in as patterns_in,
         find_files as find_files,

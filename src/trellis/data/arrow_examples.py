@@ -127,13 +127,10 @@ class ArrowExamples(ExampleBlock):
 
     def _array(self, name: str, values: list[Any]) -> Any:
         """Returns values as an array of Arrow; raises DataError for the first that does not fit those before it."""
-        array = _arrow_array(values)
-        if array is not None:
-            return array
         # Arrow guesses int64 for whole numbers, but not uint64 for those that need it; and it cuts floats to fit.
-        for kind in (pyarrow.uint64(), pyarrow.list_(pyarrow.uint64())):
+        for kind in (None, pyarrow.uint64(), pyarrow.list_(pyarrow.uint64())):
             array = _arrow_array(values, kind)
-            if array is not None and array.to_pylist() == values:
+            if array is not None and (kind is None or array.to_pylist() == values):
                 return array
         index = bisect.bisect_left(range(len(values)), True, key=lambda last: _arrow_array(values[: last + 1]) is None)
         allowed = "A column holds numbers of up to 64 bits, lists of them, or one text, and the same on all lines."
@@ -190,7 +187,7 @@ class ArrowExamples(ExampleBlock):
             index = row_at(offsets, place=int(np.argmax(_is_null(array))))
             raise self.error("its list holds a null. Fill it in, or leave it out of features.", index=index, name=name)
         numbers = array.drop_null().to_numpy(zero_copy_only=False)
-        return Cells(Ragged(numbers, offsets=offsets), item_shape=item_shape)
+        return Cells(Ragged(numbers, offsets=offsets), sizes > 0, item_shape)
 
     def _equal_length(self, name: str, lengths: NDArray[Any], offsets: NDArray[np.int64]) -> int:
         is_other = lengths != lengths[:1]
@@ -285,4 +282,4 @@ def _text_cells(array: Any, dtype: str) -> Cells:
     _, offsets, data = filled.buffers()
     starts = np.frombuffer(offsets, np.int64)[filled.offset : filled.offset + len(filled) + 1]
     values = np.frombuffer(data, np.uint8)[starts[0] : starts[-1]] if data else np.zeros(0, np.uint8)
-    return Cells(Ragged(values, offsets=starts - starts[0], dtype=dtype), is_absent=_is_null(array))
+    return Cells(Ragged(values, offsets=starts - starts[0], dtype=dtype), ~_is_null(array))

@@ -3,17 +3,16 @@
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
 from numpy.typing import DTypeLike
 
-from trellis.data.columns import MANIFEST, Columns, ColumnsWriter
+from trellis.data.columns import Columns, cached_columns
 from trellis.data.examples import read_record_examples
-from trellis.data.features import ExampleBlock, Feature, column_of, infer_features, parse_feature
-from trellis.data.files import Format, find_files, fingerprint, format_of
+from trellis.data.features import Column, ExampleBlock, Feature, column_of, infer_features, parse_feature
+from trellis.data.files import Format, default_cache_dir, find_files, fingerprint, format_of
 from trellis.errors import ArgumentError, DataError
 
 # Part of the key of the cache: raised when the same files would give other columns than before.
@@ -55,45 +54,23 @@ def read_columns(
     prints = [fingerprint(path) for path in files]
     settings = [_DECODING_VERSION, parsed, format, names and list(names), prints]
     key = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
-    directory = _cache_dir(cache_dir) / key
-    columns = _cached_columns(directory)
-    if columns is None:
-        _write_columns(directory, key, _read_blocks(files, format, names, parsed), parsed)
-        columns = Columns.open(directory)
-    return columns
+    parent = Path(cache_dir) if cache_dir is not None else default_cache_dir("columns")
+    return cached_columns(parent / key, _decoded(files, format, names, parsed))
 
 
-def _cached_columns(directory: Path) -> Columns | None:
-    """Returns the columns that were decoded before; those of another version, or damaged ones, are removed."""
-    if not (directory / MANIFEST).exists():
-        return None
-    try:
-        return Columns.open(directory)
-    except DataError:
-        shutil.rmtree(directory)
-        return None
-
-
-def _write_columns(
-    directory: Path, key: str, blocks: Iterator[ExampleBlock], features: Mapping[str, Feature] | None
-) -> None:
-    with ColumnsWriter(directory, source=key) as writer:
-        for block in blocks:
-            if features is None:
-                features = infer_features(block)
-            if not features:
-                raise DataError(f"{block.path}: its first examples have no features. Write them, or leave it out.")
-            writer.append({name: column_of(block, name=name, feature=feature) for name, feature in features.items()})
-
-
-def _read_blocks(
+def _decoded(
     files: Sequence[Path], format: Format | None, names: Sequence[str] | None, features: Mapping[str, Feature] | None
-) -> Iterator[ExampleBlock]:
+) -> Iterator[dict[str, Column]]:
+    """Yields the columns of each block of examples."""
     n_examples = 0
     for path in files:
         for block in _blocks_of(path, format or format_of(path), names, features):
+            if features is None:
+                features = infer_features(block)
+            if not features:
+                raise DataError(f"{path}: its first examples have no features. Write them, or leave it out.")
+            yield {name: column_of(block, name=name, feature=feature) for name, feature in features.items()}
             n_examples += len(block)
-            yield block
     if n_examples == 0:
         raise DataError(f"There are no examples in {', '.join(map(str, files))}. Give files that have some.")
 
@@ -109,9 +86,3 @@ def _blocks_of(
     if format == "parquet":
         return read_parquet_examples(path, names=features)
     return read_row_examples(RowSource(path, format, names))
-
-
-def _cache_dir(cache_dir: str | os.PathLike[str] | None) -> Path:
-    if cache_dir is not None:
-        return Path(cache_dir)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trellis" / "columns"

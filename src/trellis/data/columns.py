@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -73,6 +73,13 @@ class Columns:
         if name not in self._columns:
             raise ArgumentError(f"There is no column {name!r}. The columns are: {', '.join(self._columns)}.")
         return self._columns[name]
+
+    def ragged(self, name: str) -> Ragged:
+        """Returns a column whose rows differ in length."""
+        column = self[name]
+        if not isinstance(column, Ragged):
+            raise ArgumentError(f"The rows of column {name!r} all have the shape {column.shape[1:]}. Use columns[...].")
+        return column
 
     @property
     def features(self) -> dict[str, Feature]:
@@ -164,7 +171,7 @@ class ColumnsWriter:
             if isinstance(column, Ragged):
                 self._append_ragged(name, column)
             else:
-                self._append_array(_file_of(name), column)
+                self._file(_file_of(name), like=column).append(column)
         self._n_examples += next(iter(lengths.values()))
 
     def __enter__(self) -> Self:
@@ -174,28 +181,25 @@ class ColumnsWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            for file in self._files.values():
+                file.close()
             if kind is None:
                 self._commit()
         finally:
-            for file in self._files.values():
-                file.close()
             shutil.rmtree(self._hidden, ignore_errors=True)
 
     def _append_ragged(self, name: str, column: Ragged) -> None:
-        is_first = name not in self._longest
-        n_before = self._append_array(_file_of(name, part=".values"), column.values)
+        values = self._file(_file_of(name, part=".values"), like=column.values)
+        offsets = self._file(_file_of(name, part=".offsets"), like=column.offsets)
         # A batch starts where the one before ended, so its first offset is there already.
-        offsets = column.offsets if is_first else column.offsets[1:] + n_before
-        self._append_array(_file_of(name, part=".offsets"), offsets)
+        offsets.append(column.offsets[1 if offsets.n_rows else 0 :] + values.n_rows)
+        values.append(column.values)
         self._longest[name] = max(self._longest.get(name, 0), column.longest)
 
-    def _append_array(self, file: str, array: NDArray[Any]) -> int:
-        """Adds an array to a file; returns how many rows were there before."""
-        if file not in self._files:
-            self._files[file] = _ArrayFile(self._hidden / file, dtype=array.dtype, shape=array.shape[1:])
-        n_before = self._files[file].n_rows
-        self._files[file].append(array)
-        return n_before
+    def _file(self, name: str, *, like: NDArray[Any]) -> "_ArrayFile":
+        if name not in self._files:
+            self._files[name] = _ArrayFile(self._hidden / name, dtype=like.dtype, shape=like.shape[1:])
+        return self._files[name]
 
     def _commit(self) -> None:
         if not self._features:
@@ -208,7 +212,7 @@ class ColumnsWriter:
                 name: {"dtype": feature.dtype, "shape": feature.shape, "longest": self._longest.get(name)}
                 for name, feature in self._features.items()
             },
-            "files": {name: file.finish() for name, file in self._files.items()},
+            "files": {name: (self._hidden / name).stat().st_size for name in self._files},
         }
         (self._hidden / MANIFEST).write_text(json.dumps(manifest, indent=1))
         sync_all(self._hidden)
@@ -239,18 +243,10 @@ class _ArrayFile:
         np.ascontiguousarray(rows, self._dtype).tofile(self._file)
         self.n_rows += len(rows)
 
-    def finish(self) -> int:
-        """Brings the file to the disk, and returns how many bytes it has."""
-        self._file.seek(0, os.SEEK_END)
-        n_bytes = self._file.tell()
+    def close(self) -> None:
+        """Writes how many rows there are, and closes the file."""
         self._file.seek(0)
         self._write_header()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        return n_bytes
-
-    def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
     def _write_header(self) -> None:
@@ -258,6 +254,24 @@ class _ArrayFile:
         descr = npy.dtype_to_descr(self._dtype)
         header = {"descr": descr, "fortran_order": False, "shape": (self.n_rows, *self._shape)}
         npy.write_array_header_1_0(self._file, header)
+
+
+def cached_columns(directory: Path, blocks: Iterable[Mapping[str, ArrayLike | Ragged]]) -> Columns:
+    """Memory-maps the columns in a directory; where there are none, or damaged ones, they are written first.
+
+    Args:
+        directory: Its name tells what is in it: two processes that write it at once write the same.
+        blocks: Batches for a `ColumnsWriter`; none is asked for if the columns are there.
+    """
+    if (directory / MANIFEST).exists():
+        try:
+            return Columns.open(directory)
+        except DataError:
+            shutil.rmtree(directory)
+    with ColumnsWriter(directory, source=directory.name) as writer:
+        for block in blocks:
+            writer.append(block)
+    return Columns.open(directory)
 
 
 def _as_column(values: ArrayLike | Ragged, *, name: str) -> Column:

@@ -15,8 +15,8 @@ class ArrayExamples:
         self._leaves, self._structure = jax.tree.flatten(jax.tree.map(np.asarray, arrays))
         sizes = {leaf.shape[0] if leaf.ndim else None for leaf in self._leaves}
         if len(sizes) != 1 or None in sizes:
-            found = ", ".join(sorted(map(str, sizes)))
-            raise DataError(f"Arrays of examples need one common leading axis, but theirs have the lengths {found}.")
+            lengths = ", ".join(sorted(map(str, sizes)))
+            raise DataError(f"Arrays of examples need one common leading axis, but theirs have the lengths {lengths}.")
         self._n_examples = int(sizes.pop() or 0)
 
     def __len__(self) -> int:
@@ -51,7 +51,9 @@ class ExampleStream:
         n_epochs: int | None = None,
         drop_remainder: bool = False,
     ) -> None:
-        self._examples = examples if isinstance(examples, Examples) else ArrayExamples(examples)
+        # An array has `len` and `take` too, but its `take` knows no rows.
+        is_array = isinstance(examples, np.ndarray | jax.Array)
+        self._examples = examples if isinstance(examples, Examples) and not is_array else ArrayExamples(examples)
         if batch_size < 1:
             raise ArgumentError(f"batch_size is {batch_size}, but a batch has at least one example.")
         if len(self._examples) == 0:
@@ -103,5 +105,6 @@ class ExampleStream:
             n_examples = len(self._examples)
             generator = np.random.Generator(np.random.Philox(key=[self._seed % 2**64, epoch]))
             order = generator.permutation(n_examples) if self._shuffle else np.arange(n_examples)
-            self._orders = {kept: self._orders[kept] for kept in self._orders if kept == epoch - 1} | {epoch: order}
+            # A batch may span the border of two epochs, so the one before is needed too.
+            self._orders = {old: self._orders[old] for old in self._orders if old == epoch - 1} | {epoch: order}
         return self._orders[epoch]

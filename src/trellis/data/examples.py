@@ -81,27 +81,8 @@ def encode_example(features: Mapping[str, ArrayLike | bytes | Sequence[bytes]]) 
     example.features.SetInParent()
     for name, value in features.items():
         _set_feature(example.features.feature[name], name, value)
-    return _serialised(example)
-
-
-def encode_examples(columns: Mapping[str, NDArray[np.generic]]) -> list[bytes]:
-    """Returns a serialised `tf.Example` for each row of the columns: what `encode_example` gives, quicker.
-
-    Args:
-        columns: Arrays of ints or floats with one length, of any shape behind their first axis.
-    """
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) != 1:
-        raise ArgumentError(f"The lengths of the columns are {lengths}. Give columns of one length.")
-    examples = [_Example() for _ in range(next(iter(lengths.values())))]
-    for name, column in columns.items():
-        if column.size == 0:
-            raise ArgumentError(f"Column {name!r} has shape {column.shape}: there is nothing in it to encode.")
-        kind, numbers = _numbers(name, column.reshape(len(column), -1))
-        values_of = attrgetter(f"{kind}.value")
-        for example, row in zip(examples, numbers.tolist(), strict=True):
-            values_of(example.features.feature[name]).extend(row)
-    return [_serialised(example) for example in examples]
+    serialised: bytes = example.SerializeToString(deterministic=True)
+    return serialised
 
 
 def read_record_examples(path: Path) -> Iterator["RecordExamples"]:
@@ -143,7 +124,8 @@ class RecordExamples(ExampleBlock):
             return self._texts(name, values)
         offsets = offsets_of(np.fromiter(map(len, values), np.int64, len(values)))
         data = np.frombuffer(b"".join(values), np.uint8)
-        return Cells(self._floats(name, data, offsets) if kind == "float_list" else self._ints(name, data, offsets))
+        decode = self._floats if kind == "float_list" else self._ints
+        return Cells(decode(name, data, offsets), np.diff(offsets) > 0)
 
     def _packed(self, index: int, record: bytes) -> Any:
         """Returns the features of a record by name, the numbers of each as bytes."""
@@ -174,7 +156,7 @@ class RecordExamples(ExampleBlock):
             problem = "it holds several byte strings, but a column has one for each example. Leave it out of features."
             raise self.error(problem, index=int(np.argmax(n_texts > 1)), name=name)
         texts = [value[0] if value else b"" for value in values]
-        return Cells(Ragged.from_rows(texts, dtype="bytes"), is_absent=n_texts == 0)
+        return Cells(Ragged.from_rows(texts, dtype="bytes"), n_texts > 0)
 
     def _floats(self, name: str, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Ragged:
         is_cut = np.diff(offsets) % 4 > 0
@@ -216,11 +198,6 @@ def _parsed(record: bytes) -> Any:
         return _Example.FromString(record)
     except DecodeError as error:
         raise DataError(f"The {len(record)} bytes are no tf.Example: {error}. Check what wrote them.") from error
-
-
-def _serialised(example: Any) -> bytes:
-    serialised: bytes = example.SerializeToString(deterministic=True)
-    return serialised
 
 
 def _values(feature: Any) -> FeatureValues:

@@ -45,8 +45,8 @@ class Cells:
     """The values of one feature in consecutive examples, as the file holds them."""
 
     values: Ragged
-    is_absent: NDArray[np.bool_] | None = None
-    """Which examples lack a text; numbers are lacking where there are none."""
+    is_present: NDArray[np.bool_]
+    """Which examples have the feature: of texts some may be empty, of numbers none."""
     item_shape: tuple[int, ...] | None = None
     """The shape of one item of the lists in the file; None if it holds no lists."""
 
@@ -54,11 +54,6 @@ class Cells:
     def is_text(self) -> bool:
         """Whether the values are `str` or `bytes`."""
         return self.values.dtype in TEXT_DTYPES
-
-    @property
-    def is_present(self) -> NDArray[np.bool_]:
-        """Which examples have a value."""
-        return self.values.lengths > 0 if self.is_absent is None else ~self.is_absent
 
 
 class ExampleBlock(abc.ABC):

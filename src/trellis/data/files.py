@@ -72,20 +72,15 @@ def open_file(path: Path) -> Iterator[io.BufferedReader]:
     """Opens a file for reading, through gzip if its content (not its name) says so; errors name the file."""
     try:
         with path.open("rb") as file:
+            is_gzip = file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
             # The buffer makes small reads of compressed data as cheap as those of plain data.
-            yield io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=file))) if is_gzip(path) else file
+            yield io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=file))) if is_gzip else file
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file. Check the path; it is taken from {Path.cwd()}.") from error
     except IsADirectoryError as error:
         raise DataError(f"{path} is a directory. To read the files in it, give '{path}/*'.") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: gzip data cut short or damaged ({error}). Copy or write the file again.") from error
-
-
-def is_gzip(path: Path) -> bool:
-    """Whether the content of a file is compressed."""
-    with path.open("rb") as file:
-        return file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
 
 
 def format_of(path: Path) -> Format:
@@ -120,3 +115,8 @@ def fingerprint(path: Path) -> tuple[str, int, int, str]:
         file.seek(max(0, status.st_size - _HEAD_BYTES))
         digest.update(file.read(_HEAD_BYTES))
     return path.name, status.st_size, status.st_mtime_ns, digest.hexdigest()
+
+
+def default_cache_dir(name: str) -> Path:
+    """Returns where what is made of files is kept, unless another place is named: `~/.cache/trellis/NAME`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "trellis", name)

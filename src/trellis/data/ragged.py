@@ -95,6 +95,25 @@ class Ragged:
             self._longest = int(self.lengths.max(initial=0))
         return self._longest
 
+    def gather(self, rows: NDArray[np.integer], *, longest: int | None = None) -> "Ragged":
+        """Returns some rows as they are, one after the other.
+
+        Example:
+            >>> some = Ragged.from_rows([[1, 2], [3], [4, 5, 6]]).gather(np.array([2, 0]))
+            >>> some.values.tolist(), some.offsets.tolist()
+            ([4, 5, 6, 1, 2], [0, 3, 5])
+
+        Args:
+            longest: Up to how many values of a row to take; None takes all.
+        """
+        starts = self.offsets[:-1].take(rows)
+        lengths = self.offsets[1:].take(rows) - starts
+        if longest is not None:
+            lengths = np.minimum(lengths, longest)
+        offsets = offsets_of(lengths)
+        sources = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return Ragged(self.values.take(sources), offsets=offsets, dtype=self.dtype)
+
     def take(self, indices: NDArray[np.integer], *, padding: Padding = _TO_THE_LONGEST) -> NDArray[Any]:
         """Returns rows by number, padded to one length, bytes as uint8; of `str`, an array of strings."""
         # In 64 bits, since the number after the last one may not fit the dtype of the indices.
@@ -115,19 +134,14 @@ class Ragged:
         return self._padded(starts, np.minimum(lengths, width), width, padding.value)
 
     def _padded(self, starts: NDArray[Any], lengths: NDArray[Any], width: int, value: float) -> NDArray[Any]:
-        last_window = len(self.values) - width
-        if width == 0 or last_window < 0:
-            padded = np.full((*starts.shape, width), value, self.values.dtype)
-            n_there = min(width, len(self.values))
-            positions = np.minimum(starts[..., None] + np.arange(n_there), len(self.values) - 1)
-            padded[..., :n_there] = self.values[positions]
-        else:
-            # Every window of `width` values is one item, so that a row is copied whole, in C, with what follows it.
-            padded = sliding_window_view(self.values, width)[np.minimum(starts, last_window)]
-            at_end = starts > last_window
-            if at_end.any():
-                positions = np.minimum(starts[at_end, None] + np.arange(width), len(self.values) - 1)
-                padded[at_end] = self.values[positions]
+        # Every window of `width` values is one item, so that a row is copied whole, in C, with what follows it.
+        values = self.values if len(self.values) >= width else np.pad(self.values, (0, width - len(self.values)))
+        last_window = len(values) - width
+        padded: NDArray[Any] = sliding_window_view(values, width)[np.minimum(starts, last_window)]
+        at_end = starts > last_window
+        if at_end.any():
+            positions = np.minimum(starts[at_end, None] + np.arange(width), len(values) - 1)
+            padded[at_end] = values[positions]
         np.copyto(padded, value, where=np.arange(width) >= lengths[..., None], casting="unsafe")
         return padded
 

@@ -141,12 +141,6 @@ def test_files_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
         list(read_questions([tmp_path / "latin.json"]))
 
 
-def test_articles_longer_than_a_block_are_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = write_squad(tmp_path / "squad.json", *(question(f"q{n}", "What is blue?", "Sky") for n in range(30)))
-    monkeypatch.setattr("trellis.nlp.data.questions._BLOCK_CHARACTERS", 64)
-    assert [q.id for q in read_questions([Path(file)])] == [f"q{n}" for n in range(30)]
-
-
 def test_windows_without_room_are_refused() -> None:
     with pytest.raises(ArgumentError, match="seq_length is 64, but a question of 64 tokens"):
         Windows(64, 128, 64)

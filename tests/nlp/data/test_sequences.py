@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trellis.data import Ragged
-from trellis.nlp.data.sequences import Pairs, Specials, assemble, fit, gather
+from trellis.nlp.data.sequences import Pairs, Specials, assemble, assemble_texts, fit
 
 SPECIALS = Specials(cls=101, sep=102)
 
@@ -46,9 +46,14 @@ def test_cut_pairs_fill_a_sequence_exactly() -> None:
     assert cut.b_lengths.tolist() == [3, 0, 2]
 
 
-def test_rows_are_gathered_up_to_a_length() -> None:
-    ragged = Ragged.from_rows([[1, 2, 3], [], [4], [5, 6]])
-    values, starts = gather(ragged, rows=np.array([3, 0, 1, 0]), longest=2)
-    assert values.tolist() == [5, 6, 1, 2, 1, 2]
-    assert starts.tolist() == [0, 2, 4, 4]
-    assert gather(ragged, rows=np.array([0]))[0].tolist() == [1, 2, 3]
+@pytest.mark.parametrize("seq_length", [5, 8, 16])
+def test_texts_are_cut_as_if_all_of_them_were_read(seq_length: int) -> None:
+    generator = np.random.default_rng(seq_length)
+    a, b = (Ragged.from_rows([range(n) for n in generator.integers(0, 40, 60)], dtype="int32") for _ in range(2))
+    rows = generator.permutation(60)
+    texts = assemble_texts(a, b, rows=rows, seq_length=seq_length, specials=SPECIALS)
+    whole = Pairs(a.offsets[rows], a.lengths[rows], b.offsets[rows] + len(a.values), b.lengths[rows]).cut(seq_length)
+    tokens = np.concatenate([a.values, b.values])
+    expected = assemble(tokens, pairs=whole, seq_length=seq_length, specials=SPECIALS)
+    for part, expected_part in zip(texts, expected, strict=True):
+        np.testing.assert_array_equal(part, expected_part)

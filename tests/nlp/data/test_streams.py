@@ -82,6 +82,15 @@ def test_tokens_and_pairs_are_made_once_for_each_seed(tmp_path: Path) -> None:
     assert len(kept_in(tmp_path / "kept")) == 3
 
 
+def test_tokens_and_pairs_that_are_damaged_are_made_anew(tmp_path: Path) -> None:
+    params = text_config(tmp_path, cache_dir=str(tmp_path / "kept"))
+    batch = build_pretraining_stream(params).batch(0)
+    for directory in kept_in(tmp_path / "kept"):
+        file = next(directory.glob("*.npy"))
+        file.write_bytes(file.read_bytes()[:-4])
+    assert_equal(build_pretraining_stream(params).batch(0), batch)
+
+
 def test_stacked_batches_are_the_batches_stacked(tmp_path: Path) -> None:
     for settings in ({}, {"use_next_sentence_label": False, "pack_sequences": True}):
         stream = build_pretraining_stream(text_config(tmp_path, **settings))

@@ -4,14 +4,14 @@ import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import Columns, Ragged, find_files, read_rows
+from trellis.data import Columns, Ragged, cached_columns, find_files, read_rows
 from trellis.errors import DataError
-from trellis.nlp.data.token_cache import cache_directory, in_blocks, ordered_map, write_once
+from trellis.nlp.data.token_cache import cache_directory, in_blocks, ordered_map
 from trellis.nlp.data.tokenizer import Tokenizer
 
 _BLOCK_SENTENCES = 1 << 14
@@ -38,21 +38,18 @@ class Corpus:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         columns = Columns.open(directory)
-        sentences = columns["ids"]
-        assert isinstance(sentences, Ragged)
-        self.sentences = sentences
+        self.sentences = columns.ragged("ids")
         starts = np.flatnonzero(np.diff(np.asarray(columns["document"]), prepend=-1))
-        self.document_offsets: NDArray[np.int64] = np.append(starts, len(sentences))
+        self.document_offsets: NDArray[np.int64] = np.append(starts, len(self.sentences))
 
-    @classmethod
+    @staticmethod
     def read(
-        cls,
         paths: str | Sequence[str],
         *,
         tokenizer: Tokenizer,
         cache_dir: str | os.PathLike[str] = "",
         text_fields: Sequence[str] = ("text",),
-    ) -> Self:
+    ) -> "Corpus":
         """Tokenizes files once into a cache: the next call for the same files memory-maps it.
 
         Args:
@@ -62,8 +59,7 @@ class Corpus:
         """
         files = find_files(paths)
         directory = cache_directory(files, cache_dir, settings=[_VERSION, tokenizer.fingerprint, list(text_fields)])
-        write_corpus(directory, read_sentences(files, text_fields=text_fields), tokenizer=tokenizer)
-        return cls(directory)
+        return write_corpus(directory, read_sentences(files, text_fields=text_fields), tokenizer=tokenizer)
 
     @property
     def n_documents(self) -> int:
@@ -106,9 +102,14 @@ def _row_lines(file: Path, text_fields: Sequence[str]) -> Iterator[str]:
         yield ""
 
 
-def write_corpus(directory: Path, sentences: Iterable[Sentence], *, tokenizer: Tokenizer, n_workers: int = 1) -> None:
+def write_corpus(directory: Path, sentences: Iterable[Sentence], *, tokenizer: Tokenizer, n_workers: int = 1) -> Corpus:
     """Tokenizes sentences into a directory of columns, unless it is there; sentences without a token are left out."""
-    write_once(directory, _token_blocks(sentences, tokenizer, n_workers))
+    cached_columns(directory, _token_blocks(sentences, tokenizer, n_workers))
+    return Corpus(directory)
+
+
+open_corpus = functools.lru_cache(maxsize=1)(Corpus)
+"""A corpus that a process works on block by block, opened once."""
 
 
 def _token_blocks(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trellis.data import default_cache_dir
 from trellis.disk import write_whole
 from trellis.errors import ArgumentError, DataError
 from trellis.nlp.data.vocabulary import train_wordpiece
@@ -62,10 +63,9 @@ def prepare_local_text(*, vocab_size: int = 4096, cache_dir: str | os.PathLike[s
     Args:
         cache_dir: The default is `$XDG_CACHE_HOME/trellis/local_text` (`~/.cache/...`).
     """
-    if cache_dir is None:
-        cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "trellis", "local_text")
-    version = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
-    folder = Path(cache_dir, f"python{version}-{vocab_size}")
+    parent = default_cache_dir("local_text") if cache_dir is None else Path(cache_dir)
+    version = ".".join(map(str, sys.version_info[:3]))
+    folder = parent / f"python{version}-{vocab_size}"
     text = LocalText(*(str(folder / name) for name in ("train.txt", "validation.txt", "vocab.txt")))
     # The vocabulary is written last: where it is, all is.
     if not Path(text.vocab_file).exists():

@@ -42,7 +42,9 @@ class Masking:
         if self.max_ngram_size < 1:
             raise ArgumentError(f"max_ngram_size is {self.max_ngram_size}; it is at least 1.")
         if self.max_ngram_size > 1 and self.starts_word is None:
-            raise ArgumentError(f"max_ngram_size is {self.max_ngram_size}, which needs whole words to be masked.")
+            raise ArgumentError(
+                f"max_ngram_size is {self.max_ngram_size}, which needs whole words: set whole-word masking too."
+            )
 
     def n_chosen(self, lengths: NDArray[np.integer]) -> NDArray[np.int64]:
         """How many tokens of sequences of these lengths are chosen, at most."""
@@ -57,6 +59,12 @@ class Masked(NamedTuple):
     positions: Ids
     originals: Ids
     weights: NDArray[np.float32]
+
+    @property
+    def predictions(self) -> dict[str, NDArray[np.generic]]:
+        """What a model is to predict, by the names that batches have."""
+        names = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+        return dict(zip(names, (self.positions, self.originals, self.weights), strict=True))
 
 
 class _Words(NamedTuple):
@@ -78,8 +86,6 @@ def build_masking(
     max_ngram_size: int | None = None,
 ) -> Masking:
     """Returns how the tokens of a vocabulary are masked."""
-    if max_ngram_size and not whole_word:
-        raise ArgumentError(f"max_ngram_size is {max_ngram_size}, which needs whole words: set whole-word masking too.")
     return Masking(
         rate=rate,
         max_predictions=max_predictions,
@@ -134,7 +140,8 @@ def mask_pairs(
 ) -> tuple[Sequences, Masked]:
     """Makes sequences of pairs of spans, and masks them."""
     sequences = assemble(tokens, pairs=pairs, seq_length=seq_length, specials=Specials(*masking.special_ids))
-    return sequences, mask_tokens(sequences.ids, lengths=sequences.lengths, keys=keys, masking=masking)
+    masked = mask_tokens(sequences.ids, lengths=sequences.lengths, keys=keys, masking=masking)
+    return sequences._replace(ids=masked.ids), masked
 
 
 def _find_words(ids: Ids, lengths: NDArray[np.integer], masking: Masking) -> _Words:
@@ -209,23 +216,19 @@ def _choose_grams(
     last = words.starts.shape[1] - 1
     ends = words.starts + words.sizes
     rows = np.arange(len(keys))
-    for draw in range(n_draws):
-        begin, size = begins[:, draw], sizes[:, draw]
+    for begin, size in zip(begins.T, sizes.T, strict=True):
+        members = begin[:, None] + np.arange(max_ngram_size)
+        is_member = members < (begin + size)[:, None]
+        members = np.minimum(members, last)
         final = np.minimum(begin + size - 1, last)
         n_tokens = ends[rows, final] - words.starts[rows, begin]
         fits = (begin + size <= words.counts) & (n_tokens <= n_left)
-        total = np.zeros_like(n_left)
-        for place in range(max_ngram_size):
-            member = np.minimum(begin + place, last)
-            is_in = place < size
-            total += np.where(is_in, words.sizes[rows, member], 0)
-            fits &= ~(is_in & is_chosen[rows, member])
+        fits &= ~(is_member & is_chosen[rows[:, None], members]).any(axis=1)
         # Tokens between the words, such as a separator, would make the span longer than its words.
-        fits &= total == n_tokens
-        for place in range(max_ngram_size):
-            row = rows[fits & (place < size)]
-            is_chosen[row, begin[row] + place] = True
-            first[row, begin[row] + place] = begin[row]
+        fits &= np.where(is_member, words.sizes[rows[:, None], members], 0).sum(axis=1) == n_tokens
+        row, place = np.nonzero(is_member & fits[:, None])
+        is_chosen[row, members[row, place]] = True
+        first[row, members[row, place]] = begin[row]
         n_left -= np.where(fits, n_tokens, 0)
         if not n_left.any():
             break

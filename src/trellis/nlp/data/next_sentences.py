@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import Columns
+from trellis.data import Columns, cached_columns
 from trellis.errors import ArgumentError
-from trellis.nlp.data.corpus import Corpus
+from trellis.nlp.data.corpus import Corpus, open_corpus
 from trellis.nlp.data.sequences import Pairs
-from trellis.nlp.data.token_cache import ordered_map, write_once
+from trellis.nlp.data.token_cache import ordered_map
 
 _N_DRAWS = 10
 _BLOCK_DOCUMENTS = 1 << 10
@@ -45,36 +45,34 @@ class PlannedPairs(NamedTuple):
     pairs: Pairs
     is_random: NDArray[np.bool_]
 
-    def __len__(self) -> int:
-        return len(self.is_random)
+    def next_sentence_labels(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The published labels of some pairs: 1 if the second span does not follow the first."""
+        return self.is_random[rows].astype(np.int32)[:, None]
 
 
-class _Row(NamedTuple):
-    a_start: int
-    a_length: int
-    b_start: int
-    b_length: int
-    is_random: bool
+_Row = tuple[int, int, int, int, bool]
+"""The starts and lengths of both spans, `a_start, a_length, b_start, b_length`, and whether the second is random."""
 
 
-class _Job(NamedTuple):
-    """Which documents to plan, in which pass over them."""
-
-    n_pass: int
-    documents: range
-
-
-def write_plan(directory: Path, *, corpus: Corpus, pairing: Pairing, n_passes: int = 1, n_workers: int = 1) -> None:
+def write_plan(
+    directory: Path, *, corpus: Corpus, pairing: Pairing, n_passes: int = 1, n_workers: int = 1
+) -> PlannedPairs:
     """Cuts all documents of a corpus into pairs in each pass, and writes these as columns unless they are there.
 
     How a document is cut is a function of (seed, pass, document).
     """
     starts = range(0, corpus.n_documents, _BLOCK_DOCUMENTS)
     blocks = [range(start, min(start + _BLOCK_DOCUMENTS, corpus.n_documents)) for start in starts]
-    jobs = (_Job(n_pass, documents) for n_pass in range(n_passes) for documents in blocks)
+    jobs = ((n_pass, documents) for n_pass in range(n_passes) for documents in blocks)
     plan_job = functools.partial(_plan_documents, corpus.directory, pairing)
     plans = ordered_map(plan_job, jobs, n_workers=n_workers)
-    write_once(directory, ({**planned.pairs._asdict(), "is_random": planned.is_random} for planned in plans))
+    cached_columns(directory, ({**planned.pairs._asdict(), "is_random": planned.is_random} for planned in plans))
+    return read_plan(directory)
+
+
+def _plan_documents(directory: Path, pairing: Pairing, job: tuple[int, range]) -> PlannedPairs:
+    n_pass, documents = job
+    return plan_pairs(open_corpus(directory), documents=documents, pairing=pairing, n_pass=n_pass)
 
 
 def read_plan(directory: Path) -> PlannedPairs:
@@ -91,18 +89,8 @@ def plan_pairs(corpus: Corpus, *, documents: Iterable[int], pairing: Pairing, n_
         for document in documents
         for row in plan(corpus, document, pairing, random.Random(f"{pairing.seed}/{n_pass}/{document}"))
     ]
-    table = np.array(rows, np.int64).reshape(len(rows), len(_Row._fields))
+    table = np.array(rows, np.int64).reshape(-1, 5)
     return PlannedPairs(Pairs(*table.T[:4]), table[:, 4].astype(bool))
-
-
-def _plan_documents(directory: Path, pairing: Pairing, job: _Job) -> PlannedPairs:
-    return plan_pairs(open_corpus(directory), documents=job.documents, pairing=pairing, n_pass=job.n_pass)
-
-
-@functools.lru_cache(maxsize=1)
-def open_corpus(directory: Path) -> Corpus:
-    """A corpus that a process works on block by block, opened once."""
-    return Corpus(directory)
 
 
 def _pairs_of(corpus: Corpus, document: int, pairing: Pairing, rng: random.Random) -> Iterator[_Row]:
@@ -156,7 +144,7 @@ def _cut(span_a: tuple[int, int], span_b: tuple[int, int], is_random: bool, budg
     cut_a = (excess - from_longer) // 2 + (from_longer if n_a > n_b else 0)
     cut_b = excess - cut_a
     a_front, b_front = (rng.getrandbits(n).bit_count() if n else 0 for n in (cut_a, cut_b))
-    return _Row(a_start + a_front, n_a - cut_a, b_start + b_front, n_b - cut_b, is_random)
+    return a_start + a_front, n_a - cut_a, b_start + b_front, n_b - cut_b, is_random
 
 
 def _spans_of(corpus: Corpus, document: int, pairing: Pairing, rng: random.Random) -> Iterator[_Row]:
@@ -169,5 +157,5 @@ def _spans_of(corpus: Corpus, document: int, pairing: Pairing, rng: random.Rando
         stop = int(np.searchsorted(offsets[first : last + 1], begin + budget, side="right")) - 1 + first
         limit = int(offsets[stop])
         limit = limit if limit > begin else min(begin + budget, end)
-        yield _Row(begin, limit - begin, 0, 0, False)
+        yield begin, limit - begin, 0, 0, False
         begin = limit

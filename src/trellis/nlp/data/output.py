@@ -5,22 +5,29 @@ import functools
 import itertools
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from trellis.data import ColumnsWriter, RecordWriter, encode_examples
+from trellis.data import ColumnsWriter, RecordWriter, encode_example
 from trellis.disk import write_whole
 from trellis.errors import ArgumentError
+from trellis.nlp.data.sequences import Features
 from trellis.nlp.data.token_cache import ordered_map
 from trellis.runtime import Tally
 
 OutputFormat = Literal["tfrecord", "columns"]
-Features = Mapping[str, NDArray[np.generic]]
 Block = TypeVar("Block")
+
+
+@contextlib.contextmanager
+def work_folder(output_path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Gives a folder beside an output, for what is needed only while the output is made."""
+    parent = Path(output_path).parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=parent, prefix=".trellis-") as folder:
+        yield Path(folder)
 
 
 def write_features(
@@ -62,7 +69,7 @@ def _write_columns(path: str, blocks: Iterable[Features]) -> Iterator[int]:
     """Writes blocks one by one, and yields how many rows each had."""
     with ColumnsWriter(path) as writer:
         for features in blocks:
-            writer.append(dict(features))
+            writer.append(features)
             yield len(next(iter(features.values())))
 
 
@@ -79,7 +86,9 @@ def _write_records(
 
 
 def _make_records(make: Callable[[Block], Features], block: Block) -> list[bytes]:
-    return encode_examples(make(block))
+    features = make(block)
+    rows = zip(*features.values(), strict=True)
+    return [encode_example(dict(zip(features, row, strict=True))) for row in rows]
 
 
 def write_meta_data(path: str | os.PathLike[str], values: Mapping[str, object]) -> None:

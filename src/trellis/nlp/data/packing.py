@@ -54,13 +54,11 @@ def pack(sizes: NDArray[np.integer], *, capacity: int) -> Ragged:
 
 
 def place(lengths: NDArray[np.int64], *, counts: NDArray[np.int64]) -> Places:
-    """Where sequences lie that fill rows one after the other, `counts` of them in each."""
+    """Where sequences lie that fill rows one after the other, `counts` of them in each, and at least one."""
     rows = np.repeat(np.arange(len(counts)), counts)
     first = offsets_of(counts)[:-1]
     begins = offsets_of(lengths)[:-1]
-    row_begins = np.zeros(len(counts), np.int64)
-    row_begins[counts > 0] = begins[first[counts > 0]]
-    return Places(rows, begins - row_begins[rows], np.arange(len(lengths)) - first[rows] + 1)
+    return Places(rows, begins - begins[first][rows], np.arange(len(lengths)) - first[rows] + 1)
 
 
 def pack_masked(

@@ -1,7 +1,6 @@
 """Pretraining data on disk: pairs of spans from plain text, masked, as records."""
 
 import functools
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,11 @@ from numpy.typing import NDArray
 
 from trellis.data import find_files
 from trellis.errors import ArgumentError
-from trellis.nlp.data.corpus import Corpus, read_sentences, write_corpus
+from trellis.nlp.data.corpus import open_corpus, read_sentences, write_corpus
 from trellis.nlp.data.masking import Masking, build_masking, example_keys, mask_pairs
-from trellis.nlp.data.next_sentences import Pairing, PlannedPairs, open_corpus, read_plan, write_plan
-from trellis.nlp.data.output import Features, OutputFormat, write_features
+from trellis.nlp.data.next_sentences import Pairing, read_plan, write_plan
+from trellis.nlp.data.output import OutputFormat, work_folder, write_features
+from trellis.nlp.data.sequences import Features, with_record_names
 from trellis.nlp.data.token_cache import n_useful_workers
 from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.runtime import Tally
@@ -69,22 +69,18 @@ def write_pretraining_data(
     pairing = Pairing(options.max_seq_length, options.random_seed, options.short_seq_prob)
     files = find_files(input_files)
     if n_workers is None:
-        n_workers = n_useful_workers(options.dupe_factor * sum(file.stat().st_size for file in files))
-    parent = Path(output_files[0] if output_files else "").parent
-    parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix=".pretraining-") as folder:
-        tokens, plan = Path(folder, "tokens"), Path(folder, "plan")
+        n_workers = n_useful_workers(files, n_passes=options.dupe_factor)
+    with work_folder(output_files[0] if output_files else "") as folder:
+        tokens, plan = folder / "tokens", folder / "plan"
         sentences = Tally("Tokenizing", unit="sentences").over(read_sentences(files))
-        write_corpus(tokens, sentences, tokenizer=tokenizer, n_workers=n_workers)
-        corpus = Corpus(tokens)
-        write_plan(plan, corpus=corpus, pairing=pairing, n_passes=options.dupe_factor, n_workers=n_workers)
-        n_pairs = len(read_plan(plan))
+        corpus = write_corpus(tokens, sentences, tokenizer=tokenizer, n_workers=n_workers)
+        planned = write_plan(plan, corpus=corpus, pairing=pairing, n_passes=options.dupe_factor, n_workers=n_workers)
+        n_pairs = len(planned.is_random)
         generator = np.random.Generator(np.random.Philox(key=options.random_seed % 2**64))
         order = generator.permutation(n_pairs)
-        blocks = (order[start : start + _BLOCK_PAIRS] for start in range(0, n_pairs, _BLOCK_PAIRS))
         return write_features(
             output_files,
-            blocks,
+            np.split(order, range(_BLOCK_PAIRS, n_pairs, _BLOCK_PAIRS)),
             make=functools.partial(_features, tokens, plan, options, masking),
             output_format=output_format,
             gzip=options.gzip_compress,
@@ -100,23 +96,13 @@ def _features(
     masking: Masking,
     numbers: NDArray[np.int64],
 ) -> Features:
-    tokens, plan = open_corpus(tokens_directory).sentences.values, _open_plan(plan_directory)
+    tokens, planned = open_corpus(tokens_directory).sentences.values, _open_plan(plan_directory)
     keys = example_keys(numbers, seed=options.random_seed, epochs=0)
-    sequences, masked = mask_pairs(
-        tokens, pairs=plan.pairs.take(numbers), seq_length=options.max_seq_length, keys=keys, masking=masking
-    )
-    is_v2 = options.use_v2_feature_names
-    return {
-        "input_word_ids" if is_v2 else "input_ids": masked.ids,
-        "input_mask": sequences.mask,
-        "input_type_ids" if is_v2 else "segment_ids": sequences.types,
-        "masked_lm_positions": masked.positions,
-        "masked_lm_ids": masked.originals,
-        "masked_lm_weights": masked.weights,
-        "next_sentence_labels": plan.is_random[numbers].astype(np.int32)[:, None],
-    }
+    pairs = planned.pairs.take(numbers)
+    sequences, masked = mask_pairs(tokens, pairs=pairs, seq_length=options.max_seq_length, keys=keys, masking=masking)
+    labels = {"next_sentence_labels": planned.next_sentence_labels(numbers)}
+    features = sequences.inputs | masked.predictions | labels
+    return features if options.use_v2_feature_names else with_record_names(features)
 
 
-@functools.lru_cache(maxsize=1)
-def _open_plan(directory: Path) -> PlannedPairs:
-    return read_plan(directory)
+_open_plan = functools.lru_cache(maxsize=1)(read_plan)

@@ -1,6 +1,7 @@
 """Batches to pretrain on: masked when they were written, or anew in each epoch."""
 
 import hashlib
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,11 @@ from trellis.errors import ConfigError
 from trellis.nlp.data.configs import BertPretrainDataConfig, BertPretrainTextDataConfig
 from trellis.nlp.data.corpus import Corpus
 from trellis.nlp.data.masking import Masked, Masking, build_masking, example_keys, mask_pairs
-from trellis.nlp.data.next_sentences import Pairing, PlannedPairs, read_plan, write_plan
+from trellis.nlp.data.next_sentences import Pairing, PlannedPairs, write_plan
 from trellis.nlp.data.packing import pack, pack_masked
-from trellis.nlp.data.sequences import Sequences, gather
-from trellis.nlp.data.stream_parts import check_vocabulary, example_stream, input_paths, read_features, seed_of
+from trellis.nlp.data.sequences import INPUTS, Sequences
+from trellis.nlp.data.stream_parts import config_tokenizer, example_stream, input_paths, read_features, seed_of
 from trellis.nlp.data.token_cache import n_useful_workers
-from trellis.nlp.data.tokenizer import build_tokenizer
 from trellis.tasks import InputContext
 
 Batch = dict[str, NDArray[Any]]
@@ -33,7 +33,7 @@ def build_pretraining_stream(
     if isinstance(params, BertPretrainTextDataConfig):
         return _build_text_stream(params, context)
     length, n_predictions = (params.seq_length,), (params.max_predictions_per_seq,)
-    features: dict[str, Any] = dict.fromkeys(("input_word_ids", "input_mask", "input_type_ids"), (np.int32, length))
+    features: dict[str, Any] = dict.fromkeys(INPUTS, (np.int32, length))
     features |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), (np.int32, n_predictions))
     features["masked_lm_weights"] = (np.float32, n_predictions)
     if params.use_next_sentence_label:
@@ -44,86 +44,67 @@ def build_pretraining_stream(
     return example_stream(examples, params=params, context=context)
 
 
+@dataclass(frozen=True, eq=False)
 class MaskedStream:
-    """Sequences of a corpus, masked anew in each epoch: a batch is a pure function of (seed, step).
+    """Sequences of a corpus, masked anew in each epoch: a batch is a pure function of (seed, step)."""
 
-    Args:
-        rows: Which sequences share a row; with None each has a row of its own.
-    """
-
-    def __init__(
-        self,
-        corpus: Corpus,
-        *,
-        planned: PlannedPairs,
-        pairing: Pairing,
-        masking: Masking,
-        order: ExampleStream,
-        rows: Ragged | None = None,
-    ) -> None:
-        self._tokens = corpus.sentences.values
-        self._planned = planned
-        self._pairing = pairing
-        self._masking = masking
-        self._order = order
-        self._rows = rows
+    tokens: NDArray[np.integer]
+    planned: PlannedPairs
+    """Where in the tokens the sequences are."""
+    pairing: Pairing
+    masking: Masking
+    order: ExampleStream
+    """The numbers of the rows of each batch."""
+    rows: Ragged | None = None
+    """Which sequences share a row; with None each has a row of its own."""
 
     @property
     def n_batches(self) -> int | None:
         """How many batches there are; None if the stream is endless."""
-        return self._order.n_batches
+        return self.order.n_batches
 
     @property
     def n_examples(self) -> int:
         """How many rows an epoch has."""
-        return len(self._planned) if self._rows is None else len(self._rows)
+        return self.order.n_examples
 
     def batch(self, step: int) -> Batch:
         """The batch of one step."""
-        return self._examples(self._order.batch(step), first=step * self._order.batch_size)
+        return self._examples(self.order.batch(step), first=step * self.order.batch_size)
 
     def stacked_batches(self, step: int, n: int) -> Batch:
         """The batches of several steps."""
-        size = self._order.batch_size
-        numbers = self._order.stacked_batches(step, n).reshape(-1)
+        size = self.order.batch_size
+        numbers = self.order.stacked_batches(step, n).reshape(-1)
         examples = self._examples(numbers, first=step * size)
         return {name: values.reshape(n, size, *values.shape[1:]) for name, values in examples.items()}
 
     def _examples(self, numbers: NDArray[np.int64], *, first: int) -> Batch:
         """The rows of these numbers, the first of which is the stream's row number `first`."""
         epochs = (first + np.arange(len(numbers))) // self.n_examples
-        if self._rows is None:
-            return self._one_a_row(numbers, epochs)
-        counts = self._rows.lengths[numbers]
-        members, _ = gather(self._rows, rows=numbers)
-        sequences, masked = self._masked(members, np.repeat(epochs, counts))
-        return pack_masked(masked, lengths=sequences.lengths, counts=counts, seq_length=self._pairing.seq_length)
-
-    def _one_a_row(self, numbers: NDArray[np.int64], epochs: NDArray[np.int64]) -> Batch:
-        sequences, masked = self._masked(numbers, epochs)
-        batch: Batch = {
-            "input_word_ids": masked.ids,
-            "input_mask": sequences.mask,
-            "input_type_ids": sequences.types,
-            "masked_lm_positions": masked.positions,
-            "masked_lm_ids": masked.originals,
-            "masked_lm_weights": masked.weights,
-        }
-        if self._pairing.with_next_sentence:
-            batch["next_sentence_labels"] = self._planned.is_random[numbers].astype(np.int32)[:, None]
-        return batch
+        if self.rows is None:
+            sequences, masked = self._masked(numbers, epochs)
+            batch: Batch = sequences.inputs | masked.predictions
+            if self.pairing.with_next_sentence:
+                batch["next_sentence_labels"] = self.planned.next_sentence_labels(numbers)
+            return batch
+        members = self.rows.gather(numbers)
+        sequences, masked = self._masked(members.values, np.repeat(epochs, members.lengths))
+        seq_length = self.pairing.seq_length
+        return pack_masked(masked, lengths=sequences.lengths, counts=members.lengths, seq_length=seq_length)
 
     def _masked(self, examples: NDArray[np.int64], epochs: NDArray[np.int64]) -> tuple[Sequences, Masked]:
-        pairs = self._planned.pairs.take(examples)
-        keys = example_keys(examples, seed=self._pairing.seed, epochs=epochs)
-        seq_length = self._pairing.seq_length
-        return mask_pairs(self._tokens, pairs=pairs, seq_length=seq_length, keys=keys, masking=self._masking)
+        pairs = self.planned.pairs.take(examples)
+        keys = example_keys(examples, seed=self.pairing.seed, epochs=epochs)
+        seq_length = self.pairing.seq_length
+        return mask_pairs(self.tokens, pairs=pairs, seq_length=seq_length, keys=keys, masking=self.masking)
 
 
 def _build_text_stream(params: BertPretrainTextDataConfig, context: InputContext | None) -> MaskedStream:
     _check_text(params)
     seed = seed_of(params, context)
-    tokenizer = build_tokenizer(params.vocab_file_path, tokenization=params.tokenization, lower_case=params.lower_case)
+    vocab_file = params.vocab_file_path
+    tokenizer = config_tokenizer(params, vocab_file, field="vocab_file_path", lower_case=params.lower_case)
     masking = build_masking(
         tokenizer,
         rate=params.masking_rate,
@@ -138,20 +119,16 @@ def _build_text_stream(params: BertPretrainTextDataConfig, context: InputContext
         cache_dir=params.cache_dir,
         text_fields=list(params.text_field_names),
     )
-    planned = _read_or_write_plan(corpus, pairing)
-    rows = _packed(planned, masking, params.seq_length) if params.pack_sequences else None
-    n_rows = len(planned) if rows is None else len(rows)
-    order = example_stream(np.arange(n_rows), params=params, context=context)
-    return MaskedStream(corpus, planned=planned, pairing=pairing, masking=masking, order=order, rows=rows)
-
-
-def _read_or_write_plan(corpus: Corpus, pairing: Pairing) -> PlannedPairs:
-    """The pairs of a corpus, which are kept beside its tokens."""
+    tokens = corpus.sentences.values
+    # The pairs of a corpus are kept beside its tokens.
     key = hashlib.blake2b(repr(pairing).encode(), digest_size=8).hexdigest()
     directory = corpus.directory.with_name(f"{corpus.directory.name}-{key}")
-    n_workers = n_useful_workers(corpus.sentences.values.nbytes)
-    write_plan(directory, corpus=corpus, pairing=pairing, n_workers=n_workers)
-    return read_plan(directory)
+    n_workers = n_useful_workers(corpus.directory.iterdir())
+    planned = write_plan(directory, corpus=corpus, pairing=pairing, n_workers=n_workers)
+    rows = _packed(planned, masking, params.seq_length) if params.pack_sequences else None
+    n_rows = len(planned.is_random) if rows is None else len(rows)
+    order = example_stream(np.arange(n_rows), params=params, context=context)
+    return MaskedStream(tokens, planned, pairing, masking, order, rows)
 
 
 def _packed(planned: PlannedPairs, masking: Masking, seq_length: int) -> Ragged:
@@ -163,7 +140,6 @@ def _packed(planned: PlannedPairs, masking: Masking, seq_length: int) -> Ragged:
 
 
 def _check_text(params: BertPretrainTextDataConfig) -> None:
-    check_vocabulary(params, params.vocab_file_path, field="vocab_file_path")
     if params.pack_sequences and params.use_next_sentence_label:
         raise ConfigError(
             "pack_sequences and use_next_sentence_label are both true, but a row has one label only. "

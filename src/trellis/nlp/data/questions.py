@@ -5,36 +5,33 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import Columns, ExampleStream, Padding, Ragged, find_files
+from trellis.data import Columns, Examples, ExampleStream, Padding, Ragged, cached_columns, find_files
 from trellis.errors import ArgumentError, ConfigError, DataError
 from trellis.nlp.data.configs import QADataConfig
-from trellis.nlp.data.output import Features, OutputFormat, write_features, write_meta_data
-from trellis.nlp.data.sequences import Specials
-from trellis.nlp.data.stream_parts import SECOND_NAMES, check_vocabulary, example_stream, input_paths, read_features
-from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map, write_once
-from trellis.nlp.data.tokenizer import Tokenizer, build_tokenizer
-from trellis.runtime import print_line
+from trellis.nlp.data.output import OutputFormat, work_folder, write_features, write_meta_data
+from trellis.nlp.data.sequences import INPUTS, RECORD_NAMES, Features, Specials
+from trellis.nlp.data.stream_parts import MadeExamples, config_tokenizer, example_stream, input_paths, read_features
+from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map
+from trellis.nlp.data.tokenizer import Tokenizer
+from trellis.runtime import Tally, print_line
 from trellis.tasks import InputContext
 
 FIRST_UNIQUE_ID = 1_000_000_000
 _BLOCK_QUESTIONS = 256
+_BLOCK_WINDOWS = 1 << 10
 QuestionTokens = dict[str, Ragged | NDArray[Any]]
 # Part of the key of the cache: raised when the same files would give other features than before.
 _VERSION = 1
-_BLOCK_CHARACTERS = 1 << 20
-_DATA = re.compile(r'"data"\s*:\s*\[')
-_BETWEEN = ", \t\r\n"
 # Words are parted at these spaces alone, as in the published tools.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
-_INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 _POSITIONS = ("start_positions", "end_positions")
 
 
@@ -70,7 +67,7 @@ def read_questions(
     version_2_with_negative: bool = False,
     skipped: Skipped | None = None,
 ) -> Iterator[Question]:
-    """Yields the questions of files, one article in memory at a time.
+    """Yields the questions of files.
 
     Args:
         is_training: Whether each question needs an answer in its passage; those without one are left out.
@@ -132,36 +129,19 @@ def _with_span(question: Question, passage: str, start: int) -> Question | None:
     return replace(question, first_word=first, last_word=last)
 
 
-def _articles(file: Path) -> Iterator[Any]:
-    """Yields the items of the list `data`, parsed one by one."""
+def _articles(file: Path) -> list[Any]:
+    way_out = "Give SQuAD's JSON files."
     try:
-        with file.open(encoding="utf-8-sig") as text:
-            yield from _items(text, file)
+        content = json.loads(file.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not UTF-8 ({error}). Convert the file to UTF-8.") from error
-
-
-def _items(text: TextIO, file: Path) -> Iterator[Any]:
-    rest = text.read(_BLOCK_CHARACTERS)
-    begin = _DATA.search(rest)
-    if begin is None:
-        raise DataError(f"{file} is not in SQuAD's format: there is no list `data`. Give SQuAD's JSON files.")
-    rest = rest[begin.end() :]
-    decoder = json.JSONDecoder()
-    while True:
-        start = len(rest) - len(rest.lstrip(_BETWEEN))
-        if rest[start : start + 1] == "]":
-            return
-        try:
-            item, end = decoder.raw_decode(rest, start)
-        except json.JSONDecodeError as error:
-            more = text.read(_BLOCK_CHARACTERS + len(rest))
-            if not more:
-                raise DataError(f"{file}: not JSON, or cut short ({error}). Copy the file again.") from error
-            rest = rest[start:] + more
-            continue
-        yield item
-        rest = rest[end:]
+    except json.JSONDecodeError as error:
+        problem = f"there is no list `data`; it is not JSON, or cut short ({error})"
+        raise DataError(f"{file} is not in SQuAD's format: {problem}. {way_out}") from error
+    articles = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(articles, list):
+        raise DataError(f"{file} is not in SQuAD's format: there is no list `data`. {way_out}")
+    return articles
 
 
 def _get(mapping: Any, name: str, kind: type, place: str) -> Any:
@@ -297,21 +277,17 @@ def _best_windows(spans: Sequence[tuple[int, int]], n_tokens: int) -> NDArray[np
     return best
 
 
-def _token_blocks(
-    files: Sequence[Path],
-    *,
-    tokenizer: Tokenizer,
-    windows: Windows,
-    is_training: bool,
-    version_2_with_negative: bool,
-    skipped: Skipped | None,
-) -> Iterator[QuestionTokens]:
-    questions = read_questions(
-        files, is_training=is_training, version_2_with_negative=version_2_with_negative, skipped=skipped
-    )
+def _write_windows(
+    directory: Path, questions: Iterable[Question], *, tokenizer: Tokenizer, windows: Windows, n_workers: int
+) -> Columns:
+    """Makes columns of questions, as `tokenize_questions` does, in a directory, unless they are there."""
     tokenize = functools.partial(tokenize_questions, tokenizer=tokenizer, windows=windows)
-    n_workers = n_useful_workers(sum(file.stat().st_size for file in files))
-    return ordered_map(tokenize, in_blocks(questions, _BLOCK_QUESTIONS), n_workers=n_workers)
+    blocks = ordered_map(tokenize, in_blocks(questions, _BLOCK_QUESTIONS), n_workers=n_workers)
+    # The questions of each block are numbered from 0.
+    numbered = zip(blocks, itertools.count(0, _BLOCK_QUESTIONS), strict=False)
+    return cached_columns(
+        directory, ({**block, "question": np.asarray(block["question"]) + first} for block, first in numbered)
+    )
 
 
 def question_features(
@@ -320,9 +296,8 @@ def question_features(
     """Returns the published features of windows, by the names that records have."""
     chosen = columns.select(["input_ids", "paragraph_start", "start_positions", "end_positions", "is_impossible"])
     values = chosen.padded({"input_ids": Padding(seq_length)}).take(rows)
-    ragged = columns["input_ids"]
-    assert isinstance(ragged, Ragged)
-    lengths = (ragged.offsets[rows + 1] - ragged.offsets[rows])[:, None]
+    offsets = columns.ragged("input_ids").offsets
+    lengths = (offsets[rows + 1] - offsets[rows])[:, None]
     place = np.arange(seq_length)
     start = values.pop("paragraph_start")[:, None]
     return {
@@ -347,20 +322,26 @@ def write_question_data(
     skipped: Skipped | None = None,
 ) -> dict[str, object]:
     """Makes features of questions to learn from, and writes and returns what a model needs to know of them."""
-    blocks = _token_blocks(
-        find_files(squad_file),
-        tokenizer=tokenizer,
-        windows=windows,
-        is_training=True,
-        version_2_with_negative=version_2_with_negative,
-        skipped=skipped,
+    files = find_files(squad_file)
+    questions = read_questions(
+        files, is_training=True, version_2_with_negative=version_2_with_negative, skipped=skipped
     )
-    n_rows = write_features(
-        [os.fspath(output_path)],
-        _numbered(Columns.from_arrays(block) for block in blocks),
-        make=functools.partial(_numbered_features, seq_length=windows.seq_length),
-        output_format=output_format,
-    )
+    with work_folder(output_path) as folder:
+        columns = _write_windows(
+            folder / "windows",
+            Tally("Tokenizing", unit="questions").over(questions),
+            tokenizer=tokenizer,
+            windows=windows,
+            n_workers=n_useful_workers(files),
+        )
+        n_rows = len(columns)
+        write_features(
+            [os.fspath(output_path)],
+            np.split(np.arange(n_rows), range(_BLOCK_WINDOWS, n_rows, _BLOCK_WINDOWS)),
+            make=lambda rows: question_features(columns, rows=rows, seq_length=windows.seq_length),
+            output_format=output_format,
+            n_rows=n_rows,
+        )
     meta: dict[str, object] = {
         "task_type": "bert_squad",
         "train_data_size": n_rows,
@@ -373,53 +354,26 @@ def write_question_data(
     return meta
 
 
-def _numbered(blocks: Iterator[Columns]) -> Iterator[tuple[Columns, int]]:
-    first = 0
-    for block in blocks:
-        yield block, first
-        first += len(block)
-
-
-def _numbered_features(block: tuple[Columns, int], *, seq_length: int) -> Features:
-    columns, first = block
-    features = question_features(columns, rows=np.arange(len(columns)), seq_length=seq_length)
-    return {**features, "unique_ids": (np.arange(len(columns)) + first + FIRST_UNIQUE_ID).astype(np.int32)}
-
-
 def build_question_stream(params: QADataConfig, context: InputContext | None = None) -> ExampleStream:
     """Batches with `input_word_ids`, `input_mask`, `input_type_ids` and, to learn from, the positions of answers.
 
     In validation there are `unique_ids` instead: a window's number in `question_windows`, from 1000000000 on. Then no
     window is left out, whatever `drop_remainder` is: every question is to be answered.
     """
-    names = (*_INPUTS, *_POSITIONS) if params.is_training else ("unique_ids", *_INPUTS)
+    names = (*INPUTS, *_POSITIONS) if params.is_training else ("unique_ids", *INPUTS)
     if reads_questions(params):
-        examples: Any = QuestionWindows(question_windows(params), seq_length=params.seq_length, names=names)
+        columns = question_windows(params)
+
+        def make(rows: NDArray[np.int64]) -> Features:
+            features = question_features(columns, rows=rows, seq_length=params.seq_length)
+            return {name: features[RECORD_NAMES.get(name, name)] for name in names}
+
+        examples: Examples = MadeExamples(len(columns), make)
     else:
-        shapes = {name: ((params.seq_length,) if name in _INPUTS else ()) for name in names}
-        features = {name: (np.int32, shape) for name, shape in shapes.items()}
+        features = {name: (np.int32, (params.seq_length,) if name in INPUTS else ()) for name in names}
         examples = read_features(params, features=features, text_config="a name that ends in .json")
     keeps_all = params.replace(drop_remainder=params.drop_remainder and bool(params.is_training))
     return example_stream(examples, params=keeps_all, context=context)
-
-
-class QuestionWindows:
-    """Windows over passages as examples."""
-
-    def __init__(self, columns: Columns, *, seq_length: int, names: tuple[str, ...]) -> None:
-        self._columns = columns
-        self._seq_length = seq_length
-        self._names = names
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
-        """Gathers examples."""
-        rows = np.asarray(indices, np.int64)
-        features = question_features(self._columns, rows=rows, seq_length=self._seq_length)
-        renamed = {SECOND_NAMES.get(name, name): values for name, values in features.items()}
-        return {name: renamed[name] for name in self._names}
 
 
 def reads_questions(params: QADataConfig) -> bool:
@@ -429,8 +383,7 @@ def reads_questions(params: QADataConfig) -> bool:
 
 def question_tokenizer(params: QADataConfig) -> Tokenizer:
     """The tokenizer that a config names."""
-    check_vocabulary(params, params.vocab_file, field="vocab_file")
-    return build_tokenizer(params.vocab_file, tokenization=params.tokenization, lower_case=params.do_lower_case)
+    return config_tokenizer(params, params.vocab_file, field="vocab_file", lower_case=params.do_lower_case)
 
 
 def question_windows(params: QADataConfig) -> Columns:
@@ -443,25 +396,24 @@ def question_windows(params: QADataConfig) -> Columns:
     tokenizer = question_tokenizer(params)
     files = find_files(input_paths(params))
     windows = Windows(params.seq_length, params.doc_stride, params.query_length)
-    is_training, version_2_with_negative = bool(params.is_training), params.version_2_with_negative
-    settings = [_VERSION, tokenizer.fingerprint, repr(windows), is_training, version_2_with_negative]
-    directory = cache_directory(files, params.input_preprocessed_data_path, settings=settings)
+    settings = [
+        _VERSION,
+        tokenizer.fingerprint,
+        repr(windows),
+        bool(params.is_training),
+        params.version_2_with_negative,
+    ]
     skipped = Skipped()
-    blocks = _token_blocks(
-        files,
+    columns = _write_windows(
+        cache_directory(files, params.input_preprocessed_data_path, settings=settings),
+        _read_questions(params, files, skipped),
         tokenizer=tokenizer,
         windows=windows,
-        is_training=is_training,
-        version_2_with_negative=version_2_with_negative,
-        skipped=skipped,
+        n_workers=n_useful_workers(files),
     )
-    # The questions of each block are numbered from 0.
-    first_questions = itertools.count(0, _BLOCK_QUESTIONS)
-    numbered = zip(blocks, first_questions, strict=False)
-    write_once(directory, ({**block, "question": np.asarray(block["question"]) + first} for block, first in numbered))
     if skipped.ids:
         print_line(str(skipped))
-    return Columns.open(directory)
+    return columns
 
 
 def load_questions(params: QADataConfig) -> list[Question]:
@@ -471,10 +423,13 @@ def load_questions(params: QADataConfig) -> list[Question]:
             f"input_path is {params.input_path!r}: answers are compared with the questions themselves. "
             "Name SQuAD's JSON file for validation."
         )
-    return list(
-        read_questions(
-            find_files(input_paths(params)),
-            is_training=bool(params.is_training),
-            version_2_with_negative=params.version_2_with_negative,
-        )
+    return list(_read_questions(params, find_files(input_paths(params))))
+
+
+def _read_questions(params: QADataConfig, files: Sequence[Path], skipped: Skipped | None = None) -> Iterator[Question]:
+    return read_questions(
+        files,
+        is_training=bool(params.is_training),
+        version_2_with_negative=params.version_2_with_negative,
+        skipped=skipped,
     )

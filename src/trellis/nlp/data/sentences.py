@@ -11,21 +11,22 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import Columns, DataConfig, ExampleStream, Ragged, find_files, read_rows
+from trellis.data import Column, Columns, DataConfig, ExampleStream, Ragged, cached_columns, find_files, read_rows
 from trellis.errors import ArgumentError, ConfigError, DataError
 from trellis.nlp.data.configs import SentencePredictionDataConfig, SentencePredictionTextDataConfig
 from trellis.nlp.data.corpus import is_rows
-from trellis.nlp.data.output import Features, OutputFormat, write_features, write_meta_data
-from trellis.nlp.data.sequences import Pairs, Specials, assemble_texts
+from trellis.nlp.data.output import OutputFormat, write_features, write_meta_data
+from trellis.nlp.data.sequences import INPUTS, Features, Pairs, Specials, assemble_texts, with_record_names
 from trellis.nlp.data.stream_parts import (
-    check_vocabulary,
+    MadeExamples,
+    config_tokenizer,
     data_place,
     example_stream,
     input_paths,
     read_features,
 )
-from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map, write_once
-from trellis.nlp.data.tokenizer import Tokenizer, build_tokenizer
+from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map
+from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.spelling import nearest
 from trellis.tasks import InputContext
 
@@ -33,7 +34,6 @@ _BLOCK_ROWS = 1 << 11
 # Part of the key of the cache: raised when the same files would give other tokens than before.
 _VERSION = 1
 _DTYPES = {"int": np.int32, "float": np.float32}
-_INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 # Hardware is quickest with lengths that are multiples of this.
 _MULTIPLE = 8
 _TSV = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
@@ -116,24 +116,17 @@ def _label(values: dict[str, object], fields: SentenceFields, place: str) -> flo
         raise DataError(f"{place}: the label {text!r} is no {kind}. {way_out}") from None
 
 
-class SentenceTokens(NamedTuple):
-    """Rows as tokens, by columns; of a row with one text `b` is empty."""
-
-    a: Ragged
-    b: Ragged
-    label: NDArray[np.generic]
-    number: NDArray[np.int32]
-
-
-def tokenize_rows(rows: Sequence[SentenceRow], *, tokenizer: Tokenizer, fields: SentenceFields) -> SentenceTokens:
-    """Turns rows into tokens."""
+def tokenize_rows(
+    rows: Sequence[SentenceRow], *, tokenizer: Tokenizer, fields: SentenceFields
+) -> dict[str, Ragged | NDArray[Any]]:
+    """Makes columns of rows: the tokens `a` and `b` of their texts, `label` and `number`; of one text `b` is empty."""
     seconds = [row.texts[1] if len(row.texts) > 1 else "" for row in rows]
-    return SentenceTokens(
-        tokenizer.encode([row.texts[0] for row in rows]),
-        tokenizer.encode(seconds),
-        np.array([row.label for row in rows], np.float32 if fields.is_regression else np.int32),
-        np.array([row.number for row in rows], np.int32),
-    )
+    return {
+        "a": tokenizer.encode([row.texts[0] for row in rows]),
+        "b": tokenizer.encode(seconds),
+        "label": np.array([row.label for row in rows], np.float32 if fields.is_regression else np.int32),
+        "number": np.array([row.number for row in rows], np.int32),
+    }
 
 
 @dataclass(frozen=True)
@@ -226,8 +219,8 @@ def write_sentence_data(
         files = find_files(os.path.join(input_dir, task.files[split].format(mnli_type=mnli_type)))
         fields = task.fields(split)
         make = functools.partial(sentence_features, tokenizer=tokenizer, fields=fields, seq_length=seq_length)
-        n_workers = n_useful_workers(sum(file.stat().st_size for file in files))
         blocks = in_blocks(read_sentence_rows(files, fields=fields), _BLOCK_ROWS)
+        n_workers = n_useful_workers(files)
         n_rows = write_features([path], blocks, make=make, output_format=output_format, n_workers=n_workers)
         meta[f"{'eval' if split == 'dev' else split}_data_size"] = n_rows
     if task.labels is None:
@@ -242,18 +235,14 @@ def sentence_features(
     rows: Sequence[SentenceRow], *, tokenizer: Tokenizer, fields: SentenceFields, seq_length: int
 ) -> Features:
     """Returns the published features of rows."""
-    block = tokenize_rows(rows, tokenizer=tokenizer, fields=fields)
-    sequences = assemble_texts(
-        block.a, block.b, rows=np.arange(len(rows)), seq_length=seq_length, specials=Specials.of(tokenizer)
-    )
-    return {
-        "input_ids": sequences.ids,
-        "input_mask": sequences.mask,
-        "segment_ids": sequences.types,
-        "label_ids": block.label,
+    columns = Columns.from_arrays(tokenize_rows(rows, tokenizer=tokenizer, fields=fields))
+    rest = {
+        "label_ids": columns["label"],
         "is_real_example": np.ones(len(rows), np.int32),
-        "example_id": block.number,
+        "example_id": columns["number"],
     }
+    examples = SentencePairs(columns, Columns(rest), seq_length, Specials.of(tokenizer))
+    return with_record_names(examples.take(np.arange(len(rows))))
 
 
 def build_sentence_stream(
@@ -273,9 +262,7 @@ def build_sentence_stream(
     examples = _read(params)
     if n_classes is not None:
         _check_labels(np.asarray(examples[params.label_field]), params, n_classes)
-    if params.is_training:
-        return example_stream(FittedExamples(examples), params=params, context=context)
-    return example_stream(examples, params=params, context=context)
+    return example_stream(_fitted(examples) if params.is_training else examples, params=params, context=context)
 
 
 def count_classes(params: SentenceDataConfig) -> int:
@@ -292,7 +279,7 @@ def _read(params: SentenceDataConfig) -> "SentencePairs | Columns":
 
 def _read_records(params: SentencePredictionDataConfig) -> Columns:
     length = (params.seq_length,)
-    features: dict[str, Any] = dict.fromkeys(_INPUTS, (np.int32, length))
+    features: dict[str, Any] = dict.fromkeys(INPUTS, (np.int32, length))
     features[params.label_field] = (_DTYPES[params.label_type], ())
     if params.include_example_id:
         features["example_id"] = (np.int32, ())
@@ -314,8 +301,7 @@ def _read_text(params: SentencePredictionTextDataConfig) -> "SentencePairs":
         )
     if params.preprocessing_hub_module_url:
         raise ConfigError("preprocessing_hub_module_url has no meaning here: give the vocabulary as vocab_file.")
-    check_vocabulary(params, params.vocab_file, field="vocab_file")
-    tokenizer = build_tokenizer(params.vocab_file, tokenization=params.tokenization, lower_case=params.lower_case)
+    tokenizer = config_tokenizer(params, params.vocab_file, field="vocab_file", lower_case=params.lower_case)
     fields = SentenceFields(
         texts=list(params.text_fields),
         label=params.label_field,
@@ -327,13 +313,11 @@ def _read_text(params: SentencePredictionTextDataConfig) -> "SentencePairs":
     directory = cache_directory(files, params.cache_dir, settings=[_VERSION, tokenizer.fingerprint, repr(fields)])
     tokenize = functools.partial(tokenize_rows, tokenizer=tokenizer, fields=fields)
     rows = in_blocks(read_sentence_rows(files, fields=fields), _BLOCK_ROWS)
-    n_workers = n_useful_workers(sum(file.stat().st_size for file in files))
-    write_once(directory, (block._asdict() for block in ordered_map(tokenize, rows, n_workers=n_workers)))
-    columns = Columns.open(directory)
+    columns = cached_columns(directory, ordered_map(tokenize, rows, n_workers=n_useful_workers(files)))
     rest = {params.label_field: columns["label"]}
     if params.include_example_id:
         rest["example_id"] = columns["number"]
-    return SentencePairs(columns, rest=Columns(rest), seq_length=params.seq_length, specials=Specials.of(tokenizer))
+    return SentencePairs(columns, Columns(rest), params.seq_length, Specials.of(tokenizer))
 
 
 def _check_labels(labels: NDArray[Any], params: DataConfig, n_classes: int) -> None:
@@ -347,64 +331,43 @@ def _check_labels(labels: NDArray[Any], params: DataConfig, n_classes: int) -> N
         )
 
 
+@dataclass(frozen=True, eq=False)
 class SentencePairs:
-    """Tokens of sentences as examples; the sequences are made when they are taken.
+    """Tokens of sentences as examples; the sequences are made when they are taken."""
 
-    Args:
-        rest: The other columns of a batch.
-    """
-
-    def __init__(self, columns: Columns, *, rest: Columns, seq_length: int, specials: Specials) -> None:
-        first, second = columns["a"], columns["b"]
-        assert isinstance(first, Ragged) and isinstance(second, Ragged)
-        self._first = first
-        self._second = second
-        self._rest = rest
-        self._seq_length = seq_length
-        self._specials = specials
+    tokens: Columns
+    """With the columns `a` and `b` of `tokenize_rows`."""
+    rest: Columns
+    """The other columns of a batch."""
+    seq_length: int
+    specials: Specials
 
     def __len__(self) -> int:
-        return len(self._rest)
+        return len(self.rest)
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
+    def __getitem__(self, name: str) -> Column:
         """One of the other columns."""
-        return np.asarray(self._rest[name])
-
-    @property
-    def lengths(self) -> NDArray[np.integer]:
-        """How many tokens each example has, special ones included, if it is not cut."""
-        first, second = self._first.lengths, self._second.lengths
-        return Pairs(first, first, second, second).lengths
+        return self.rest[name]
 
     def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
         """Gathers examples."""
         rows = np.asarray(indices, np.int64)
-        sequences = assemble_texts(
-            self._first, self._second, rows=rows, seq_length=self._seq_length, specials=self._specials
-        )
-        return {
-            "input_word_ids": sequences.ids,
-            "input_mask": sequences.mask,
-            "input_type_ids": sequences.types,
-            **self._rest.take(rows),
-        }
+        a, b = self.tokens.ragged("a"), self.tokens.ragged("b")
+        sequences = assemble_texts(a, b, rows=rows, seq_length=self.seq_length, specials=self.specials)
+        return {**sequences.inputs, **self.rest.take(rows)}
 
 
-class FittedExamples:
-    """Examples without the padding that all of them have."""
+def _fitted(examples: SentencePairs | Columns) -> MadeExamples:
+    """The same examples without the padding that all of them have."""
+    if isinstance(examples, SentencePairs):
+        a, b = (examples.tokens.ragged(name).lengths for name in ("a", "b"))
+        longest = Pairs(a, a, b, b).lengths.max(initial=0)
+    else:
+        longest = 1 + np.flatnonzero(np.asarray(examples["input_mask"]).any(axis=0)).max(initial=0)
+    length = math.ceil(longest / _MULTIPLE) * _MULTIPLE
 
-    def __init__(self, examples: "SentencePairs | Columns") -> None:
-        if isinstance(examples, SentencePairs):
-            longest = examples.lengths.max(initial=0)
-        else:
-            longest = 1 + np.flatnonzero(np.asarray(examples["input_mask"]).any(axis=0)).max(initial=0)
-        self._examples = examples
-        self._length = math.ceil(longest / _MULTIPLE) * _MULTIPLE
+    def make(rows: NDArray[np.int64]) -> Features:
+        arrays = examples.take(rows)
+        return {name: array[:, :length] if name in INPUTS else array for name, array in arrays.items()}
 
-    def __len__(self) -> int:
-        return len(self._examples)
-
-    def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
-        """Gathers examples."""
-        examples = self._examples.take(indices)
-        return {name: array[:, : self._length] if name in _INPUTS else array for name, array in examples.items()}
+    return MadeExamples(len(examples), make)

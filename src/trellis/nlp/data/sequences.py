@@ -1,14 +1,20 @@
 """Sequences: one or two spans of tokens between special ones, as a model reads them."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import Ragged, offsets_of
+from trellis.data import Ragged
 from trellis.nlp.data.tokenizer import CLS, PAD_ID, SEP, Tokenizer
 
 Ints = NDArray[np.int64]
+INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
+"""What a model reads, by the names that batches have."""
+RECORD_NAMES = {"input_word_ids": "input_ids", "input_type_ids": "segment_ids"}
+"""What the published records call some of the features of a batch."""
+Features = Mapping[str, NDArray[np.generic]]
 
 
 class Pairs(NamedTuple):
@@ -46,6 +52,16 @@ class Sequences(NamedTuple):
     mask: NDArray[np.int32]
     types: NDArray[np.int32]
     lengths: Ints
+
+    @property
+    def inputs(self) -> dict[str, NDArray[np.int32]]:
+        """The arrays by the names that batches have."""
+        return dict(zip(INPUTS, (self.ids, self.mask, self.types), strict=True))
+
+
+def with_record_names(features: Features) -> Features:
+    """The features of a batch by the names that records have."""
+    return {RECORD_NAMES.get(name, name): values for name, values in features.items()}
 
 
 class Specials(NamedTuple):
@@ -100,28 +116,7 @@ def assemble(tokens: NDArray[np.integer], *, pairs: Pairs, seq_length: int, spec
 def assemble_texts(a: Ragged, b: Ragged, *, rows: Ints, seq_length: int, specials: Specials) -> Sequences:
     """Makes sequences of the first and second texts of some rows, cut to `seq_length`."""
     # No more of a text than a sequence holds: nothing behind that can be used.
-    a_tokens, a_starts = gather(a, rows=rows, longest=seq_length)
-    b_tokens, b_starts = gather(b, rows=rows, longest=seq_length)
-    a_lengths, b_lengths = (texts.offsets[rows + 1] - texts.offsets[rows] for texts in (a, b))
-    pairs = Pairs(a_starts, a_lengths, b_starts + len(a_tokens), b_lengths).cut(seq_length)
-    tokens = np.concatenate([a_tokens, b_tokens])
+    a, b = (texts.gather(rows, longest=seq_length) for texts in (a, b))
+    pairs = Pairs(a.offsets[:-1], a.lengths, b.offsets[:-1] + len(a.values), b.lengths).cut(seq_length)
+    tokens = np.concatenate([a.values, b.values])
     return assemble(tokens, pairs=pairs, seq_length=seq_length, specials=specials)
-
-
-def gather(ragged: Ragged, *, rows: Ints, longest: int | None = None) -> tuple[NDArray[Any], Ints]:
-    """The values of some rows in one array, and where each row begins in it.
-
-    Example:
-        >>> values, starts = gather(Ragged.from_rows([[1, 2], [3], [4, 5, 6]]), rows=np.array([2, 0]))
-        >>> values.tolist(), starts.tolist()
-        ([4, 5, 6, 1, 2], [0, 3])
-
-    Args:
-        longest: Up to how many values of a row to take; None takes all.
-    """
-    starts = ragged.offsets[rows]
-    lengths = ragged.offsets[rows + 1] - starts
-    lengths = lengths if longest is None else np.minimum(lengths, longest)
-    offsets = offsets_of(lengths)
-    sources = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-    return ragged.values[sources], offsets[:-1]

@@ -1,15 +1,19 @@
 """What the streams of text have in common: which files, in what order, by which names."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import DTypeLike
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
+from trellis.aliases import Batch
 from trellis.data import (
     Columns,
     DataConfig,
+    Examples,
     ExampleStream,
     decode_example,
     find_files,
@@ -19,10 +23,12 @@ from trellis.data import (
     read_records,
 )
 from trellis.errors import ConfigError, DataError
+from trellis.nlp.data.configs import BertPretrainTextDataConfig, QADataConfig, SentencePredictionTextDataConfig
+from trellis.nlp.data.sequences import RECORD_NAMES
+from trellis.nlp.data.tokenizer import Tokenizer, build_tokenizer
 from trellis.tasks import InputContext
 
-# The two names that records have for the same thing; batches have the second.
-SECOND_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
+TextConfig = BertPretrainTextDataConfig | SentencePredictionTextDataConfig | QADataConfig
 
 
 def input_paths(params: DataConfig) -> list[str]:
@@ -47,13 +53,33 @@ def data_place(params: DataConfig) -> str:
     return f"task.{'train' if params.is_training else 'validation'}_data"
 
 
-def check_vocabulary(params: DataConfig, vocab_file: str, *, field: str) -> None:
-    """Raises an error if there is no vocabulary for text."""
+def config_tokenizer(params: TextConfig, vocab_file: str, *, field: str, lower_case: bool) -> Tokenizer:
+    """The tokenizer of a config of text.
+
+    Args:
+        field: What the config calls its `vocab_file`, for the error if that is empty.
+    """
     if not vocab_file:
         raise ConfigError(
             f"{data_place(params)}.{field} is empty, and with the weights lies neither vocab.txt nor spiece.model. "
             f"Name the vocabulary to tokenize {params.input_path} with."
         )
+    return build_tokenizer(vocab_file, tokenization=params.tokenization, lower_case=lower_case)
+
+
+@dataclass(frozen=True, eq=False)
+class MadeExamples:
+    """Examples that a function makes of their numbers."""
+
+    n_examples: int
+    make: Callable[[NDArray[np.int64]], Batch]
+
+    def __len__(self) -> int:
+        return self.n_examples
+
+    def take(self, indices: NDArray[np.integer]) -> Batch:
+        """Makes examples."""
+        return self.make(np.asarray(indices, np.int64))
 
 
 def seed_of(params: DataConfig, context: InputContext | None) -> int:
@@ -61,9 +87,16 @@ def seed_of(params: DataConfig, context: InputContext | None) -> int:
     return (context or InputContext()).seed if params.seed is None else params.seed
 
 
-def example_stream(examples: Any, *, params: DataConfig, context: InputContext | None) -> ExampleStream:
+def example_stream(examples: Examples, *, params: DataConfig, context: InputContext | None) -> ExampleStream:
     """Batches of examples: shuffled and without end for training, else all of them once, in order."""
-    _check_batches(params, len(examples))
+    if params.global_batch_size < 1:
+        raise ConfigError(f"global_batch_size is {params.global_batch_size}; a batch has at least one example.")
+    if not params.is_training and params.drop_remainder and len(examples) < params.global_batch_size:
+        raise DataError(
+            f"{params.input_path} has {len(examples)} examples, fewer than global_batch_size="
+            f"{params.global_batch_size}, and drop_remainder leaves out a batch that is short. Make it false, or the "
+            "batch smaller."
+        )
     return ExampleStream(
         examples,
         batch_size=params.global_batch_size,
@@ -72,16 +105,6 @@ def example_stream(examples: Any, *, params: DataConfig, context: InputContext |
         n_epochs=None if params.is_training else 1,
         drop_remainder=params.drop_remainder,
     )
-
-
-def _check_batches(params: DataConfig, n_examples: int) -> None:
-    if params.global_batch_size < 1:
-        raise ConfigError(f"global_batch_size is {params.global_batch_size}; a batch has at least one example.")
-    if not params.is_training and params.drop_remainder and n_examples < params.global_batch_size:
-        raise DataError(
-            f"{params.input_path} has {n_examples} examples, fewer than global_batch_size={params.global_batch_size}, "
-            "and drop_remainder leaves out a batch that is short. Make it false, or the batch smaller."
-        )
 
 
 def read_features(
@@ -96,29 +119,27 @@ def read_features(
     paths = input_paths(params)
     if len(paths) == 1 and os.path.isdir(paths[0]):
         columns = Columns.open(paths[0])
-        names = _names_on_disk(features, set(columns.features))
+        names = {name: _name_on_disk(name, columns.features) for name in features}
         _check_shapes(columns, features, names, paths[0])
     else:
         files = find_files(paths)
         _check_kind(files[0], text_config)
-        names = _names_on_disk(features, set(decode_example(next(read_records(files[0])))))
+        first_example = decode_example(next(read_records(files[0])))
+        names = {name: _name_on_disk(name, first_example) for name in features}
         columns = read_columns(files, features={names[name]: feature for name, feature in features.items()})
     return Columns({name: columns[names[name]] for name in features})
 
 
-def _names_on_disk(features: Mapping[str, Any], columns: set[str]) -> dict[str, str]:
-    """From each name in a batch to the column that holds it."""
-    first_names = {second: first for first, second in SECOND_NAMES.items()}
-    names = {}
-    for name in features:
-        first = first_names.get(name, name)
-        names[name] = first if first in columns and name not in columns else name
-    return names
+def _name_on_disk(name: str, columns: Container[str]) -> str:
+    """The name of the column that holds a feature of a batch: the same, or else that of records."""
+    record_name = RECORD_NAMES.get(name, name)
+    return record_name if record_name in columns and name not in columns else name
 
 
 def _check_shapes(columns: Columns, features: Mapping[str, Any], names: Mapping[str, str], place: str) -> None:
+    on_disk = columns.select(list(names.values())).features
     for name, (_, shape) in features.items():
-        shape_on_disk = columns.select([names[name]]).features[names[name]].shape
+        shape_on_disk = on_disk[names[name]].shape
         if shape_on_disk != shape:
             raise DataError(
                 f"{place}: {names[name]!r} has shape {shape_on_disk}, but {shape} was asked for. "

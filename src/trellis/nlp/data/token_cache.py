@@ -7,14 +7,12 @@ import json
 import multiprocessing
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from numpy.typing import NDArray
-
-from trellis.data import ColumnsWriter, Ragged, fingerprint
+from trellis.data import fingerprint
 from trellis.disk import write_whole
 from trellis.errors import DataError, FileWriteError
 
@@ -61,15 +59,6 @@ def _key(values: Sequence[object]) -> str:
     return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).hexdigest()
 
 
-def write_once(directory: Path, blocks: Iterable[Mapping[str, Ragged | NDArray[Any]]]) -> None:
-    """Writes blocks of rows as columns to a directory, unless it is there already: then no block is made."""
-    if (directory / "columns.json").exists():
-        return
-    with ColumnsWriter(directory, source=directory.name) as writer:
-        for block in blocks:
-            writer.append(dict(block))
-
-
 def in_blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Yields lists of `size` items; the last one may be shorter.
 
@@ -81,8 +70,9 @@ def in_blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     return iter(lambda: list(itertools.islice(rest, size)), [])
 
 
-def n_useful_workers(n_bytes: int) -> int:
-    """How many processes are worth starting for input of a size: each takes a second to start."""
+def n_useful_workers(files: Iterable[Path], *, n_passes: int = 1) -> int:
+    """How many processes are worth starting to work through files: each takes a second to start."""
+    n_bytes = n_passes * sum(file.stat().st_size for file in files)
     return max(1, min(os.cpu_count() or 1, n_bytes // _BYTES_WORTH_A_PROCESS))
 
 

@@ -1,13 +1,15 @@
 """Tokenizers: text to ids by WordPiece or SentencePiece, after the published rules."""
 
+import abc
 import functools
 import hashlib
+import importlib
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,47 +22,68 @@ PAD_ID = 0
 _LONGEST_WORD = 400
 _MOST_CHUNKS = 1 << 20
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
-_IDEOGRAPHS = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
+_IDEOGRAPH = re.compile(
+    "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
+    "\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
 _KEPT_CONTROLS = "\t\n\r"
 _ASCII_WORD = re.compile(r"[!-/:-@\[-`{-~]|[^ \t\n\r!-/:-@\[-`{-~]+")
 _ASCII_CONTROLS = dict.fromkeys({*range(32), 127} - set(_KEPT_CONTROLS.encode()))
 
 
-class Tokenizer(Protocol):
-    """Turns text into the ids of a vocabulary; none of the special tokens is added."""
+class Tokenizer(abc.ABC):
+    """Turns text into the ids of a vocabulary; none of the special tokens is added.
 
-    vocab_size: int
+    Args:
+        vocab_file: What `content` was read from.
+        tokens: Those of the vocabulary, in the order of their ids.
+        settings: The other arguments of the tokenizer.
+    """
+
     starts_word: NDArray[np.bool_]
     """Of each id, whether it begins a word."""
-    fingerprint: str
-    """The same for tokenizers that give the same ids."""
+    _absence: ClassVar[str]
+    """What is said of a token that the vocabulary lacks, and the way out."""
 
+    def __init__(self, vocab_file: Path, *, content: bytes, tokens: Sequence[str], settings: dict[str, bool]) -> None:
+        self._path = vocab_file
+        self._tokens = tokens
+        self._ids = {token: number for number, token in enumerate(tokens)}
+        self._settings = settings
+        self.vocab_size = len(tokens)
+        kind = type(self).__name__.removesuffix("Tokenizer")
+        made_of = content + repr((kind, *settings.values())).encode()
+        # The same for tokenizers that give the same ids.
+        self.fingerprint = hashlib.blake2b(made_of, digest_size=16).hexdigest()
+
+    @abc.abstractmethod
     def encode(self, texts: Sequence[str]) -> Ragged:
         """The ids of each text, as int32."""
 
-    def tokens(self, text: str) -> list[str]:
-        """The pieces of a text, as the vocabulary spells them."""
-
+    @abc.abstractmethod
     def words(self, text: str) -> list[str]:
         """The words of a text as they are looked up: cleaned, and in lower case if case does not count."""
 
-    def id_of(self, token: str) -> int:
-        """The id of a token that the vocabulary must have."""
+    @abc.abstractmethod
+    def text_of(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        """The text that ids spell, with single spaces between words."""
+
+    def tokens(self, text: str) -> list[str]:
+        """The pieces of a text, as the vocabulary spells them."""
+        return self.tokens_of(self.encode([text]).values)
 
     def tokens_of(self, ids: Sequence[int] | NDArray[np.integer]) -> list[str]:
         """The tokens of ids."""
+        return [self._tokens[number] for number in ids]
 
-    def text_of(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
-        """The text that ids spell, with single spaces between words."""
+    def id_of(self, token: str) -> int:
+        """The id of a token that the vocabulary must have."""
+        if token not in self._ids:
+            raise DataError(f"{self._path} {self._absence.format(token)}")
+        return self._ids[token]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (type(self), self._path, tuple(self._settings.items()), self.fingerprint)
 
 
 def build_tokenizer(vocab_file: str | Path, *, tokenization: str = "WordPiece", lower_case: bool = True) -> Tokenizer:
@@ -77,7 +100,7 @@ def build_tokenizer(vocab_file: str | Path, *, tokenization: str = "WordPiece", 
     raise ArgumentError(f"tokenization is {tokenization!r}; it can be 'WordPiece' or 'SentencePiece'.")
 
 
-class WordPieceTokenizer:
+class WordPieceTokenizer(Tokenizer):
     """Words are split at spaces and punctuation, then into the longest pieces that the vocabulary has.
 
     What stands between two spaces is cut once and remembered: in a corpus the same words come again and again.
@@ -92,24 +115,21 @@ class WordPieceTokenizer:
         split_on_punctuation: Whether punctuation marks are words of their own.
     """
 
+    _absence = "has no token {!r}. Give a vocabulary with it on a line of its own."
+
     def __init__(self, vocab_file: str | Path, *, lower_case: bool = True, split_on_punctuation: bool = True) -> None:
+        tokenizers = nlp_package("tokenizers")
+        path = Path(vocab_file)
+        content = _read(path, what="a vocabulary, one token a line")
         try:
-            import tokenizers
-        except ImportError:
-            raise MissingPackageError("tokenizers", "nlp") from None
-        self._path = Path(vocab_file)
-        content = _read(self._path, what="a vocabulary, one token a line")
-        try:
-            self._tokens = [line.strip() for line in content.decode().removesuffix("\n").split("\n")]
+            tokens = [line.strip() for line in content.decode().removesuffix("\n").split("\n")]
         except UnicodeDecodeError as error:
             way_out = "Give a vocabulary with one token a line; SentencePiece models take tokenization=SentencePiece."
             raise DataError(f"{vocab_file}: not UTF-8 text ({error}). {way_out}") from error
-        self._ids = {token: number for number, token in enumerate(self._tokens)}
+        settings = {"lower_case": lower_case, "split_on_punctuation": split_on_punctuation}
+        super().__init__(path, content=content, tokens=tokens, settings=settings)
         self.id_of(UNKNOWN)
-        self.vocab_size = len(self._tokens)
-        self.starts_word = np.array([not token.startswith("##") for token in self._tokens])
-        self.fingerprint = _fingerprint(content, "WordPiece", lower_case, split_on_punctuation)
-        self._split = functools.partial(split_words, lower_case=lower_case, split_on_punctuation=split_on_punctuation)
+        self.starts_word = np.array([not token.startswith("##") for token in tokens])
         model = tokenizers.models.WordPiece(self._ids, unk_token=UNKNOWN, max_input_chars_per_word=_LONGEST_WORD)
         self._tokenizer = tokenizers.Tokenizer(model)
         self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
@@ -125,36 +145,17 @@ class WordPieceTokenizer:
             self._pieces = _ragged([])
         self._learn([chunk for chunk in chunks if chunk not in self._numbers])
         numbers = np.fromiter(map(self._numbers.__getitem__, chunks), np.int64, len(chunks))
-        lengths = self._pieces.lengths[numbers]
-        chunk_offsets = offsets_of(lengths)
-        sources = np.arange(chunk_offsets[-1]) + np.repeat(self._pieces.offsets[numbers] - chunk_offsets[:-1], lengths)
+        pieces = self._pieces.gather(numbers)
         n_chunks = np.fromiter(map(len, texts_chunks), np.int64, len(texts))
-        return Ragged(self._pieces.values[sources], offsets=chunk_offsets[offsets_of(n_chunks)])
-
-    def tokens(self, text: str) -> list[str]:
-        """The pieces of a text."""
-        return self.tokens_of(self.encode([text]).values)
+        return Ragged(pieces.values, offsets=pieces.offsets[offsets_of(n_chunks)])
 
     def words(self, text: str) -> list[str]:
         """The words of a text, before they are split into pieces."""
-        return self._split(text)
-
-    def id_of(self, token: str) -> int:
-        """The id of a token that the vocabulary must have."""
-        if token not in self._ids:
-            raise DataError(f"{self._path} has no token {token!r}. Give a vocabulary with it on a line of its own.")
-        return self._ids[token]
-
-    def tokens_of(self, ids: Sequence[int] | NDArray[np.integer]) -> list[str]:
-        """The tokens of ids."""
-        return [self._tokens[number] for number in ids]
+        return split_words(text, **self._settings)
 
     def text_of(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """The text that ids spell."""
         return " ".join(self.tokens_of(ids)).replace(" ##", "").replace("##", "").strip()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (WordPieceTokenizer, self._path, tuple(self._split.keywords.items()), self.fingerprint)
 
     def _learn(self, chunks: Sequence[str]) -> None:
         """Remembers the pieces of new chunks."""
@@ -162,7 +163,7 @@ class WordPieceTokenizer:
             return
         new = list(dict.fromkeys(chunks))
         self._numbers |= {chunk: number for number, chunk in enumerate(new, start=len(self._numbers))}
-        spaced = [" ".join(self._split(chunk)) for chunk in new]
+        spaced = [" ".join(self.words(chunk)) for chunk in new]
         encodings = self._tokenizer.encode_batch_fast(spaced, add_special_tokens=False)
         old, pieces = self._pieces, _ragged([encoding.ids for encoding in encodings])
         offsets = np.concatenate([old.offsets, old.offsets[-1] + pieces.offsets[1:]])
@@ -185,13 +186,10 @@ def split_words(text: str, *, lower_case: bool = True, split_on_punctuation: boo
         text = text.translate(_ASCII_CONTROLS)
         text = text.lower() if lower_case else text
         return _ASCII_WORD.findall(text) if split_on_punctuation else text.split()
-    words = "".join(map(_cleaned, text)).split()
-    if lower_case:
-        words = [_without_accents(word.lower()) for word in words]
-    if split_on_punctuation:
-        words = [part for word in words for part in _parts(word)]
-    # A word that was accents alone is empty now.
-    return [word for word in words if word]
+    text = _IDEOGRAPH.sub(r" \g<0> ", "".join(map(_cleaned, text)))
+    text = _without_accents(text.lower()) if lower_case else text
+    text = "".join(map(_punctuation_apart, text)) if split_on_punctuation else text
+    return text.split()
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -199,33 +197,21 @@ def _cleaned(character: str) -> str:
     category = unicodedata.category(character)
     if character in _KEPT_CONTROLS or category == "Zs":
         return " "
-    if character in "\0\ufffd" or category in ("Cc", "Cf"):
-        return ""
-    code = ord(character)
-    return f" {character} " if any(first <= code <= last for first, last in _IDEOGRAPHS) else character
+    return "" if character in "\0\ufffd" or category in ("Cc", "Cf") else character
 
 
-def _without_accents(word: str) -> str:
-    return "".join(letter for letter in unicodedata.normalize("NFD", word) if unicodedata.category(letter) != "Mn")
-
-
-def _parts(word: str) -> Iterator[str]:
-    start = 0
-    for place, character in enumerate(word):
-        if _is_punctuation(character):
-            yield word[start:place]
-            yield character
-            start = place + 1
-    yield word[start:]
+def _without_accents(text: str) -> str:
+    return "".join(letter for letter in unicodedata.normalize("NFD", text) if unicodedata.category(letter) != "Mn")
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _is_punctuation(character: str) -> bool:
+def _punctuation_apart(character: str) -> str:
     is_ascii_mark = character.isascii() and not character.isalnum() and character.isprintable() and character != " "
-    return is_ascii_mark or unicodedata.category(character).startswith("P")
+    is_mark = is_ascii_mark or unicodedata.category(character).startswith("P")
+    return f" {character} " if is_mark else character
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(Tokenizer):
     """Text is split by a trained SentencePiece model; a comma after a digit is a piece of its own.
 
     Example:
@@ -237,56 +223,37 @@ class SentencePieceTokenizer:
         lower_case: Whether case does not count.
     """
 
+    _absence = "has no piece {!r}. Give a model that was trained with it."
+
     def __init__(self, vocab_file: str | Path, *, lower_case: bool = True) -> None:
-        try:
-            import sentencepiece
-        except ImportError:
-            raise MissingPackageError("sentencepiece", "nlp") from None
-        self._path = Path(vocab_file)
-        content = _read(self._path, what="a SentencePiece model")
+        sentencepiece = nlp_package("sentencepiece")
+        path = Path(vocab_file)
+        content = _read(path, what="a SentencePiece model")
         try:
             self._model: Any = sentencepiece.SentencePieceProcessor(model_proto=content)
         except (RuntimeError, ValueError, TypeError) as error:
             raise DataError(f"{vocab_file} is no SentencePiece model ({error}). Give a .model file.") from error
-        self._lower_case = lower_case
-        self.vocab_size = int(self._model.get_piece_size())
-        pieces = self.tokens_of(range(self.vocab_size))
-        self._ids = {piece: number for number, piece in enumerate(pieces)}
+        pieces = [str(self._model.id_to_piece(number)) for number in range(self._model.get_piece_size())]
+        super().__init__(path, content=content, tokens=pieces, settings={"lower_case": lower_case})
         self.starts_word = np.array([piece.startswith(_SPACE) for piece in pieces])
         self._hides_comma = np.array([piece[-1:] == "," and piece[-2:-1].isdigit() for piece in pieces])
-        self.fingerprint = _fingerprint(content, "SentencePiece", lower_case)
 
     def encode(self, texts: Sequence[str]) -> Ragged:
         """The ids of each text, found on all cores."""
-        rows = self._model.encode([preprocess_text(text, lower=self._lower_case) for text in texts], num_threads=-1)
+        rows = self._model.encode(list(map(self._prepared, texts)), num_threads=-1)
         ids = _ragged(rows)
         return _ragged([self._commas_apart(row) for row in rows]) if self._hides_comma[ids.values].any() else ids
 
-    def tokens(self, text: str) -> list[str]:
-        """The pieces of a text."""
-        ids = self._model.encode(preprocess_text(text, lower=self._lower_case))
-        return [piece for number in ids for piece in self._split_piece(number)]
-
     def words(self, text: str) -> list[str]:
         """The words of a text, as they lie between spaces."""
-        return preprocess_text(text, lower=self._lower_case).split()
-
-    def id_of(self, token: str) -> int:
-        """The id of a piece that the model must have."""
-        if token not in self._ids:
-            raise DataError(f"{self._path} has no piece {token!r}. Give a model that was trained with it.")
-        return self._ids[token]
-
-    def tokens_of(self, ids: Sequence[int] | NDArray[np.integer]) -> list[str]:
-        """The pieces of ids."""
-        return [str(self._model.id_to_piece(int(number))) for number in ids]
+        return self._prepared(text).split()
 
     def text_of(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """The text that ids spell."""
         return "".join(self.tokens_of(ids)).replace(_SPACE, " ").strip()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (SentencePieceTokenizer, self._path, (("lower_case", self._lower_case),), self.fingerprint)
+    def _prepared(self, text: str) -> str:
+        return preprocess_text(text, lower=self._settings["lower_case"])
 
     def _commas_apart(self, row: list[int]) -> list[int]:
         if not self._hides_comma[row].any():
@@ -295,7 +262,7 @@ class SentencePieceTokenizer:
         return [self._ids.get(piece, unknown) for number in row for piece in self._split_piece(number)]
 
     def _split_piece(self, number: int) -> list[str]:
-        piece = str(self._model.id_to_piece(number))
+        piece = self._tokens[number]
         if not self._hides_comma[number]:
             return [piece]
         parts: list[str] = self._model.encode(piece[:-1].replace(_SPACE, ""), out_type=str)
@@ -316,6 +283,14 @@ def preprocess_text(text: str, *, lower: bool = False) -> str:
         decomposed = unicodedata.normalize("NFKD", text)
         text = "".join(character for character in decomposed if not unicodedata.combining(character))
     return text.lower() if lower else text
+
+
+def nlp_package(name: str) -> Any:
+    """Imports a package that comes with `trellis[nlp]`."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise MissingPackageError(name, "nlp") from None
 
 
 def _ragged(rows: Sequence[Sequence[int]]) -> Ragged:
@@ -342,7 +317,3 @@ def _read(path: Path, *, what: str) -> bytes:
     if not content:
         raise DataError(f"vocab_file: `{path}` is empty. Give {what}.")
     return content
-
-
-def _fingerprint(content: bytes, *settings: object) -> str:
-    return hashlib.blake2b(content + repr(settings).encode(), digest_size=16).hexdigest()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from trellis.data import find_files
 from trellis.disk import write_whole
-from trellis.errors import ArgumentError, DataError, MissingPackageError
+from trellis.errors import ArgumentError, DataError
 from trellis.nlp.data.corpus import read_sentences
-from trellis.nlp.data.tokenizer import CLS, MASK, SEP, UNKNOWN, preprocess_text, split_words
+from trellis.nlp.data.tokenizer import CLS, MASK, SEP, UNKNOWN, nlp_package, preprocess_text, split_words
 
 SPECIAL_TOKENS = ("[PAD]", UNKNOWN, CLS, SEP, MASK)
 _MOST_SENTENCES = 2_000_000
@@ -54,10 +54,7 @@ def train_wordpiece(
     sentences: Iterable[str], *, vocab_size: int, lower_case: bool = True, min_frequency: int = 2
 ) -> str:
     """Trains a vocabulary for WordPiece; returns it with one token a line, special ones first."""
-    try:
-        import tokenizers
-    except ImportError:
-        raise MissingPackageError("tokenizers", "nlp") from None
+    tokenizers = nlp_package("tokenizers")
     words = _count_words(sentences, lower_case)
     if not words:
         raise DataError("There is no text in the files: every line is empty. Give files with text.")
@@ -107,10 +104,7 @@ def _repeated(words: Mapping[str, int]) -> Iterator[str]:
 
 
 def _train_sentencepiece(sentences: Iterator[str], vocab_size: int, lower_case: bool) -> tuple[bytes, int]:
-    try:
-        import sentencepiece
-    except ImportError:
-        raise MissingPackageError("sentencepiece", "nlp") from None
+    sentencepiece = nlp_package("sentencepiece")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
