@@ -3,13 +3,12 @@
 import copy
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from typing import Any, Literal, Optional
 
 import pytest
 
-from trellis.config import Config
-from trellis.config.fields import RESERVED
+from trellis.config import Config, OneOfConfig
 from trellis.errors import ConfigError
 
 
@@ -272,18 +271,14 @@ def test_an_annotation_that_a_config_cannot_hold_is_told() -> None:
         Odd()
 
 
-def test_a_field_that_would_hide_a_method_is_told() -> None:
-    @dataclass
-    class Hiding(Config):
-        lock: bool = False  # type: ignore[assignment]
-
-    with pytest.raises(ConfigError, match="Hiding.lock hides a method of that name"):
-        Hiding()
+NO_METHODS = {"type", "default_params", "restrictions"}
 
 
-def test_reserved_names_are_the_public_names_of_config() -> None:
-    own = {name for name in dir(Config) if not name.startswith("_")}
-    assert own - {"default_params", "restrictions"} == set(RESERVED)
+@pytest.mark.parametrize("name", [name for name in dir(OneOfConfig) if name[0] != "_" and name not in NO_METHODS])
+def test_a_field_that_would_hide_a_method_is_told(name: str) -> None:
+    hiding = make_dataclass("Hiding", [(name, bool, False)], bases=(OneOfConfig,))
+    with pytest.raises(ConfigError, match=f"Hiding.{name} hides a method of that name"):
+        hiding()
 
 
 def test_a_plain_config_has_no_fields_to_set() -> None:

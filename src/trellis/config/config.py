@@ -117,7 +117,7 @@ class Config(Branch, metaclass=ConfigType):
         The copy and everything in it can be changed, also if this config, or a config among the changes, is locked:
         whoever makes a copy of a locked config locks it when it is complete.
         """
-        other = cast(Self, unlocked_copy(self))
+        other = unlocked_copy(self)
         other.override(changes)
         return other
 

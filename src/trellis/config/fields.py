@@ -5,55 +5,27 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
-from typing import Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from trellis.config.drafts import REFUSED, Draft, Place, Refused, Write
 from trellis.config.kinds import (
+    KINDS,
     AnyKind,
     ChoiceKind,
     FixedDict,
     FixedList,
-    FlagKind,
     Kind,
     MappingKind,
     NoneKind,
-    NumberKind,
     SequenceKind,
-    TextKind,
     TupleKind,
     UnionKind,
-    WholeKind,
 )
 from trellis.config.problems import Problem
 from trellis.config.settings import CODE, DEFAULT, Origin, Setting, join_path
 from trellis.errors import ConfigError
 
-_SIMPLE: dict[Any, Kind] = {
-    Any: AnyKind(),
-    object: AnyKind(),
-    None: NoneKind(),
-    type(None): NoneKind(),
-    bool: FlagKind(),
-    int: WholeKind(),
-    float: NumberKind(),
-    str: TextKind(),
-    list: SequenceKind(AnyKind(), FixedList),
-    tuple: SequenceKind(AnyKind(), tuple),
-    dict: MappingKind(TextKind(), AnyKind()),
-}
-RESERVED = (
-    "as_dict",
-    "as_json",
-    "as_yaml",
-    "from_json",
-    "from_yaml",
-    "lock",
-    "no_effect",
-    "override",
-    "replace",
-    "selector",
-    "validate",
-)
+BranchType = TypeVar("BranchType", bound="Branch")
 
 
 class Branch:
@@ -79,7 +51,7 @@ class Branch:
 
 
 @dataclass(frozen=True)
-class BranchKind:
+class BranchKind(Kind):
     """Takes a config of a class, or a mapping, which is merged into the config that is there."""
 
     cls: type[Branch]
@@ -105,9 +77,13 @@ class BranchKind:
 class Field:
     """A field of a config class."""
 
-    name: str
     kind: Kind
-    default: Callable[[], object]
+    value: object
+    factory: Callable[[], object] | None
+
+    def default(self) -> object:
+        """Returns the value that the field has if nobody sets it."""
+        return self.factory() if self.factory else self.value
 
 
 def fields_of(cls: type[Branch]) -> Mapping[str, Field]:
@@ -118,21 +94,22 @@ def fields_of(cls: type[Branch]) -> Mapping[str, Field]:
 @cache
 def _fields(cls: type[Branch]) -> Mapping[str, Field]:
     try:
-        own, hints = inspect.get_annotations(cls), get_type_hints(cls)
+        annotations = inspect.get_annotations(cls)
+        hints = get_type_hints(cls)
     except NameError as error:
         error.add_note(f"while reading the annotations of {cls.__name__}, whose names must exist in its module")
         raise
-    if own and "__dataclass_fields__" not in vars(cls):
+    if annotations and "__dataclass_fields__" not in vars(cls):
         raise ConfigError(f"{cls.__name__} declares fields but is not a dataclass. Write @dataclass above it.")
     declared = {}
     for field in fields(cls):  # type: ignore[arg-type]
-        if field.name in RESERVED:
-            raise ConfigError(f"{cls.__name__}.{field.name} hides a method of that name. Give the field another one.")
-        kind = _kind(hints[field.name], where=f"{cls.__name__}.{field.name}")
-        if field.default is None and not isinstance(kind, AnyKind | UnionKind):
+        name, default = field.name, field.default
+        if name in vars(Branch) or any(callable(getattr(base, name, None)) for base in cls.__mro__):
+            raise ConfigError(f"{cls.__name__}.{name} hides a method of that name. Give the field another one.")
+        kind = _kind(hints[name], where=f"{cls.__name__}.{name}")
+        if default is None and not isinstance(kind, AnyKind | UnionKind):
             kind = UnionKind((kind, NoneKind()))
-        default = field.default_factory if field.default_factory is not MISSING else _returns(field.default)
-        declared[field.name] = Field(field.name, kind, default)
+        declared[name] = Field(kind, default, None if field.default_factory is MISSING else field.default_factory)
     if cls.selector:
         choices = tuple(name for name in declared if name != cls.selector)
         declared[cls.selector] = replace(declared[cls.selector], kind=UnionKind((ChoiceKind(choices), NoneKind())))
@@ -165,7 +142,7 @@ def draft_changes(branch: Branch, setting: Setting, place: Place, *, is_new: boo
             place.draft.writes.append(Write(branch, key, value, item.origin))
 
 
-def unlocked_copy(branch: Branch) -> Branch:
+def unlocked_copy(branch: BranchType) -> BranchType:
     """Returns a copy that can be changed and shares nothing that can change, with the same origins."""
     other = type(branch).__new__(type(branch))
     vars(other).update(vars(branch), _locked=False, _origins=dict(branch._origins))
@@ -174,13 +151,11 @@ def unlocked_copy(branch: Branch) -> Branch:
     return other
 
 
-def _copied(value: object) -> object:
+def _copied(value: Any) -> object:
     if isinstance(value, Branch):
         return unlocked_copy(value)
-    if isinstance(value, list):
-        return FixedList(map(_copied, value))
-    if isinstance(value, tuple):
-        return tuple(map(_copied, value))
+    if isinstance(value, list | tuple):
+        return type(value)(map(_copied, value))
     return FixedDict({key: _copied(item) for key, item in value.items()}) if isinstance(value, dict) else value
 
 
@@ -295,8 +270,8 @@ def _kind(annotation: Any, *, where: str) -> Kind:
     Args:
         where: The class and the field that have the annotation, for errors.
     """
-    if annotation in _SIMPLE:
-        return _SIMPLE[annotation]
+    if annotation in KINDS:
+        return KINDS[annotation]
     if isinstance(annotation, type) and issubclass(annotation, Branch):
         return BranchKind(annotation)
     generic = get_origin(annotation)
@@ -318,7 +293,3 @@ def _kind(annotation: Any, *, where: str) -> Kind:
     if generic in (dict, Mapping):
         return MappingKind(*kinds)
     return UnionKind(kinds)
-
-
-def _returns(value: object) -> Callable[[], object]:
-    return lambda: value

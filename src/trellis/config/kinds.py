@@ -1,9 +1,10 @@
 """The kinds of values that fields take: what text and which Python values each of them accepts."""
 
 import re
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from trellis.config.drafts import REFUSED, Place, Refused
 from trellis.config.settings import Setting, Text
@@ -20,46 +21,42 @@ _NONE_OR_CONFIG_RANKS = (0, 6)
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.?inf|\.?nan", re.IGNORECASE)
 
 
-class Kind(Protocol):
-    """What a field takes.
-
-    `read` returns the value that a field of this kind gets, or notes in the draft why there is none and returns
-    REFUSED.
-    """
+class Kind(ABC):
+    """What a field takes."""
 
     rank: int
     """Which member of a union is tried first: lower is stricter."""
+    words: str
+    """What it takes, in a message."""
 
+    @abstractmethod
     def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
-        """Returns the checked value.
+        """Returns the checked value, or notes in the draft why there is none and returns REFUSED.
 
         Args:
             current: What the field holds now; a mapping is merged into it.
         """
 
     def __str__(self) -> str:
-        """Returns what it takes, in words."""
+        return self.words
 
 
-@dataclass(frozen=True)
-class NoneKind:
+class NoneKind(Kind):
     """Takes None: `null`, `~`, `None` or nothing at all in a file or a flag."""
 
     rank = 0
+    words = "null"
 
     def read(self, setting: Setting, place: Place, *, current: object = None) -> Refused | None:
         """Returns None."""
         return None if _is_null(setting) else place.refuse_kind(setting, self, value="null")
 
-    def __str__(self) -> str:
-        return "null"
 
-
-@dataclass(frozen=True)
-class FlagKind:
+class FlagKind(Kind):
     """Takes true or false, also written yes, no, on and off."""
 
     rank = 1
+    words = "true or false"
 
     def read(self, setting: Setting, place: Place, *, current: object = None) -> bool | Refused:
         """Returns a bool."""
@@ -72,12 +69,9 @@ class FlagKind:
         suggestion = (nearest(word, _TRUE + _FALSE) or default) if word else None
         return place.refuse_kind(setting, self, value=suggestion)
 
-    def __str__(self) -> str:
-        return "true or false"
-
 
 @dataclass(frozen=True)
-class ChoiceKind:
+class ChoiceKind(Kind):
     """Takes one of a few values; text may be in upper or lower case."""
 
     choices: tuple[object, ...]
@@ -97,48 +91,32 @@ class ChoiceKind:
 
 
 @dataclass(frozen=True)
-class WholeKind:
-    """Takes a whole number; `1e6` and `1_000` in a file or a flag are whole."""
+class NumberKind(Kind):
+    """Takes numbers of a class."""
 
-    rank = 3
-
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> int | Refused:
-        """Returns an int."""
-        if isinstance(setting.value, int) and not isinstance(setting.value, bool):
-            return int(setting.value)
-        number = _parse_whole(setting.value.text) if isinstance(setting.value, Text) else None
-        if number is not None and not _is_quoted(setting):
-            return number
-        return place.refuse_kind(setting, self, **_example(number, current))
-
-    def __str__(self) -> str:
-        return "a whole number"
-
-
-@dataclass(frozen=True)
-class NumberKind:
-    """Takes any number, `1e-4` included."""
-
-    rank = 4
+    number_cls: type[int] | type[float]
+    parse: Callable[[str], float | None]
+    """Returns the number that a text stands for, if it does."""
+    words: str
+    rank: int
 
     def read(self, setting: Setting, place: Place, *, current: object = None) -> float | Refused:
-        """Returns a float."""
-        if isinstance(setting.value, int | float) and not isinstance(setting.value, bool):
-            return float(setting.value)
-        number = _parse_number(setting.value.text) if isinstance(setting.value, Text) else None
+        """Returns a number of the class."""
+        if isinstance(setting.value, int | self.number_cls) and not isinstance(setting.value, bool):
+            return self.number_cls(setting.value)
+        number = self.parse(setting.value.text) if isinstance(setting.value, Text) else None
         if number is not None and not _is_quoted(setting):
             return number
-        return place.refuse_kind(setting, self, **_example(number, current))
+        if number is None and isinstance(current, int | float):
+            return place.refuse_kind(setting, self, value=str(current), advice="For example:")
+        return place.refuse_kind(setting, self, value=None if number is None else str(number))
 
-    def __str__(self) -> str:
-        return "a number"
 
-
-@dataclass(frozen=True)
-class TextKind:
+class TextKind(Kind):
     """Takes text, as it is written in a file or a flag, so `off` and `12:30` are text here."""
 
     rank = 9
+    words = "text"
 
     def read(self, setting: Setting, place: Place, *, current: object = None) -> str | Refused:
         """Returns a str."""
@@ -151,15 +129,12 @@ class TextKind:
         is_number = isinstance(setting.value, int | float)
         return place.refuse_kind(setting, self, value=f"'{setting.value}'" if is_number else None)
 
-    def __str__(self) -> str:
-        return "text"
 
-
-@dataclass(frozen=True)
-class AnyKind:
+class AnyKind(Kind):
     """Takes plain data: text, numbers, true, false, null, and lists and mappings of them."""
 
     rank = 10
+    words = "plain data"
 
     def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
         """Returns the data, read as YAML reads it."""
@@ -173,9 +148,6 @@ class AnyKind:
         if value is None or isinstance(value, str | int | float):
             return value
         return place.refuse_kind(setting, self)
-
-    def __str__(self) -> str:
-        return "plain data"
 
 
 def _no_change(self: object, *args: object, **kwargs: object) -> NoReturn:
@@ -205,7 +177,7 @@ class FixedDict(dict[str, Item]):
 
 
 @dataclass(frozen=True)
-class SequenceKind:
+class SequenceKind(Kind):
     """Takes a list of one kind of item, and keeps it as a list or a tuple.
 
     A list of mappings that is as long as the list of configs that is there is merged into it item by item; any other
@@ -221,10 +193,7 @@ class SequenceKind:
         if not isinstance(setting.value, list):
             is_text = isinstance(setting.value, Text) and setting.value.text != ""
             return place.refuse_kind(setting, self, value=f"[{setting}]" if is_text else None)
-        n_items = len(setting.value)
-        is_merged = isinstance(current, list | tuple) and len(current) == n_items
-        old: Any = current if is_merged else [None] * n_items
-        items = [self.item.read(item, place.child(f"[{i}]"), current=old[i]) for i, item in enumerate(setting.value)]
+        items = _read_items([self.item] * len(setting.value), setting.value, place, current)
         return REFUSED if REFUSED in items else self.build(items)
 
     def __str__(self) -> str:
@@ -232,7 +201,7 @@ class SequenceKind:
 
 
 @dataclass(frozen=True)
-class TupleKind:
+class TupleKind(Kind):
     """Takes as many values as it has kinds, in order."""
 
     items: tuple[Kind, ...]
@@ -242,19 +211,15 @@ class TupleKind:
         """Returns a tuple."""
         if not isinstance(setting.value, list) or len(setting.value) != len(self.items):
             return place.refuse_kind(setting, self)
-        old = current if isinstance(current, tuple) else (None,) * len(self.items)
-        values = tuple(
-            kind.read(item, place.child(f"[{i}]"), current=old[i])
-            for i, (kind, item) in enumerate(zip(self.items, setting.value, strict=True))
-        )
-        return REFUSED if REFUSED in values else values
+        items = _read_items(self.items, setting.value, place, current)
+        return REFUSED if REFUSED in items else tuple(items)
 
     def __str__(self) -> str:
         return f"a list of {len(self.items)}: {', '.join(map(str, self.items))}"
 
 
 @dataclass(frozen=True)
-class MappingKind:
+class MappingKind(Kind):
     """Takes a mapping from names to one kind of value, and merges it into the mapping that is there."""
 
     key: Kind
@@ -277,7 +242,7 @@ class MappingKind:
 
 
 @dataclass(frozen=True)
-class UnionKind:
+class UnionKind(Kind):
     """Takes what one of its members takes; the strictest is tried first and text last."""
 
     members: tuple[Kind, ...]
@@ -304,6 +269,13 @@ class UnionKind:
 
     def __str__(self) -> str:
         return " or ".join(str(member) for member in self.members)
+
+
+def _read_items(kinds: Sequence[Kind], items: Sequence[Setting], place: Place, current: object) -> list[object]:
+    """Returns the items of a list, each merged into the one that is there, if there are as many."""
+    is_merged = isinstance(current, list | tuple) and len(current) == len(items)
+    old: Any = current if is_merged else [None] * len(items)
+    return [kind.read(items[i], place.child(f"[{i}]"), current=old[i]) for i, kind in enumerate(kinds)]
 
 
 def plain_value(text: Text) -> object:
@@ -334,13 +306,8 @@ def _is_quoted(setting: Setting) -> bool:
     return isinstance(setting.value, Text) and setting.value.quoted
 
 
-def _example(number: float | None, current: object) -> dict[str, str]:
-    if number is not None:
-        return {"value": str(number)}
-    return {"value": str(current), "advice": "For example:"} if isinstance(current, int | float) else {}
-
-
 def _parse_whole(text: str) -> int | None:
+    """Returns a whole number, also if it is written `1e6` or `1_000`."""
     try:
         return int(text, 0)
     except ValueError:
@@ -352,3 +319,19 @@ def _parse_number(text: str) -> float | None:
     if not _NUMBER.fullmatch(text):
         return None
     return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+KINDS: dict[Any, Kind] = {
+    Any: AnyKind(),
+    object: AnyKind(),
+    None: NoneKind(),
+    type(None): NoneKind(),
+    bool: FlagKind(),
+    int: NumberKind(int, _parse_whole, "a whole number", rank=3),
+    float: NumberKind(float, _parse_number, "a number", rank=4),
+    str: TextKind(),
+    list: SequenceKind(AnyKind(), FixedList),
+    tuple: SequenceKind(AnyKind(), tuple),
+    dict: MappingKind(TextKind(), AnyKind()),
+}
+"""By annotation, the kinds that need no more to be said."""
