@@ -154,6 +154,14 @@ def test_an_unknown_name_is_refused_at_every_depth_also_below_none() -> None:
     assert bike == BikeConfig()
 
 
+def test_below_an_unknown_name_every_name_is_told_also_one_that_is_no_text() -> None:
+    with pytest.raises(ConfigError) as caught:
+        BikeConfig().override({"handlebar": {"tension": 1, 2: 3}})
+    first, second = (problem.partition(": ")[2] for problem in caught.value.problems)
+    assert first.startswith("handlebar.tension is not a field of BikeConfig.\n  Did you mean pair[0].tension? Write:")
+    assert second == "handlebar.2 is not a field of BikeConfig."
+
+
 def test_reading_a_name_that_is_none_tells_the_nearest() -> None:
     with pytest.raises(AttributeError, match="BikeConfig has no field 'gear'. Did you mean gears?"):
         BikeConfig().gear  # type: ignore[attr-defined]  # noqa: B018

@@ -1,6 +1,6 @@
 """A change to a config that is made whole or not at all."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from trellis.config.problems import Edit, Problem, correction, edits_of
@@ -83,24 +83,28 @@ class Place:
         """Notes that a value is not of the kind that its field takes."""
         return self.refuse(setting, f"takes {kind}, not {setting}.", advice=advice, value=value)
 
-    def refuse_key(self, key: str, setting: Setting, *, owner: str, names: Mapping[str, object]) -> Refused:
+    def refuse_key(self, key: str, setting: Setting, *, owner: str, names: Collection[str] | None) -> Refused:
         """Notes that there is no field of that name, and suggests the nearest.
 
         Below a name that is like no other, the fields in it are looked for in the rest of the tree.
+
+        Args:
+            owner: The name of the config class that was to have the field.
+            names: The fields that the class has; None below a name that it has not.
         """
         path = self.child(key).path
-        suggestion = self._suggestion(key, path, names)
+        suggestion = self._suggestion(key, path, names or ())
         if suggestion is None and isinstance(setting.value, dict):
             trial = self.trial()
             for name, item in setting.value.items():
-                trial.child(key).refuse_key(name, item, owner=owner, names={})
+                trial.child(key).refuse_key(str(name), item, owner=owner, names=None)
             if any(problem.fix for problem in trial.draft.problems):
                 self.adopt(trial)
                 return REFUSED
         message = f"{path} is not a field of {owner}."
         if suggestion is None:
             listed = f"{owner} has: {', '.join(names)}." if names else f"{owner} has no fields."
-            problem = Problem(message, setting.key_origin, path, listed)
+            problem = Problem(message, setting.key_origin, path, "" if names is None else listed)
         else:
             is_sibling = suggestion.rpartition(".")[0] == self.path
             fix = correction(suggestion, setting, is_sibling=is_sibling)
@@ -109,7 +113,7 @@ class Place:
         self.draft.problems.append(problem)
         return REFUSED
 
-    def _suggestion(self, key: str, path: str, names: Mapping[str, object]) -> str | None:
+    def _suggestion(self, key: str, path: str, names: Collection[str]) -> str | None:
         """Looks beside the key first, then for the same name anywhere, then for a name like it."""
         if close := nearest(key, names, cutoff=0.75):
             return self.child(close).path

@@ -103,13 +103,14 @@ def _fields(cls: type[Branch]) -> Mapping[str, Field]:
         raise ConfigError(f"{cls.__name__} declares fields but is not a dataclass. Write @dataclass above it.")
     declared = {}
     for field in fields(cls):  # type: ignore[arg-type]
-        name, default = field.name, field.default
+        name = field.name
         if name in vars(Branch) or any(callable(getattr(base, name, None)) for base in cls.__mro__):
             raise ConfigError(f"{cls.__name__}.{name} hides a method of that name. Give the field another one.")
         kind = _kind(hints[name], where=f"{cls.__name__}.{name}")
-        if default is None and not isinstance(kind, AnyKind | UnionKind):
+        if field.default is None and not isinstance(kind, AnyKind | UnionKind):
             kind = UnionKind((kind, NoneKind()))
-        declared[name] = Field(kind, default, None if field.default_factory is MISSING else field.default_factory)
+        factory = None if field.default_factory is MISSING else field.default_factory
+        declared[name] = Field(kind, field.default, factory)
     if cls.selector:
         choices = tuple(name for name in declared if name != cls.selector)
         declared[cls.selector] = replace(declared[cls.selector], kind=UnionKind((ChoiceKind(choices), NoneKind())))

@@ -15,10 +15,6 @@ _MERGE = "tag:yaml.org,2002:merge"
 _TUPLE = "tag:yaml.org,2002:python/tuple"
 
 
-class _Loader(yaml.SafeLoader):
-    """Composes nodes only: the field that a scalar is for decides what it means."""
-
-
 class _Dumper(yaml.SafeDumper):
     """Writes lists on one line, tuples as lists, and everything in full."""
 
@@ -75,7 +71,8 @@ class _Reader:
     def document(self) -> Setting:
         empty = Setting({}, Origin(self._source, form="file"))
         try:
-            self._loader = _Loader(self._text)
+            # It composes nodes only: the field that a scalar is for decides what it means.
+            self._loader = yaml.SafeLoader(self._text)
             node = self._loader.get_single_node()
             return empty if node is None else self._root(node)
         except yaml.YAMLError as error:
