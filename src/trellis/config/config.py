@@ -6,7 +6,7 @@ from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-from trellis.config.drafts import Draft, Place
+from trellis.config.drafts import Draft
 from trellis.config.fields import Branch, branches, draft_changes, fields_of, paths, unlocked_copy
 from trellis.config.problems import Problem, raise_if_any
 from trellis.config.restrictions import Restriction, violations
@@ -26,7 +26,7 @@ class ConfigType(type):
         vars(config).update(_origins={}, _construction=draft)
         names = fields_of(type(config))
         for name in [name for name in kwargs if name not in {*names, "default_params", "restrictions"}]:
-            Place(draft).refuse_key(name, as_setting(kwargs.pop(name), CODE), owner=cls.__name__, names=names)
+            draft.refuse_key(name, as_setting(kwargs.pop(name), CODE), owner=cls.__name__, names=names)
         try:
             config.__init__(*args, **kwargs)
         except Exception:
@@ -79,7 +79,7 @@ class Config(Branch, metaclass=ConfigType):
         vars(self)["_restrictions"] = tuple(Restriction.parse(text) for text in restrictions or ())
         if default_params:
             problems = merge(self, as_setting(_as_mapping(default_params), CODE))
-            vars(self)["_construction"].problems += problems
+            vars(self)["_construction"].problems.extend(problems)
 
     if not TYPE_CHECKING:  # A type checker that saw these would let every attribute pass.
 
@@ -90,7 +90,7 @@ class Config(Branch, metaclass=ConfigType):
             draft = _draft(self, Setting({name: setting}, setting.origin), is_new=bool(construction))
             if construction:
                 vars(self)[name] = value
-                construction.problems += draft.problems
+                construction.problems.extend(draft.problems)
             else:
                 raise_if_any(draft.problems)
             draft.commit()
@@ -202,7 +202,7 @@ def merge(config: Config, setting: Setting) -> list[Problem]:
 
 def _draft(config: Config, setting: Setting, *, is_new: bool = False) -> Draft:
     draft = Draft(lambda: paths(config))
-    draft_changes(config, setting, Place(draft), is_new=is_new)
+    draft_changes(config, setting, draft, is_new=is_new)
     return draft
 
 

@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from trellis.config.drafts import REFUSED, Draft, Place, Refused, Write
+from trellis.config.drafts import REFUSED, Draft, Refused, Write
 from trellis.config.kinds import (
     KINDS,
     AnyKind,
@@ -57,16 +57,16 @@ class BranchKind(Kind):
     cls: type[Branch]
     rank = 6
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> Branch | Refused:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> Branch | Refused:
         """Returns a copy of the config that was passed, the current one, or a new one of the annotated class."""
         if isinstance(setting.value, self.cls):
             return unlocked_copy(setting.value)
         if not isinstance(setting.value, dict):
             value = f"a {type(setting.value).__name__}" if isinstance(setting.value, Branch) else str(setting)
-            advice = f"Set them one by one, such as {place.path}.{next(iter(fields_of(self.cls)), 'name')}."
-            return place.refuse(setting, f"takes {self}, not {value}.", advice=advice)
+            advice = f"Set them one by one, such as {draft.path}.{next(iter(fields_of(self.cls)), 'name')}."
+            return draft.refuse(setting, f"takes {self}, not {value}.", advice=advice)
         branch = current if isinstance(current, self.cls) else self.cls()
-        draft_changes(branch, setting, place)
+        draft_changes(branch, setting, draft)
         return branch
 
     def __str__(self) -> str:
@@ -117,30 +117,30 @@ def _fields(cls: type[Branch]) -> Mapping[str, Field]:
     return types.MappingProxyType(declared)
 
 
-def draft_changes(branch: Branch, setting: Setting, place: Place, *, is_new: bool = False) -> None:
+def draft_changes(branch: Branch, setting: Setting, draft: Draft, *, is_new: bool = False) -> None:
     """Drafts the writes that a mapping asks for, on a config and below it.
 
     Args:
         is_new: Whether the config has no values yet: mappings become new configs instead of being merged.
     """
     if not isinstance(setting.value, dict):
-        message = f"{place.path or type(branch).__name__} takes a mapping, not {setting}."
-        place.draft.problems.append(Problem(message, setting.origin, place.path))
+        message = f"{draft.path or type(branch).__name__} takes a mapping, not {setting}."
+        draft.problems.append(Problem(message, setting.origin, draft.path))
         return
     if branch._locked:
-        message = f"{place.path or type(branch).__name__} is locked."
+        message = f"{draft.path or type(branch).__name__} is locked."
         advice = "Change a copy instead: config.replace(field=value)"
-        place.draft.problems.append(Problem(message, setting.origin, place.path, advice))
+        draft.problems.append(Problem(message, setting.origin, draft.path, advice))
         return
     names = fields_of(type(branch))
     for key, item in setting.value.items():
         if key not in names:
-            place.refuse_key(str(key), item, owner=type(branch).__name__, names=names)
+            draft.refuse_key(str(key), item, owner=type(branch).__name__, names=names)
             continue
         current = None if is_new else vars(branch).get(key)
-        value = names[key].kind.read(item, place.child(key), current=current)
+        value = names[key].kind.read(item, draft.child(key), current=current)
         if value is not REFUSED and (value is not current or not isinstance(current, Branch)):
-            place.draft.writes.append(Write(branch, key, value, item.origin))
+            draft.writes.append(Write(branch, key, value, item.origin))
 
 
 def unlocked_copy(branch: BranchType) -> BranchType:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
-from trellis.config.drafts import REFUSED, Place, Refused
+from trellis.config.drafts import REFUSED, Draft, Refused
 from trellis.config.settings import Setting, Text
 from trellis.errors import ConfigError
 from trellis.spelling import nearest
@@ -30,7 +30,7 @@ class Kind(ABC):
     """What it takes, in a message."""
 
     @abstractmethod
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> object:
         """Returns the checked value, or notes in the draft why there is none and returns REFUSED.
 
         Args:
@@ -47,9 +47,9 @@ class NoneKind(Kind):
     rank = 0
     words = "null"
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> Refused | None:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> Refused | None:
         """Returns None."""
-        return None if _is_null(setting) else place.refuse_kind(setting, self, value="null")
+        return None if _is_null(setting) else draft.refuse_kind(setting, self, value="null")
 
 
 class FlagKind(Kind):
@@ -58,7 +58,7 @@ class FlagKind(Kind):
     rank = 1
     words = "true or false"
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> bool | Refused:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> bool | Refused:
         """Returns a bool."""
         if isinstance(setting.value, bool):
             return setting.value
@@ -67,7 +67,7 @@ class FlagKind(Kind):
             return word in _TRUE
         default = "false" if word in ("0", "f", "n") else "true"
         suggestion = (nearest(word, _TRUE + _FALSE) or default) if word else None
-        return place.refuse_kind(setting, self, value=suggestion)
+        return draft.refuse_kind(setting, self, value=suggestion)
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ class ChoiceKind(Kind):
     choices: tuple[object, ...]
     rank = 2
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> object:
         """Returns the choice."""
         text = str(setting.value.text if isinstance(setting.value, Text) else setting.value)
         for choice in self.choices:
             if str(choice).lower() == text.lower() and isinstance(setting.value, Text | type(choice)):
                 return choice
-        return place.refuse_kind(setting, self, value=nearest(text, map(str, self.choices)))
+        return draft.refuse_kind(setting, self, value=nearest(text, map(str, self.choices)))
 
     def __str__(self) -> str:
         words = ", ".join(str(choice) for choice in self.choices)
@@ -100,7 +100,7 @@ class NumberKind(Kind):
     words: str
     rank: int
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> float | Refused:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> float | Refused:
         """Returns a number of the class."""
         if isinstance(setting.value, int | self.number_cls) and not isinstance(setting.value, bool):
             return self.number_cls(setting.value)
@@ -108,8 +108,8 @@ class NumberKind(Kind):
         if number is not None and not _is_quoted(setting):
             return number
         if number is None and isinstance(current, int | float):
-            return place.refuse_kind(setting, self, value=str(current), advice="For example:")
-        return place.refuse_kind(setting, self, value=None if number is None else str(number))
+            return draft.refuse_kind(setting, self, value=str(current), advice="For example:")
+        return draft.refuse_kind(setting, self, value=None if number is None else str(number))
 
 
 class TextKind(Kind):
@@ -118,16 +118,16 @@ class TextKind(Kind):
     rank = 9
     words = "text"
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> str | Refused:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> str | Refused:
         """Returns a str."""
         if isinstance(setting.value, str):
             return str(setting.value)
         if isinstance(setting.value, Text) and (setting.value.text == "" or not _is_null(setting)):
             return setting.value.text
         if _is_null(setting):
-            return place.refuse(setting, "takes text, and cannot be null.", advice="For no text, write:", value="''")
+            return draft.refuse(setting, "takes text, and cannot be null.", advice="For no text, write:", value="''")
         is_number = isinstance(setting.value, int | float)
-        return place.refuse_kind(setting, self, value=f"'{setting.value}'" if is_number else None)
+        return draft.refuse_kind(setting, self, value=f"'{setting.value}'" if is_number else None)
 
 
 class AnyKind(Kind):
@@ -136,18 +136,18 @@ class AnyKind(Kind):
     rank = 10
     words = "plain data"
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> object:
         """Returns the data, read as YAML reads it."""
         value = setting.value
         if isinstance(value, Text):
             return plain_value(value)
         if isinstance(value, list):
-            return FixedList(self.read(item, place.child(f"[{i}]")) for i, item in enumerate(value))
+            return FixedList(self.read(item, draft.child(f"[{i}]")) for i, item in enumerate(value))
         if isinstance(value, dict):
-            return FixedDict({str(key): self.read(item, place.child(str(key))) for key, item in value.items()})
+            return FixedDict({str(key): self.read(item, draft.child(str(key))) for key, item in value.items()})
         if value is None or isinstance(value, str | int | float):
             return value
-        return place.refuse_kind(setting, self)
+        return draft.refuse_kind(setting, self)
 
 
 def _no_change(self: object, *args: object, **kwargs: object) -> NoReturn:
@@ -188,12 +188,12 @@ class SequenceKind(Kind):
     build: Callable[[Iterable[object]], object]
     rank = 5
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> object:
         """Returns a FixedList or a tuple."""
         if not isinstance(setting.value, list):
             is_text = isinstance(setting.value, Text) and setting.value.text != ""
-            return place.refuse_kind(setting, self, value=f"[{setting}]" if is_text else None)
-        items = _read_items([self.item] * len(setting.value), setting.value, place, current)
+            return draft.refuse_kind(setting, self, value=f"[{setting}]" if is_text else None)
+        items = _read_items([self.item] * len(setting.value), setting.value, draft, current)
         return REFUSED if REFUSED in items else self.build(items)
 
     def __str__(self) -> str:
@@ -207,11 +207,11 @@ class TupleKind(Kind):
     items: tuple[Kind, ...]
     rank = 5
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> object:
         """Returns a tuple."""
         if not isinstance(setting.value, list) or len(setting.value) != len(self.items):
-            return place.refuse_kind(setting, self)
-        items = _read_items(self.items, setting.value, place, current)
+            return draft.refuse_kind(setting, self)
+        items = _read_items(self.items, setting.value, draft, current)
         return REFUSED if REFUSED in items else tuple(items)
 
     def __str__(self) -> str:
@@ -226,13 +226,13 @@ class MappingKind(Kind):
     item: Kind
     rank = 5
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> object:
         """Returns a FixedDict."""
         if not isinstance(setting.value, dict):
-            return place.refuse_kind(setting, self)
+            return draft.refuse_kind(setting, self)
         values: dict[Any, object] = dict(current) if isinstance(current, dict) else {}
         for name, item in setting.value.items():
-            inner = place.child(str(name))
+            inner = draft.child(str(name))
             key = self.key.read(Setting(Text(name) if isinstance(name, str) else name, item.key_origin), inner)
             values[key] = self.item.read(item, inner, current=values.get(key))
         return REFUSED if REFUSED in [*values, *values.values()] else FixedDict(values)
@@ -248,14 +248,14 @@ class UnionKind(Kind):
     members: tuple[Kind, ...]
     rank = 8
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> object:
         """Returns the value as the first member that accepts it reads it."""
         trials = []
         for member in sorted(self.members, key=lambda member: member.rank):
-            trial = place.trial()
+            trial = draft.trial()
             value = member.read(setting, trial, current=current)
-            if value is not REFUSED and not trial.draft.problems:
-                place.adopt(trial)
+            if value is not REFUSED and not trial.problems:
+                draft.adopt(trial)
                 return value
             trials.append((member, trial))
         # If one member alone could take a value of this form, the user meant that one: its own message helps more.
@@ -263,19 +263,19 @@ class UnionKind(Kind):
         unfit_ranks = _SCALAR_RANKS if is_nested else _NONE_OR_CONFIG_RANKS
         fitting = [trial for member, trial in trials if member.rank not in unfit_ranks]
         if len(fitting) != 1:
-            return place.refuse_kind(setting, self)
-        place.adopt(fitting[0])
+            return draft.refuse_kind(setting, self)
+        draft.adopt(fitting[0])
         return REFUSED
 
     def __str__(self) -> str:
         return " or ".join(str(member) for member in self.members)
 
 
-def _read_items(kinds: Sequence[Kind], items: Sequence[Setting], place: Place, current: object) -> list[object]:
+def _read_items(kinds: Sequence[Kind], items: Sequence[Setting], draft: Draft, current: object) -> list[object]:
     """Returns the items of a list, each merged into the one that is there, if there are as many."""
     is_merged = isinstance(current, list | tuple) and len(current) == len(items)
     old: Any = current if is_merged else [None] * len(items)
-    return [kind.read(items[i], place.child(f"[{i}]"), current=old[i]) for i, kind in enumerate(kinds)]
+    return [kind.read(items[i], draft.child(f"[{i}]"), current=old[i]) for i, kind in enumerate(kinds)]
 
 
 def plain_value(text: Text) -> object:
