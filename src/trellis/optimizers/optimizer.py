@@ -337,30 +337,27 @@ def _scale_by_factored_rms(*, decay: float, eps: float) -> optax.GradientTransfo
     """
 
     def init(params: PyTree) -> FactoredSquares:
-        def zeros(param: Array, shape: tuple[int, ...], *, used: bool) -> Array:
-            return jnp.zeros(shape if used else (), param.dtype)
+        def zeros(shape: Callable[[Array], tuple[int, ...]]) -> PyTree:
+            return jax.tree.map(lambda p: jnp.zeros(shape(p), p.dtype), params)
 
         return FactoredSquares(
             count=jnp.zeros([], jnp.int32),
-            rows=jax.tree.map(lambda p: zeros(p, p.shape[:-1], used=p.ndim > 1), params),
-            columns=jax.tree.map(lambda p: zeros(p, (*p.shape[:-2], *p.shape[-1:]), used=p.ndim > 1), params),
-            elements=jax.tree.map(lambda p: zeros(p, p.shape, used=p.ndim < 2), params),
+            rows=zeros(lambda p: p.shape[:-1]),
+            columns=zeros(lambda p: (*p.shape[:-2], p.shape[-1]) if p.ndim > 1 else ()),
+            elements=zeros(lambda p: () if p.ndim > 1 else p.shape),
         )
 
     def update(updates: PyTree, state: FactoredSquares, params: PyTree = None) -> tuple[PyTree, FactoredSquares]:
         count = optax.safe_increment(state.count)
         share = jnp.asarray(count, jnp.float32) ** decay
 
-        def mean(old: Array, grad: Array, *, axis: int | None, used: bool) -> Array:
-            if not used:
-                return old
-            square = jnp.square(grad) + eps
-            new = square if axis is None else jnp.mean(square, axis=axis)
+        def mean(old: Array, new: Array) -> Array:
             return ((1 - share) * old + share * new).astype(old.dtype)
 
-        rows = jax.tree.map(lambda o, g: mean(o, g, axis=-1, used=g.ndim > 1), state.rows, updates)
-        columns = jax.tree.map(lambda o, g: mean(o, g, axis=-2, used=g.ndim > 1), state.columns, updates)
-        elements = jax.tree.map(lambda o, g: mean(o, g, axis=None, used=g.ndim < 2), state.elements, updates)
+        squares = jax.tree.map(lambda g: jnp.square(g) + eps, updates)
+        rows = jax.tree.map(lambda o, s: mean(o, s.mean(-1)) if s.ndim > 1 else o, state.rows, squares)
+        columns = jax.tree.map(lambda o, s: mean(o, s.mean(-2)) if s.ndim > 1 else o, state.columns, squares)
+        elements = jax.tree.map(lambda o, s: o if s.ndim > 1 else mean(o, s), state.elements, squares)
         scaled = jax.tree.map(_by_factors, updates, rows, columns, elements)
         return scaled, FactoredSquares(count, rows, columns, elements)
 
