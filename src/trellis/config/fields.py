@@ -178,23 +178,20 @@ def _branches_in(value: object, path: str) -> Iterator[tuple[str, Branch]]:
             yield from _branches_in(item, f"{path}.{key}")
 
 
-def paths(root: Branch) -> Iterator[str]:
-    """Yields the dotted path of every field, also of those below a field that is None."""
+def paths(root: Branch, above: tuple[type[Branch], ...] = ()) -> Iterator[str]:
+    """Yields the dotted path of every field, also of those below a field that is None.
+
+    Args:
+        above: The classes that the config is below, none of which is entered again.
+    """
     for prefix, branch in branches(root):
         for name, field in fields_of(type(branch)).items():
             path = join_path(prefix, name)
             yield path
-            declared = _branch_class(field.kind)
-            if declared is not None and not isinstance(vars(branch).get(name), Branch):
-                yield from _class_paths(declared, path, (type(branch),))
-
-
-def _class_paths(cls: type[Branch], prefix: str, above: tuple[type[Branch], ...]) -> Iterator[str]:
-    for name, field in fields_of(cls).items():
-        yield f"{prefix}.{name}"
-        inner = _branch_class(field.kind)
-        if inner is not None and inner not in (*above, cls):
-            yield from _class_paths(inner, f"{prefix}.{name}", (*above, cls))
+            cls = _branch_class(field.kind)
+            entered = (*above, type(branch))
+            if cls is not None and cls not in entered and not isinstance(vars(branch).get(name), Branch):
+                yield from (join_path(path, inner) for inner in paths(cls(), entered))
 
 
 def _branch_class(kind: Kind) -> type[Branch] | None:
