@@ -28,7 +28,7 @@ from trellis.optimizers.configs import (
     SGDConfig,
     SGDExperimentalConfig,
 )
-from trellis.optimizers.requirements import OPTIMIZER_CONFIG, optimization_problems
+from trellis.optimizers.requirements import optimization_problems
 from trellis.optimizers.schedule import build_schedule
 from trellis.registry import Registry
 
@@ -71,23 +71,20 @@ def register_optimizer_cls(config_cls: type) -> Callable[[UpdateRule], UpdateRul
     return _rules.register(config_cls)
 
 
-def build_optimizer(
-    config: OptimizationConfig, *, n_steps: int | None, path: str = OPTIMIZER_CONFIG
-) -> optax.GradientTransformation:
+def build_optimizer(config: OptimizationConfig, *, n_steps: int | None) -> optax.GradientTransformation:
     """Returns the optimizer: clipping, then its rule with the learning rate of each step, then averaging.
 
     Args:
         n_steps: The length of the run, which a decay takes if its own length is null.
-        path: Where the config is, to be named in errors.
 
     Example:
         >>> config = OptimizationConfig(optimizer={"type": "adamw"}, learning_rate={"type": "constant"})
         >>> state = build_optimizer(config, n_steps=100).init({"kernel": jnp.zeros(3)})
     """
-    raise_if_any(optimization_problems(config, n_steps=n_steps, path=path))
+    raise_if_any(optimization_problems(config, n_steps=n_steps))
     config = config.replace()
     rule = config.optimizer.get()
-    schedule = build_schedule(config, n_steps=n_steps, path=path)
+    schedule = build_schedule(config, n_steps=n_steps)
     optimizer = optax.chain(_clipping(rule), _rules.get(type(rule))(rule, schedule))
     return optimizer if config.ema is None else average_parameters(optimizer, config=config.ema)
 

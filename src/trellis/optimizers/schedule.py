@@ -28,7 +28,7 @@ from trellis.optimizers.configs import (
     StepCosineLrConfig,
     StepwiseLrConfig,
 )
-from trellis.optimizers.requirements import OPTIMIZER_CONFIG, WHOLE_RUN, schedule_problems
+from trellis.optimizers.requirements import WHOLE_RUN, schedule_problems
 from trellis.registry import Registry
 
 Rate = Callable[[Array], Array]
@@ -38,14 +38,13 @@ _rates: Registry[Callable[[Any, Array], Array]] = Registry("learning rate")
 _warmups: Registry[Callable[[Any, Array, Array], Array]] = Registry("warm-up")
 
 
-def build_schedule(config: OptimizationConfig, *, n_steps: int | None, path: str = OPTIMIZER_CONFIG) -> optax.Schedule:
+def build_schedule(config: OptimizationConfig, *, n_steps: int | None) -> optax.Schedule:
     """Returns the learning rate as a function of the number of completed steps.
 
     It is the rate that the next update uses, warm-up included, and can be traced.
 
     Args:
         n_steps: The length of the run, which a decay takes if its own length is null.
-        path: Where the config is, to be named in errors.
 
     Example:
         >>> rate = {"type": "polynomial", "polynomial": {"initial_learning_rate": 0.1, "end_learning_rate": 0.0}}
@@ -53,7 +52,7 @@ def build_schedule(config: OptimizationConfig, *, n_steps: int | None, path: str
         >>> round(float(schedule(5_000)), 6)
         0.05
     """
-    raise_if_any(schedule_problems(config, n_steps=n_steps, path=path))
+    raise_if_any(schedule_problems(config, n_steps=n_steps))
     config = config.replace()  # A copy: what is built does not change when the config does.
     decay = config.learning_rate.get()
     length = WHOLE_RUN.get(_set(config.learning_rate.type))
