@@ -85,15 +85,10 @@ class Config(Branch, metaclass=ConfigType):
 
         def __setattr__(self, name: str, value: object) -> None:
             """Checks and sets a field."""
-            construction = self._construction
-            setting = as_setting(value, CODE if construction else caller())
-            draft = _draft(self, Setting({name: setting}, setting.origin), is_new=bool(construction))
-            if construction:
-                vars(self)[name] = value
-                construction.problems.extend(draft.problems)
+            if self._construction is None:
+                self.override({name: value})
             else:
-                raise_if_any(draft.problems)
-            draft.commit()
+                self._construction.problems.extend(merge(self, as_setting({name: value}, CODE)))
 
         def __getattr__(self, name: str) -> object:
             """Raises an error that names the nearest field, because there is none of this name."""
@@ -200,9 +195,9 @@ def merge(config: Config, setting: Setting) -> list[Problem]:
     return draft.problems
 
 
-def _draft(config: Config, setting: Setting, *, is_new: bool = False) -> Draft:
+def _draft(config: Config, setting: Setting) -> Draft:
     draft = Draft(lambda: paths(config))
-    draft_changes(config, setting, draft, is_new=is_new)
+    draft_changes(config, setting, draft)
     return draft
 
 

@@ -117,12 +117,8 @@ def _fields(cls: type[Branch]) -> Mapping[str, Field]:
     return types.MappingProxyType(declared)
 
 
-def draft_changes(branch: Branch, setting: Setting, draft: Draft, *, is_new: bool = False) -> None:
-    """Drafts the writes that a mapping asks for, on a config and below it.
-
-    Args:
-        is_new: Whether the config has no values yet: mappings become new configs instead of being merged.
-    """
+def draft_changes(branch: Branch, setting: Setting, draft: Draft) -> None:
+    """Drafts the writes that a mapping asks for, on a config and below it."""
     if not isinstance(setting.value, dict):
         message = f"{draft.path or type(branch).__name__} takes a mapping, not {setting}."
         draft.problems.append(Problem(message, setting.origin, draft.path))
@@ -137,7 +133,7 @@ def draft_changes(branch: Branch, setting: Setting, draft: Draft, *, is_new: boo
         if key not in names:
             draft.refuse_key(str(key), item, owner=type(branch).__name__, names=names)
             continue
-        current = None if is_new else vars(branch).get(key)
+        current = vars(branch).get(key)
         value = names[key].kind.read(item, draft.child(key), current=current)
         if value is not REFUSED and (value is not current or not isinstance(current, Branch)):
             draft.writes.append(Write(branch, key, value, item.origin))
