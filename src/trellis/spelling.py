@@ -20,6 +20,17 @@ def nearest(name: str, candidates: Iterable[str], *, cutoff: float = 0.6) -> str
     return by_plain[close[0]] if close else None
 
 
+def did_you_mean(name: str, candidates: Iterable[str], *, form: str = "{}") -> str:
+    """Returns a sentence with the nearest candidate, after a blank, to go on with a message; empty if none is like it.
+
+    Example:
+        >>> f"There is no task.{did_you_mean('tsak', ['task', 'data'], form='`{}.py`')}"
+        'There is no task. Did you mean `task.py`?'
+    """
+    close = nearest(name, candidates)
+    return f" Did you mean {form.replace('{}', close)}?" if close else ""
+
+
 def likeness(first: str, second: str) -> float:
     """Returns how alike two names are, from 0 to 1."""
     return SequenceMatcher(None, _plain(first), _plain(second)).ratio()

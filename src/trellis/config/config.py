@@ -13,7 +13,7 @@ from trellis.config.restrictions import Restriction, violations
 from trellis.config.settings import CODE, Setting, as_setting, caller
 from trellis.config.yaml_text import dump, read_file
 from trellis.errors import ConfigError
-from trellis.spelling import nearest
+from trellis.spelling import did_you_mean
 
 
 class ConfigType(type):
@@ -92,8 +92,7 @@ class Config(Branch, metaclass=ConfigType):
 
         def __getattr__(self, name: str) -> object:
             """Raises an error that names the nearest field, because there is none of this name."""
-            close = None if name.startswith("_") else nearest(name, fields_of(type(self)))
-            suggestion = f" Did you mean {close}?" if close else ""
+            suggestion = "" if name.startswith("_") else did_you_mean(name, fields_of(type(self)))
             raise AttributeError(f"{type(self).__name__} has no field {name!r}.{suggestion}")
 
         def __delattr__(self, name: str) -> None:

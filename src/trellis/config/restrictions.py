@@ -11,7 +11,7 @@ from trellis.config.fields import Branch, branches, origin_of, owner_of, paths
 from trellis.config.problems import Problem
 from trellis.config.settings import CODE, join_path
 from trellis.errors import ConfigError
-from trellis.spelling import nearest
+from trellis.spelling import did_you_mean
 
 _RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
@@ -74,9 +74,9 @@ class Restriction:
         fields = [operand.path for operand in self.operands if operand.path]
         unknown = [path for path in fields if owner_of(branch, path) is None]
         for path in unknown:
-            close = nearest(path, paths(branch))
             message = f"Restriction {self.text!r}: there is no {join_path(prefix, path)}."
-            yield Problem(message, CODE, prefix, f"Did you mean {join_path(prefix, close)}?" if close else "")
+            advice = did_you_mean(path, paths(branch), form=join_path(prefix, "{}")).lstrip()
+            yield Problem(message, CODE, prefix, advice)
         if unknown:
             return
         left, right = (operand.value(branch) for operand in self.operands)
