@@ -1,5 +1,6 @@
 """What an optimization config must say before it can be built; this needs no JAX."""
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -7,8 +8,6 @@ from itertools import pairwise
 
 from trellis.config import Config, Problem, origin_of
 from trellis.optimizers.configs import (
-    AdafactorConfig,
-    CosineRestartsLrConfig,
     EMAConfig,
     GradientClipConfig,
     OptimizationConfig,
@@ -22,13 +21,26 @@ WHOLE_RUN = {"polynomial": "decay_steps", "cosine": "decay_steps", "power_linear
 _PLACE = "trainer.optimizer_config"
 """Where an experiment has its optimization config."""
 _MAY_BE_NULL = {"staircase"}
-_ABOVE_ZERO = {
-    "decay_steps": "A decay takes at least one step.",
-    "first_decay_steps": "A decay takes at least one step.",
-    "decay_rate": "It is a factor above 0.",
-}
 _CLIPPING = tuple(field.name for field in fields(GradientClipConfig))
-_SHARES = ("beta_1", "beta_2", "rho")
+_ABOVE_0 = math.nextafter(0, 1)
+_BELOW_1 = math.nextafter(1, 0)
+_LIMIT = "It is a limit, and null is for no limit."
+_KEPT = "It is the share that is kept: from 0 to below 1."
+_RANGES: dict[str, dict[str, tuple[float, float, str]]] = {
+    "optimizer": {
+        **dict.fromkeys(_CLIPPING, (0, math.inf, _LIMIT)),
+        "gradient_clip_norm": (0, math.inf, "It is a limit, and 0 is for no limit."),
+        **dict.fromkeys(("beta_1", "beta_2", "rho"), (0, _BELOW_1, _KEPT)),
+        "step_offset": (-math.inf, 0, "Leave it at 0: the first step is 0 after a warm start too."),
+    },
+    "ema": {"average_decay": (0, 1, "It is a share: from 0 to 1.")},
+    "learning_rate": {
+        **dict.fromkeys(("decay_steps", "first_decay_steps"), (1, math.inf, "A decay takes at least one step.")),
+        "decay_rate": (_ABOVE_0, math.inf, "It is a factor above 0."),
+        "t_mul": (1, math.inf, "Periods of finite sum would end: take 1 or more."),
+    },
+}
+"""By part of the config and field: the least value, the greatest, and what to say of others."""
 
 
 def optimization_problems(config: OptimizationConfig, *, n_steps: int | None) -> list[Problem]:
@@ -64,23 +76,22 @@ def _optimizer_problems(config: OptimizationConfig) -> Iterator[Problem]:
         yield _problem(config, "optimizer.type", "is slide, which was never published.", advice)
     else:
         rule = config.optimizer.get()
-        if isinstance(rule, GradientClipConfig):
-            yield from _clipping_problems(config, f"optimizer.{name}", rule)
-        yield from _pattern_problems(config, f"optimizer.{name}", rule)
-        yield from _range_problems(config, f"optimizer.{name}", rule)
+        field = f"optimizer.{name}"
+        yield from _range_problems(config, field, rule)
+        if isinstance(rule, GradientClipConfig) and rule.clipnorm and rule.global_clipnorm:
+            message = f"is {rule.clipnorm} while {_PLACE}.{field}.global_clipnorm is {rule.global_clipnorm}."
+            advice = "Set one of them to null: a gradient is clipped by one norm."
+            yield _problem(config, f"{field}.clipnorm", message, advice)
+        yield from _pattern_problems(config, field, rule)
     if config.ema is not None:
         yield from _average_problems(config, config.ema)
 
 
-def _clipping_problems(config: OptimizationConfig, field: str, rule: GradientClipConfig) -> Iterator[Problem]:
-    for name in (*_CLIPPING, "gradient_clip_norm"):
-        value = vars(rule).get(name)
-        if value is not None and value < 0:
-            off = "0" if name == "gradient_clip_norm" else "null"
-            yield _problem(config, f"{field}.{name}", f"is {value}, but it is a limit.", f"{off} is for no limit.")
-    if rule.clipnorm and rule.global_clipnorm:
-        both = f"is {rule.clipnorm} while {_PLACE}.{field}.global_clipnorm is {rule.global_clipnorm}."
-        yield _problem(config, f"{field}.clipnorm", both, "Set one of them to null: a gradient is clipped by one norm.")
+def _range_problems(config: OptimizationConfig, field: str, part: Config) -> Iterator[Problem]:
+    for name, (least, greatest, advice) in _RANGES[field.partition(".")[0]].items():
+        value = vars(part).get(name)
+        if value is not None and not least <= value <= greatest:
+            yield _problem(config, f"{field}.{name}", f"is {value}.", advice)
 
 
 def _pattern_problems(config: OptimizationConfig, field: str, rule: Config) -> Iterator[Problem]:
@@ -96,17 +107,6 @@ def _pattern_problems(config: OptimizationConfig, field: str, rule: Config) -> I
                 yield _problem(config, f"{field}.{name}", message, advice)
 
 
-def _range_problems(config: OptimizationConfig, field: str, rule: Config) -> Iterator[Problem]:
-    for name in _SHARES:
-        value = vars(rule).get(name)
-        if value is not None and not 0 <= value < 1:
-            advice = "It is the share that is kept: from 0 to below 1."
-            yield _problem(config, f"{field}.{name}", f"is {value}.", advice)
-    if isinstance(rule, AdafactorConfig) and rule.step_offset > 0:
-        message = f"is {rule.step_offset}, but the first step is 0 after a warm start too."
-        yield _problem(config, f"{field}.step_offset", message, "Leave it at 0.")
-
-
 def _average_problems(config: OptimizationConfig, ema: EMAConfig) -> Iterator[Problem]:
     if not ema.trainable_weights_only:
         message = "is false, but only parameters are averaged."
@@ -116,8 +116,7 @@ def _average_problems(config: OptimizationConfig, ema: EMAConfig) -> Iterator[Pr
         if vars(ema)[name] is not None:
             advice = f"Set {_PLACE}.optimizer.{config.optimizer.type}.{name} instead."
             yield _problem(config, f"ema.{name}", "is set, but an average has no gradients.", advice)
-    if not 0 <= ema.average_decay <= 1:
-        yield _problem(config, "ema.average_decay", f"is {ema.average_decay}.", "It is a share: from 0 to 1.")
+    yield from _range_problems(config, "ema", ema)
 
 
 def _rate_problems(config: OptimizationConfig, n_steps: int | None) -> Iterator[Problem]:
@@ -133,13 +132,7 @@ def _rate_problems(config: OptimizationConfig, n_steps: int | None) -> Iterator[
             also = " Or give the run a length: a decay takes the whole run by default." if is_whole_run else ""
             advice = f"Give it a value, as in: --params_override={_PLACE}.{field}.{key}=….{also}"
             yield _problem(config, f"{field}.{key}", "is not set.", advice)
-    for key, advice in _ABOVE_ZERO.items():
-        value = vars(rate).get(key)
-        if value is not None and value <= 0:
-            yield _problem(config, f"{field}.{key}", f"is {value}.", advice)
-    if isinstance(rate, CosineRestartsLrConfig) and rate.t_mul < 1:
-        advice = "Periods of finite sum would end: take 1 or more."
-        yield _problem(config, f"{field}.t_mul", f"is {rate.t_mul}.", advice)
+    yield from _range_problems(config, field, rate)
     if isinstance(rate, StepwiseLrConfig | StepCosineLrConfig):
         yield from _level_problems(config, field, rate)
 
