@@ -43,14 +43,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         with _named(path):
             file = hidden.open("xb")
         with file:
-            with _named(path, only=_FULL):
-                yield file
-            with _named(path):
-                file.flush()
-                os.fsync(file.fileno())
-        with _named(path):
-            hidden.replace(path)
-            sync(path.parent)
+            yield file
 
 
 @contextmanager
@@ -63,12 +56,7 @@ def whole_directory(path: Path) -> Iterator[Path]:
     with _unfinished(path) as hidden:
         with _named(path):
             hidden.mkdir()
-        with _named(path, only=_FULL):
-            yield hidden
-        with _named(path):
-            sync_all(hidden)
-            hidden.rename(path)
-            sync(path.parent)
+        yield hidden
 
 
 def check_free(path: Path) -> None:
@@ -101,10 +89,7 @@ def sweep(directory: Path) -> None:
     """
     for path in directory.glob(".*"):
         if _is_abandoned(path):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            _remove(path)
 
 
 def _is_abandoned(path: Path) -> bool:
@@ -121,9 +106,17 @@ def _is_abandoned(path: Path) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        # It lives, and is another user's.
-        return False
+        pass  # It lives, and is another user's.
     return False
+
+
+def _remove(path: Path) -> None:
+    """Removes a file or a directory if it can: what cannot be removed must not hide an error that is under way."""
+    with suppress(OSError):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
 
 
 def _last_change(path: Path) -> float:
@@ -143,10 +136,10 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def sync_all(directory: Path) -> None:
-    """Brings a directory and all that is in it to the disk."""
-    for path in (*directory.rglob("*"), directory):
-        sync(path)
+def sync_all(path: Path) -> None:
+    """Brings a file, or a directory and all that is in it, to the disk."""
+    for part in (*path.rglob("*"), path):
+        sync(part)
 
 
 def check_writable(directory: Path) -> None:
@@ -178,11 +171,11 @@ def files_in(directory: Path) -> Iterator[Path]:
 
 def checksum(file: Path) -> dict[str, int]:
     """A file's size and CRC-32."""
-    value, size = 0, 0
+    value = 0
     with file.open("rb") as stream:
         while chunk := stream.read(1 << 20):
-            value, size = zlib.crc32(chunk, value), size + len(chunk)
-    return {"size": size, "crc32": value}
+            value = zlib.crc32(chunk, value)
+        return {"size": stream.tell(), "crc32": value}
 
 
 def _make_directory(directory: Path) -> None:
@@ -195,20 +188,20 @@ def _make_directory(directory: Path) -> None:
 
 @contextmanager
 def _unfinished(path: Path) -> Iterator[Path]:
-    """Gives the hidden path beside a path, and removes what is there in the end."""
+    """Gives the hidden path beside a path; what is there gets its name when the block ends, or is removed."""
     with _named(path):
         _make_directory(path.parent)
         sweep(path.parent)
     hidden = hidden_path(path.parent)
     try:
-        yield hidden
+        with _named(path, only=_FULL):
+            yield hidden
+        with _named(path):
+            sync_all(hidden)
+            hidden.replace(path)
+            sync(path.parent)
     finally:
-        # What cannot be removed must not hide the error that is under way.
-        with suppress(OSError):
-            if hidden.is_dir():
-                shutil.rmtree(hidden)
-            else:
-                hidden.unlink(missing_ok=True)
+        _remove(hidden)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from trellis.errors import RegistryError
-from trellis.spelling import nearest
+from trellis.spelling import did_you_mean
 
 Entry = TypeVar("Entry")
 Registered = TypeVar("Registered")
@@ -77,17 +77,13 @@ class Registry(Generic[Entry]):
     def _missing(self, key: str | type) -> str:
         what = f"There is no {self._noun} {_key_text(key)}."
         if isinstance(key, type):
-            close = nearest(key.__name__, [entry.__name__ for entry in self._entries if isinstance(entry, type)])
-            return f"{what}{_suggestion(close)} {self._advice}"
+            classes = [entry.__name__ for entry in self._entries if isinstance(entry, type)]
+            return f"{what}{did_you_mean(key.__name__, classes, show=str)} {self._advice}"
         inside = [name for name in self.names() if name.startswith(f"{key.rstrip('/')}/")]
         if inside:
             return f"{what} It is a group, which has: {', '.join(inside)}."
         listed = f" Registered are: {', '.join(self.names())}." if self._entries else " None is registered."
-        return f"{what}{_suggestion(nearest(key, self.names()))}{listed} {self._advice}"
-
-
-def _suggestion(name: str | None) -> str:
-    return f" Did you mean {name}?" if name else ""
+        return f"{what}{did_you_mean(key, self.names(), show=str)}{listed} {self._advice}"
 
 
 def _key_text(key: str | type) -> str:

@@ -3,13 +3,12 @@
 import copy
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from typing import Any, Literal, Optional
 
 import pytest
 
-from trellis.config import Config
-from trellis.config.fields import RESERVED
+from trellis.config import Config, OneOfConfig
 from trellis.errors import ConfigError
 
 
@@ -155,6 +154,14 @@ def test_an_unknown_name_is_refused_at_every_depth_also_below_none() -> None:
     assert bike == BikeConfig()
 
 
+def test_below_an_unknown_name_every_name_is_told_also_one_that_is_no_text() -> None:
+    with pytest.raises(ConfigError) as caught:
+        BikeConfig().override({"handlebar": {"tension": 1, 2: 3}})
+    first, second = (problem.partition(": ")[2] for problem in caught.value.problems)
+    assert first.startswith("handlebar.tension is not a field of BikeConfig.\n  Did you mean pair[0].tension? Write:")
+    assert second == "handlebar.2 is not a field of BikeConfig."
+
+
 def test_reading_a_name_that_is_none_tells_the_nearest() -> None:
     with pytest.raises(AttributeError, match="BikeConfig has no field 'gear'. Did you mean gears?"):
         BikeConfig().gear  # type: ignore[attr-defined]  # noqa: B018
@@ -272,18 +279,14 @@ def test_an_annotation_that_a_config_cannot_hold_is_told() -> None:
         Odd()
 
 
-def test_a_field_that_would_hide_a_method_is_told() -> None:
-    @dataclass
-    class Hiding(Config):
-        lock: bool = False  # type: ignore[assignment]
-
-    with pytest.raises(ConfigError, match="Hiding.lock hides a method of that name"):
-        Hiding()
+NO_METHODS = {"type", "default_params", "restrictions"}
 
 
-def test_reserved_names_are_the_public_names_of_config() -> None:
-    own = {name for name in dir(Config) if not name.startswith("_")}
-    assert own - {"default_params", "restrictions"} == set(RESERVED)
+@pytest.mark.parametrize("name", [name for name in dir(OneOfConfig) if name[0] != "_" and name not in NO_METHODS])
+def test_a_field_that_would_hide_a_method_is_told(name: str) -> None:
+    hiding = make_dataclass("Hiding", [(name, bool, False)], bases=(OneOfConfig,))
+    with pytest.raises(ConfigError, match=f"Hiding.{name} hides a method of that name"):
+        hiding()
 
 
 def test_a_plain_config_has_no_fields_to_set() -> None:

@@ -79,9 +79,9 @@ def read(folder: Path, text: str) -> TextConfig:
     ],
 )
 def test_the_field_decides_what_text_means(tmp_path: Path, line: str, name: str, value: object) -> None:
-    found = getattr(read(tmp_path, line), name)
-    assert found == value
-    assert type(found) is type(value) or isinstance(value, list)
+    result = getattr(read(tmp_path, line), name)
+    assert result == value
+    assert type(result) is type(value) or isinstance(value, list)
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,8 @@ def test_averages_are_found_inside_other_state() -> None:
     params = {"w": jnp.ones(2)}
     optimizer = average_parameters(optax.sgd(0.5), config=EMAConfig(start_step=9))
     _, state = optimizer.update({"w": jnp.ones(2)}, optimizer.init(params), params)
-    found = average_weights(params, optimizer_state={"scale": jnp.float32(1), "inner": (optax.EmptyState(), state)})
-    np.testing.assert_array_equal(found["w"], [0.5, 0.5])
+    weights = average_weights(params, optimizer_state={"scale": jnp.float32(1), "inner": (optax.EmptyState(), state)})
+    np.testing.assert_array_equal(weights["w"], [0.5, 0.5])
 
 
 def test_averages_of_half_precision_are_kept_in_single() -> None:
@@ -133,8 +133,8 @@ def test_averages_are_saved_and_restored_with_a_loop(tmp_path: Path) -> None:
         for checkpoint in train_loop(task, n_steps=n_steps, n_steps_per_checkpoint=3, **options):
             writer(checkpoint)
             steps.append(checkpoint.step)
-            found = average_weights(checkpoint.model_params, optimizer_state=checkpoint.optimizer_state)
-        return steps, jax.tree.map(np.array, found)
+            weights = average_weights(checkpoint.model_params, optimizer_state=checkpoint.optimizer_state)
+        return steps, jax.tree.map(np.array, weights)
 
     averages_after(3)
     steps, resumed = averages_after(6, init=trellis.CheckpointFileReader(dir=tmp_path, target=Classifier().init))

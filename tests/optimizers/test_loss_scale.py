@@ -132,10 +132,10 @@ def test_the_scale_is_resumed_from_a_checkpoint_file_and_parameters_are_float32_
     trellis.CheckpointFileWriter(tmp_path)(first.next_checkpoint())
     whole = first.next_checkpoint()
     reader = trellis.CheckpointFileReader(tmp_path, target=tiny.Classifier().init)
-    held = reader.read()
-    assert held is not None
-    assert held.optimizer_state["scale"] < 2**24
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(held.model_params)} == {"float32"}
+    checkpoint = reader.read()
+    assert checkpoint is not None
+    assert checkpoint.optimizer_state["scale"] < 2**24
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(checkpoint.model_params)} == {"float32"}
     monkeypatch.undo()
     resumed = loop(init=reader).next_checkpoint()
     tiny.assert_equal(tiny.arrays(resumed.optimizer_state), tiny.arrays(whole.optimizer_state))

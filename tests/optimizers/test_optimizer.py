@@ -287,9 +287,9 @@ def test_turning_decay_or_clipping_on_moves_no_state(name: str) -> None:
 
 
 def test_an_optimizer_does_not_change_with_its_config() -> None:
-    given = config("sgd", UNSCALED)
-    optimizer = build_optimizer(given, n_steps=None)
-    given.optimizer.sgd.momentum = 0.9
+    settings = config("sgd", UNSCALED)
+    optimizer = build_optimizer(settings, n_steps=None)
+    settings.optimizer.sgd.momentum = 0.9
     assert_close(trained(optimizer, TWO, [TWO_GRADS] * 2)[1], [np.array([0.8, 1.8]), np.array([-1.0, -2.0])])
 
 
@@ -306,15 +306,15 @@ def test_an_optimizer_of_ones_own_is_registered_for_its_config() -> None:
     class OwnOptimizationConfig(OptimizationConfig):
         optimizer: OwnConfig = OwnConfig()
 
-    given = OwnOptimizationConfig({"optimizer": {"type": "sign", "sign": {"size": 2.0}}, "learning_rate": UNSCALED})
+    settings = OwnOptimizationConfig({"optimizer": {"type": "sign", "sign": {"size": 2.0}}, "learning_rate": UNSCALED})
     with pytest.raises(RegistryError, match="There is no optimizer for .*SignConfig.* register_optimizer_cls"):
-        build_optimizer(given, n_steps=None)
+        build_optimizer(settings, n_steps=None)
 
     @register_optimizer_cls(SignConfig)
     def sign(settings: SignConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
         return optax.chain(optax.scale_by_sign(), optax.scale(settings.size), optax.scale_by_learning_rate(schedule))
 
-    seen = trained(build_optimizer(given, n_steps=None), TWO, [TWO_GRADS])[0]
+    seen = trained(build_optimizer(settings, n_steps=None), TWO, [TWO_GRADS])[0]
     assert_close(seen, [np.array([-1.0, 0.0]), np.array([1.0, 2.0])])
     with pytest.raises(RegistryError, match="registered already"):
         register_optimizer_cls(SignConfig)

@@ -126,11 +126,6 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     ]
 
 
-def test_the_place_is_the_callers_where_it_is_not_the_trainers() -> None:
-    (problem,) = optimization_problems(OptimizationConfig(rule("adam")), n_steps=9, path="stages[1].optimizer_config")
-    assert problem.path == "stages[1].optimizer_config.learning_rate.type"
-
-
 def test_configs_are_checked_without_jax() -> None:
     program = (
         "import sys; from trellis.optimizers import OptimizationConfig, optimization_problems; "

@@ -283,9 +283,9 @@ def test_the_decay_of_sgd_is_part_of_its_rate() -> None:
 
 
 def test_a_schedule_does_not_change_with_its_config() -> None:
-    given = config({"constant": {"learning_rate": 0.1}})
-    schedule = build_schedule(given, n_steps=None)
-    given.learning_rate.constant.learning_rate = 0.5
+    settings = config({"constant": {"learning_rate": 0.1}})
+    schedule = build_schedule(settings, n_steps=None)
+    settings.learning_rate.constant.learning_rate = 0.5
     assert float(schedule(0)) == pytest.approx(0.1)
 
 

@@ -6,14 +6,14 @@ from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-from trellis.config.drafts import Draft, Place
+from trellis.config.drafts import Draft
 from trellis.config.fields import Branch, branches, draft_changes, fields_of, paths, unlocked_copy
 from trellis.config.problems import Problem, raise_if_any
 from trellis.config.restrictions import Restriction, violations
 from trellis.config.settings import CODE, Setting, as_setting, caller
 from trellis.config.yaml_text import dump, read_file
 from trellis.errors import ConfigError
-from trellis.spelling import nearest
+from trellis.spelling import did_you_mean
 
 
 class ConfigType(type):
@@ -26,7 +26,7 @@ class ConfigType(type):
         vars(config).update(_origins={}, _construction=draft)
         names = fields_of(type(config))
         for name in [name for name in kwargs if name not in {*names, "default_params", "restrictions"}]:
-            Place(draft).refuse_key(name, as_setting(kwargs.pop(name), CODE), owner=cls.__name__, names=names)
+            draft.refuse_key(name, as_setting(kwargs.pop(name), CODE), owner=cls.__name__, names=names)
         try:
             config.__init__(*args, **kwargs)
         except Exception:
@@ -79,26 +79,20 @@ class Config(Branch, metaclass=ConfigType):
         vars(self)["_restrictions"] = tuple(Restriction.parse(text) for text in restrictions or ())
         if default_params:
             problems = merge(self, as_setting(_as_mapping(default_params), CODE))
-            vars(self)["_construction"].problems += problems
+            vars(self)["_construction"].problems.extend(problems)
 
     if not TYPE_CHECKING:  # A type checker that saw these would let every attribute pass.
 
         def __setattr__(self, name: str, value: object) -> None:
             """Checks and sets a field."""
-            construction = self._construction
-            setting = as_setting(value, CODE if construction else caller())
-            draft = _draft(self, Setting({name: setting}, setting.origin), is_new=bool(construction))
-            if construction:
-                vars(self)[name] = value
-                construction.problems += draft.problems
+            if self._construction is None:
+                self.override({name: value})
             else:
-                raise_if_any(draft.problems)
-            draft.commit()
+                self._construction.problems.extend(merge(self, as_setting({name: value}, CODE)))
 
         def __getattr__(self, name: str) -> object:
             """Raises an error that names the nearest field, because there is none of this name."""
-            close = None if name.startswith("_") else nearest(name, fields_of(type(self)))
-            suggestion = f" Did you mean {close}?" if close else ""
+            suggestion = "" if name.startswith("_") else did_you_mean(name, fields_of(type(self)), show=str)
             raise AttributeError(f"{type(self).__name__} has no field {name!r}.{suggestion}")
 
         def __delattr__(self, name: str) -> None:
@@ -117,7 +111,7 @@ class Config(Branch, metaclass=ConfigType):
         The copy and everything in it can be changed, also if this config, or a config among the changes, is locked:
         whoever makes a copy of a locked config locks it when it is complete.
         """
-        other = cast(Self, unlocked_copy(self))
+        other = unlocked_copy(self)
         other.override(changes)
         return other
 
@@ -200,9 +194,9 @@ def merge(config: Config, setting: Setting) -> list[Problem]:
     return draft.problems
 
 
-def _draft(config: Config, setting: Setting, *, is_new: bool = False) -> Draft:
+def _draft(config: Config, setting: Setting) -> Draft:
     draft = Draft(lambda: paths(config))
-    draft_changes(config, setting, Place(draft), is_new=is_new)
+    draft_changes(config, setting, draft)
     return draft
 
 

@@ -1,6 +1,6 @@
 """A change to a config that is made whole or not at all."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from trellis.config.problems import Edit, Problem, correction, edits_of
@@ -25,12 +25,14 @@ class Write:
     origin: Origin
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Draft:
-    """The writes that a change consists of, and the problems that keep it from being made."""
+    """The writes that a change consists of, the problems that keep it from being made, and where it is being read."""
 
     paths: Callable[[], Iterable[str]]
     """Yields the dotted path of every field of the config that is being changed."""
+    path: str = ""
+    """The place in the tree whose value is being read."""
     problems: list[Problem] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
 
@@ -40,26 +42,18 @@ class Draft:
             vars(write.config)[write.name] = write.value
             vars(write.config)["_origins"][write.name] = write.origin
 
+    def child(self, name: str) -> "Draft":
+        """Returns the same draft at the place of a field or, for a name like `[0]`, of an element."""
+        return Draft(self.paths, join_path(self.path, name), self.problems, self.writes)
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where in a draft's tree a value is being read."""
+    def trial(self) -> "Draft":
+        """Returns an empty draft at the same place, which can be thrown away."""
+        return Draft(self.paths, self.path)
 
-    draft: Draft
-    path: str = ""
-
-    def child(self, name: str) -> "Place":
-        """Returns the place of a field or, for a name like `[0]`, of an element."""
-        return Place(self.draft, join_path(self.path, name))
-
-    def trial(self) -> "Place":
-        """Returns the same place in an empty draft, which can be thrown away."""
-        return Place(Draft(self.draft.paths), self.path)
-
-    def adopt(self, trial: "Place") -> None:
-        """Adds the problems and the writes of a trial to this draft."""
-        self.draft.problems += trial.draft.problems
-        self.draft.writes += trial.draft.writes
+    def adopt(self, trial: "Draft") -> None:
+        """Adds the problems and the writes of a trial."""
+        self.problems.extend(trial.problems)
+        self.writes.extend(trial.writes)
 
     def refuse(self, setting: Setting, message: str, *, advice: str = "", value: str | None = None) -> Refused:
         """Notes that a value is not accepted.
@@ -76,44 +70,48 @@ class Place:
             # An example is not a correction: a flag is not put right with it.
             edits = () if advice else edits_of(self.path, setting, value=value)
             advice = (advice or "Write:") if fix else ""
-        self.draft.problems.append(Problem(f"{self.path} {message}", setting.origin, self.path, advice, fix, edits))
+        self.problems.append(Problem(f"{self.path} {message}", setting.origin, self.path, advice, fix, edits))
         return REFUSED
 
     def refuse_kind(self, setting: Setting, kind: object, *, advice: str = "", value: str | None = None) -> Refused:
         """Notes that a value is not of the kind that its field takes."""
         return self.refuse(setting, f"takes {kind}, not {setting}.", advice=advice, value=value)
 
-    def refuse_key(self, key: str, setting: Setting, *, owner: str, names: Mapping[str, object]) -> Refused:
+    def refuse_key(self, key: str, setting: Setting, *, owner: str, names: Collection[str] | None) -> Refused:
         """Notes that there is no field of that name, and suggests the nearest.
 
         Below a name that is like no other, the fields in it are looked for in the rest of the tree.
+
+        Args:
+            owner: The name of the config class that was to have the field.
+            names: The fields that the class has; None below a name that it has not.
         """
         path = self.child(key).path
-        suggestion = self._suggestion(key, path, names)
+        suggestion = self._suggestion(key, path, names or ())
         if suggestion is None and isinstance(setting.value, dict):
             trial = self.trial()
             for name, item in setting.value.items():
-                trial.child(key).refuse_key(name, item, owner=owner, names={})
-            if any(problem.fix for problem in trial.draft.problems):
+                trial.child(key).refuse_key(str(name), item, owner=owner, names=None)
+            if any(problem.fix for problem in trial.problems):
                 self.adopt(trial)
                 return REFUSED
         message = f"{path} is not a field of {owner}."
         if suggestion is None:
             listed = f"{owner} has: {', '.join(names)}." if names else f"{owner} has no fields."
-            problem = Problem(message, setting.key_origin, path, listed)
+            problem = Problem(message, setting.key_origin, path, "" if names is None else listed)
         else:
             is_sibling = suggestion.rpartition(".")[0] == self.path
             fix = correction(suggestion, setting, is_sibling=is_sibling)
             advice = f"Did you mean {suggestion}? Write:"
             problem = Problem(message, setting.key_origin, path, advice, fix, edits_of(suggestion, setting))
-        self.draft.problems.append(problem)
+        self.problems.append(problem)
         return REFUSED
 
-    def _suggestion(self, key: str, path: str, names: Mapping[str, object]) -> str | None:
+    def _suggestion(self, key: str, path: str, names: Collection[str]) -> str | None:
         """Looks beside the key first, then for the same name anywhere, then for a name like it."""
         if close := nearest(key, names, cutoff=0.75):
             return self.child(close).path
-        paths = list(self.draft.paths())
+        paths = list(self.paths())
         same = [other for other in paths if other.rpartition(".")[2] == key]
         if same:
             return max(same, key=lambda other: likeness(path, other))

@@ -5,55 +5,27 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
-from typing import Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from trellis.config.drafts import REFUSED, Draft, Place, Refused, Write
+from trellis.config.drafts import REFUSED, Draft, Refused, Write
 from trellis.config.kinds import (
+    KINDS,
     AnyKind,
     ChoiceKind,
     FixedDict,
     FixedList,
-    FlagKind,
     Kind,
     MappingKind,
     NoneKind,
-    NumberKind,
     SequenceKind,
-    TextKind,
     TupleKind,
     UnionKind,
-    WholeKind,
 )
 from trellis.config.problems import Problem
 from trellis.config.settings import CODE, DEFAULT, Origin, Setting, join_path
 from trellis.errors import ConfigError
 
-_SIMPLE: dict[Any, Kind] = {
-    Any: AnyKind(),
-    object: AnyKind(),
-    None: NoneKind(),
-    type(None): NoneKind(),
-    bool: FlagKind(),
-    int: WholeKind(),
-    float: NumberKind(),
-    str: TextKind(),
-    list: SequenceKind(AnyKind(), FixedList),
-    tuple: SequenceKind(AnyKind(), tuple),
-    dict: MappingKind(TextKind(), AnyKind()),
-}
-RESERVED = (
-    "as_dict",
-    "as_json",
-    "as_yaml",
-    "from_json",
-    "from_yaml",
-    "lock",
-    "no_effect",
-    "override",
-    "replace",
-    "selector",
-    "validate",
-)
+BranchType = TypeVar("BranchType", bound="Branch")
 
 
 class Branch:
@@ -79,22 +51,22 @@ class Branch:
 
 
 @dataclass(frozen=True)
-class BranchKind:
+class BranchKind(Kind):
     """Takes a config of a class, or a mapping, which is merged into the config that is there."""
 
     cls: type[Branch]
     rank = 6
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> Branch | Refused:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> Branch | Refused:
         """Returns a copy of the config that was passed, the current one, or a new one of the annotated class."""
         if isinstance(setting.value, self.cls):
             return unlocked_copy(setting.value)
         if not isinstance(setting.value, dict):
             value = f"a {type(setting.value).__name__}" if isinstance(setting.value, Branch) else str(setting)
-            advice = f"Set them one by one, such as {place.path}.{next(iter(fields_of(self.cls)), 'name')}."
-            return place.refuse(setting, f"takes {self}, not {value}.", advice=advice)
+            advice = f"Set them one by one, such as {draft.path}.{next(iter(fields_of(self.cls)), 'name')}."
+            return draft.refuse(setting, f"takes {self}, not {value}.", advice=advice)
         branch = current if isinstance(current, self.cls) else self.cls()
-        draft_changes(branch, setting, place)
+        draft_changes(branch, setting, draft)
         return branch
 
     def __str__(self) -> str:
@@ -105,9 +77,13 @@ class BranchKind:
 class Field:
     """A field of a config class."""
 
-    name: str
     kind: Kind
-    default: Callable[[], object]
+    value: object
+    factory: Callable[[], object] | None
+
+    def default(self) -> object:
+        """Returns the value that the field has if nobody sets it."""
+        return self.factory() if self.factory else self.value
 
 
 def fields_of(cls: type[Branch]) -> Mapping[str, Field]:
@@ -118,54 +94,52 @@ def fields_of(cls: type[Branch]) -> Mapping[str, Field]:
 @cache
 def _fields(cls: type[Branch]) -> Mapping[str, Field]:
     try:
-        own, hints = inspect.get_annotations(cls), get_type_hints(cls)
+        annotations = inspect.get_annotations(cls)
+        hints = get_type_hints(cls)
     except NameError as error:
         error.add_note(f"while reading the annotations of {cls.__name__}, whose names must exist in its module")
         raise
-    if own and "__dataclass_fields__" not in vars(cls):
+    if annotations and "__dataclass_fields__" not in vars(cls):
         raise ConfigError(f"{cls.__name__} declares fields but is not a dataclass. Write @dataclass above it.")
     declared = {}
     for field in fields(cls):  # type: ignore[arg-type]
-        if field.name in RESERVED:
-            raise ConfigError(f"{cls.__name__}.{field.name} hides a method of that name. Give the field another one.")
-        kind = _kind(hints[field.name], where=f"{cls.__name__}.{field.name}")
+        name = field.name
+        if name in vars(Branch) or any(callable(getattr(base, name, None)) for base in cls.__mro__):
+            raise ConfigError(f"{cls.__name__}.{name} hides a method of that name. Give the field another one.")
+        kind = _kind(hints[name], where=f"{cls.__name__}.{name}")
         if field.default is None and not isinstance(kind, AnyKind | UnionKind):
             kind = UnionKind((kind, NoneKind()))
-        default = field.default_factory if field.default_factory is not MISSING else _returns(field.default)
-        declared[field.name] = Field(field.name, kind, default)
+        factory = None if field.default_factory is MISSING else field.default_factory
+        declared[name] = Field(kind, field.default, factory)
     if cls.selector:
         choices = tuple(name for name in declared if name != cls.selector)
         declared[cls.selector] = replace(declared[cls.selector], kind=UnionKind((ChoiceKind(choices), NoneKind())))
     return types.MappingProxyType(declared)
 
 
-def draft_changes(branch: Branch, setting: Setting, place: Place, *, is_new: bool = False) -> None:
-    """Drafts the writes that a mapping asks for, on a config and below it.
-
-    Args:
-        is_new: Whether the config has no values yet: mappings become new configs instead of being merged.
-    """
+def draft_changes(branch: Branch, setting: Setting, draft: Draft) -> None:
+    """Drafts the writes that a mapping asks for, on a config and below it."""
     if not isinstance(setting.value, dict):
-        message = f"{place.path or type(branch).__name__} takes a mapping, not {setting}."
-        place.draft.problems.append(Problem(message, setting.origin, place.path))
+        message = f"{draft.path or type(branch).__name__} takes a mapping, not {setting}."
+        draft.problems.append(Problem(message, setting.origin, draft.path))
         return
     if branch._locked:
-        message = f"{place.path or type(branch).__name__} is locked."
+        message = f"{draft.path or type(branch).__name__} is locked."
         advice = "Change a copy instead: config.replace(field=value)"
-        place.draft.problems.append(Problem(message, setting.origin, place.path, advice))
+        draft.problems.append(Problem(message, setting.origin, draft.path, advice))
         return
     names = fields_of(type(branch))
     for key, item in setting.value.items():
         if key not in names:
-            place.refuse_key(str(key), item, owner=type(branch).__name__, names=names)
+            draft.refuse_key(str(key), item, owner=type(branch).__name__, names=names)
             continue
-        current = None if is_new else vars(branch).get(key)
-        value = names[key].kind.read(item, place.child(key), current=current)
+        current = vars(branch).get(key)
+        value = names[key].kind.read(item, draft.child(key), current=current)
         if value is not REFUSED and (value is not current or not isinstance(current, Branch)):
-            place.draft.writes.append(Write(branch, key, value, item.origin))
+            draft.writes.append(Write(branch, key, value, item.origin))
 
 
-def unlocked_copy(branch: Branch) -> Branch:
+def unlocked_copy(branch: BranchType) -> BranchType:
     """Returns a copy that can be changed and shares nothing that can change, with the same origins."""
     other = type(branch).__new__(type(branch))
     vars(other).update(vars(branch), _locked=False, _origins=dict(branch._origins))
@@ -174,13 +148,11 @@ def unlocked_copy(branch: Branch) -> Branch:
     return other
 
 
-def _copied(value: object) -> object:
+def _copied(value: Any) -> object:
     if isinstance(value, Branch):
         return unlocked_copy(value)
-    if isinstance(value, list):
-        return FixedList(map(_copied, value))
-    if isinstance(value, tuple):
-        return tuple(map(_copied, value))
+    if isinstance(value, list | tuple):
+        return type(value)(map(_copied, value))
     return FixedDict({key: _copied(item) for key, item in value.items()}) if isinstance(value, dict) else value
 
 
@@ -202,23 +174,20 @@ def _branches_in(value: object, path: str) -> Iterator[tuple[str, Branch]]:
             yield from _branches_in(item, f"{path}.{key}")
 
 
-def paths(root: Branch) -> Iterator[str]:
-    """Yields the dotted path of every field, also of those below a field that is None."""
+def paths(root: Branch, above: tuple[type[Branch], ...] = ()) -> Iterator[str]:
+    """Yields the dotted path of every field, also of those below a field that is None.
+
+    Args:
+        above: The classes that the config is below, none of which is entered again.
+    """
     for prefix, branch in branches(root):
         for name, field in fields_of(type(branch)).items():
             path = join_path(prefix, name)
             yield path
-            declared = _branch_class(field.kind)
-            if declared is not None and not isinstance(vars(branch).get(name), Branch):
-                yield from _class_paths(declared, path, (type(branch),))
-
-
-def _class_paths(cls: type[Branch], prefix: str, above: tuple[type[Branch], ...]) -> Iterator[str]:
-    for name, field in fields_of(cls).items():
-        yield f"{prefix}.{name}"
-        inner = _branch_class(field.kind)
-        if inner is not None and inner not in (*above, cls):
-            yield from _class_paths(inner, f"{prefix}.{name}", (*above, cls))
+            cls = _branch_class(field.kind)
+            entered = (*above, type(branch))
+            if cls is not None and cls not in entered and not isinstance(vars(branch).get(name), Branch):
+                yield from (join_path(path, inner) for inner in paths(cls(), entered))
 
 
 def _branch_class(kind: Kind) -> type[Branch] | None:
@@ -295,8 +264,8 @@ def _kind(annotation: Any, *, where: str) -> Kind:
     Args:
         where: The class and the field that have the annotation, for errors.
     """
-    if annotation in _SIMPLE:
-        return _SIMPLE[annotation]
+    if annotation in KINDS:
+        return KINDS[annotation]
     if isinstance(annotation, type) and issubclass(annotation, Branch):
         return BranchKind(annotation)
     generic = get_origin(annotation)
@@ -318,7 +287,3 @@ def _kind(annotation: Any, *, where: str) -> Kind:
     if generic in (dict, Mapping):
         return MappingKind(*kinds)
     return UnionKind(kinds)
-
-
-def _returns(value: object) -> Callable[[], object]:
-    return lambda: value

@@ -1,11 +1,12 @@
 """The kinds of values that fields take: what text and which Python values each of them accepts."""
 
 import re
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from trellis.config.drafts import REFUSED, Place, Refused
+from trellis.config.drafts import REFUSED, Draft, Refused
 from trellis.config.settings import Setting, Text
 from trellis.errors import ConfigError
 from trellis.spelling import nearest
@@ -20,48 +21,44 @@ _NONE_OR_CONFIG_RANKS = (0, 6)
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.?inf|\.?nan", re.IGNORECASE)
 
 
-class Kind(Protocol):
-    """What a field takes.
-
-    `read` returns the value that a field of this kind gets, or notes in the draft why there is none and returns
-    REFUSED.
-    """
+class Kind(ABC):
+    """What a field takes."""
 
     rank: int
     """Which member of a union is tried first: lower is stricter."""
+    words: str
+    """What it takes, in a message."""
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
-        """Returns the checked value.
+    @abstractmethod
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> object:
+        """Returns the checked value, or notes in the draft why there is none and returns REFUSED.
 
         Args:
             current: What the field holds now; a mapping is merged into it.
         """
 
     def __str__(self) -> str:
-        """Returns what it takes, in words."""
+        return self.words
 
 
-@dataclass(frozen=True)
-class NoneKind:
+class NoneKind(Kind):
     """Takes None: `null`, `~`, `None` or nothing at all in a file or a flag."""
 
     rank = 0
+    words = "null"
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> Refused | None:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> Refused | None:
         """Returns None."""
-        return None if _is_null(setting) else place.refuse_kind(setting, self, value="null")
-
-    def __str__(self) -> str:
-        return "null"
+        return None if _is_null(setting) else draft.refuse_kind(setting, self, value="null")
 
 
-@dataclass(frozen=True)
-class FlagKind:
+class FlagKind(Kind):
     """Takes true or false, also written yes, no, on and off."""
 
     rank = 1
+    words = "true or false"
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> bool | Refused:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> bool | Refused:
         """Returns a bool."""
         if isinstance(setting.value, bool):
             return setting.value
@@ -70,26 +67,23 @@ class FlagKind:
             return word in _TRUE
         default = "false" if word in ("0", "f", "n") else "true"
         suggestion = (nearest(word, _TRUE + _FALSE) or default) if word else None
-        return place.refuse_kind(setting, self, value=suggestion)
-
-    def __str__(self) -> str:
-        return "true or false"
+        return draft.refuse_kind(setting, self, value=suggestion)
 
 
 @dataclass(frozen=True)
-class ChoiceKind:
+class ChoiceKind(Kind):
     """Takes one of a few values; text may be in upper or lower case."""
 
     choices: tuple[object, ...]
     rank = 2
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> object:
         """Returns the choice."""
         text = str(setting.value.text if isinstance(setting.value, Text) else setting.value)
         for choice in self.choices:
             if str(choice).lower() == text.lower() and isinstance(setting.value, Text | type(choice)):
                 return choice
-        return place.refuse_kind(setting, self, value=nearest(text, map(str, self.choices)))
+        return draft.refuse_kind(setting, self, value=nearest(text, map(str, self.choices)))
 
     def __str__(self) -> str:
         words = ", ".join(str(choice) for choice in self.choices)
@@ -97,85 +91,63 @@ class ChoiceKind:
 
 
 @dataclass(frozen=True)
-class WholeKind:
-    """Takes a whole number; `1e6` and `1_000` in a file or a flag are whole."""
+class NumberKind(Kind):
+    """Takes numbers of a class."""
 
-    rank = 3
+    number_cls: type[int] | type[float]
+    parse: Callable[[str], float | None]
+    """Returns the number that a text stands for, if it does."""
+    words: str
+    rank: int
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> int | Refused:
-        """Returns an int."""
-        if isinstance(setting.value, int) and not isinstance(setting.value, bool):
-            return int(setting.value)
-        number = _parse_whole(setting.value.text) if isinstance(setting.value, Text) else None
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> float | Refused:
+        """Returns a number of the class."""
+        if isinstance(setting.value, int | self.number_cls) and not isinstance(setting.value, bool):
+            return self.number_cls(setting.value)
+        number = self.parse(setting.value.text) if isinstance(setting.value, Text) else None
         if number is not None and not _is_quoted(setting):
             return number
-        return place.refuse_kind(setting, self, **_example(number, current))
-
-    def __str__(self) -> str:
-        return "a whole number"
-
-
-@dataclass(frozen=True)
-class NumberKind:
-    """Takes any number, `1e-4` included."""
-
-    rank = 4
-
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> float | Refused:
-        """Returns a float."""
-        if isinstance(setting.value, int | float) and not isinstance(setting.value, bool):
-            return float(setting.value)
-        number = _parse_number(setting.value.text) if isinstance(setting.value, Text) else None
-        if number is not None and not _is_quoted(setting):
-            return number
-        return place.refuse_kind(setting, self, **_example(number, current))
-
-    def __str__(self) -> str:
-        return "a number"
+        if number is None and isinstance(current, int | float):
+            return draft.refuse_kind(setting, self, value=str(current), advice="For example:")
+        return draft.refuse_kind(setting, self, value=None if number is None else str(number))
 
 
-@dataclass(frozen=True)
-class TextKind:
+class TextKind(Kind):
     """Takes text, as it is written in a file or a flag, so `off` and `12:30` are text here."""
 
     rank = 9
+    words = "text"
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> str | Refused:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> str | Refused:
         """Returns a str."""
         if isinstance(setting.value, str):
             return str(setting.value)
         if isinstance(setting.value, Text) and (setting.value.text == "" or not _is_null(setting)):
             return setting.value.text
         if _is_null(setting):
-            return place.refuse(setting, "takes text, and cannot be null.", advice="For no text, write:", value="''")
+            return draft.refuse(setting, "takes text, and cannot be null.", advice="For no text, write:", value="''")
         is_number = isinstance(setting.value, int | float)
-        return place.refuse_kind(setting, self, value=f"'{setting.value}'" if is_number else None)
-
-    def __str__(self) -> str:
-        return "text"
+        return draft.refuse_kind(setting, self, value=f"'{setting.value}'" if is_number else None)
 
 
-@dataclass(frozen=True)
-class AnyKind:
+class AnyKind(Kind):
     """Takes plain data: text, numbers, true, false, null, and lists and mappings of them."""
 
     rank = 10
+    words = "plain data"
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> object:
         """Returns the data, read as YAML reads it."""
         value = setting.value
         if isinstance(value, Text):
             return plain_value(value)
         if isinstance(value, list):
-            return FixedList(self.read(item, place.child(f"[{i}]")) for i, item in enumerate(value))
+            return FixedList(self.read(item, draft.child(f"[{i}]")) for i, item in enumerate(value))
         if isinstance(value, dict):
-            return FixedDict({str(key): self.read(item, place.child(str(key))) for key, item in value.items()})
+            return FixedDict({str(key): self.read(item, draft.child(str(key))) for key, item in value.items()})
         if value is None or isinstance(value, str | int | float):
             return value
-        return place.refuse_kind(setting, self)
-
-    def __str__(self) -> str:
-        return "plain data"
+        return draft.refuse_kind(setting, self)
 
 
 def _no_change(self: object, *args: object, **kwargs: object) -> NoReturn:
@@ -205,7 +177,7 @@ class FixedDict(dict[str, Item]):
 
 
 @dataclass(frozen=True)
-class SequenceKind:
+class SequenceKind(Kind):
     """Takes a list of one kind of item, and keeps it as a list or a tuple.
 
     A list of mappings that is as long as the list of configs that is there is merged into it item by item; any other
@@ -216,15 +188,12 @@ class SequenceKind:
     build: Callable[[Iterable[object]], object]
     rank = 5
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> object:
         """Returns a FixedList or a tuple."""
         if not isinstance(setting.value, list):
             is_text = isinstance(setting.value, Text) and setting.value.text != ""
-            return place.refuse_kind(setting, self, value=f"[{setting}]" if is_text else None)
-        n_items = len(setting.value)
-        is_merged = isinstance(current, list | tuple) and len(current) == n_items
-        old: Any = current if is_merged else [None] * n_items
-        items = [self.item.read(item, place.child(f"[{i}]"), current=old[i]) for i, item in enumerate(setting.value)]
+            return draft.refuse_kind(setting, self, value=f"[{setting}]" if is_text else None)
+        items = _read_items([self.item] * len(setting.value), setting.value, draft, current)
         return REFUSED if REFUSED in items else self.build(items)
 
     def __str__(self) -> str:
@@ -232,42 +201,38 @@ class SequenceKind:
 
 
 @dataclass(frozen=True)
-class TupleKind:
+class TupleKind(Kind):
     """Takes as many values as it has kinds, in order."""
 
     items: tuple[Kind, ...]
     rank = 5
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> object:
         """Returns a tuple."""
         if not isinstance(setting.value, list) or len(setting.value) != len(self.items):
-            return place.refuse_kind(setting, self)
-        old = current if isinstance(current, tuple) else (None,) * len(self.items)
-        values = tuple(
-            kind.read(item, place.child(f"[{i}]"), current=old[i])
-            for i, (kind, item) in enumerate(zip(self.items, setting.value, strict=True))
-        )
-        return REFUSED if REFUSED in values else values
+            return draft.refuse_kind(setting, self)
+        items = _read_items(self.items, setting.value, draft, current)
+        return REFUSED if REFUSED in items else tuple(items)
 
     def __str__(self) -> str:
         return f"a list of {len(self.items)}: {', '.join(map(str, self.items))}"
 
 
 @dataclass(frozen=True)
-class MappingKind:
+class MappingKind(Kind):
     """Takes a mapping from names to one kind of value, and merges it into the mapping that is there."""
 
     key: Kind
     item: Kind
     rank = 5
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> object:
         """Returns a FixedDict."""
         if not isinstance(setting.value, dict):
-            return place.refuse_kind(setting, self)
+            return draft.refuse_kind(setting, self)
         values: dict[Any, object] = dict(current) if isinstance(current, dict) else {}
         for name, item in setting.value.items():
-            inner = place.child(str(name))
+            inner = draft.child(str(name))
             key = self.key.read(Setting(Text(name) if isinstance(name, str) else name, item.key_origin), inner)
             values[key] = self.item.read(item, inner, current=values.get(key))
         return REFUSED if REFUSED in [*values, *values.values()] else FixedDict(values)
@@ -277,20 +242,20 @@ class MappingKind:
 
 
 @dataclass(frozen=True)
-class UnionKind:
+class UnionKind(Kind):
     """Takes what one of its members takes; the strictest is tried first and text last."""
 
     members: tuple[Kind, ...]
     rank = 8
 
-    def read(self, setting: Setting, place: Place, *, current: object = None) -> object:
+    def read(self, setting: Setting, draft: Draft, *, current: object = None) -> object:
         """Returns the value as the first member that accepts it reads it."""
         trials = []
         for member in sorted(self.members, key=lambda member: member.rank):
-            trial = place.trial()
+            trial = draft.trial()
             value = member.read(setting, trial, current=current)
-            if value is not REFUSED and not trial.draft.problems:
-                place.adopt(trial)
+            if value is not REFUSED and not trial.problems:
+                draft.adopt(trial)
                 return value
             trials.append((member, trial))
         # If one member alone could take a value of this form, the user meant that one: its own message helps more.
@@ -298,12 +263,19 @@ class UnionKind:
         unfit_ranks = _SCALAR_RANKS if is_nested else _NONE_OR_CONFIG_RANKS
         fitting = [trial for member, trial in trials if member.rank not in unfit_ranks]
         if len(fitting) != 1:
-            return place.refuse_kind(setting, self)
-        place.adopt(fitting[0])
+            return draft.refuse_kind(setting, self)
+        draft.adopt(fitting[0])
         return REFUSED
 
     def __str__(self) -> str:
         return " or ".join(str(member) for member in self.members)
+
+
+def _read_items(kinds: Sequence[Kind], items: Sequence[Setting], draft: Draft, current: object) -> list[object]:
+    """Returns the items of a list, each merged into the one that is there, if there are as many."""
+    is_merged = isinstance(current, list | tuple) and len(current) == len(items)
+    old: Any = current if is_merged else [None] * len(items)
+    return [kind.read(items[i], draft.child(f"[{i}]"), current=old[i]) for i, kind in enumerate(kinds)]
 
 
 def plain_value(text: Text) -> object:
@@ -334,13 +306,8 @@ def _is_quoted(setting: Setting) -> bool:
     return isinstance(setting.value, Text) and setting.value.quoted
 
 
-def _example(number: float | None, current: object) -> dict[str, str]:
-    if number is not None:
-        return {"value": str(number)}
-    return {"value": str(current), "advice": "For example:"} if isinstance(current, int | float) else {}
-
-
 def _parse_whole(text: str) -> int | None:
+    """Returns a whole number, also if it is written `1e6` or `1_000`."""
     try:
         return int(text, 0)
     except ValueError:
@@ -352,3 +319,19 @@ def _parse_number(text: str) -> float | None:
     if not _NUMBER.fullmatch(text):
         return None
     return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+KINDS: dict[Any, Kind] = {
+    Any: AnyKind(),
+    object: AnyKind(),
+    None: NoneKind(),
+    type(None): NoneKind(),
+    bool: FlagKind(),
+    int: NumberKind(int, _parse_whole, "a whole number", rank=3),
+    float: NumberKind(float, _parse_number, "a number", rank=4),
+    str: TextKind(),
+    list: SequenceKind(AnyKind(), FixedList),
+    tuple: SequenceKind(AnyKind(), tuple),
+    dict: MappingKind(TextKind(), AnyKind()),
+}
+"""By annotation, the kinds that need no more to be said."""

@@ -1,6 +1,7 @@
 """YAML and JSON text, read with the place of every value and written without surprises."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +9,11 @@ import yaml
 
 from trellis.config.problems import Problem
 from trellis.config.settings import Origin, Setting, Text, as_setting
-from trellis.spelling import nearest
+from trellis.spelling import did_you_mean
 
 _WIDE = 1_000_000
 _MERGE = "tag:yaml.org,2002:merge"
 _TUPLE = "tag:yaml.org,2002:python/tuple"
-
-
-class _Loader(yaml.SafeLoader):
-    """Composes nodes only: the field that a scalar is for decides what it means."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -75,7 +72,8 @@ class _Reader:
     def document(self) -> Setting:
         empty = Setting({}, Origin(self._source, form="file"))
         try:
-            self._loader = _Loader(self._text)
+            # It composes nodes only: the field that a scalar is for decides what it means.
+            self._loader = yaml.SafeLoader(self._text)
             node = self._loader.get_single_node()
             return empty if node is None else self._root(node)
         except yaml.YAMLError as error:
@@ -159,5 +157,5 @@ def _unreadable(path: Path, error: Exception, source: Origin) -> Problem:
     folder = path.parent
     if not folder.is_dir():
         return Problem(f"There is no such file; there is no directory {folder} either.", source)
-    close = nearest(path.name, [item.name for item in folder.iterdir()])
-    return Problem("There is no such file.", source, "", f"Did you mean {folder / close}?" if close else "")
+    advice = did_you_mean(path.name, os.listdir(folder), show=lambda close: str(folder / close)).lstrip()
+    return Problem("There is no such file.", source, "", advice)

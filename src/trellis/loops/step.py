@@ -15,7 +15,7 @@ from trellis.errors import ArgumentError, ModelError
 from trellis.loops.batch import as_outputs, batch_size, split_batch
 from trellis.loops.metrics import HostMetrics, Mean, Metric, MetricFunction, as_metric, merge, zeros
 from trellis.loops.state import StepOutput, TrainState
-from trellis.optimizers import all_finite, current_loss_scale, keep_unless
+from trellis.optimizers import all_finite, current_loss_scale
 from trellis.runtime import StepKeys
 
 
@@ -199,7 +199,7 @@ def update_state(
     loss = metrics.pop("loss")
     if scale is not None:
         is_good = all_finite(grads)
-        model_state = keep_unless(is_good, model_state, state.model_state)
+        model_state = optax.tree.where(is_good, model_state, state.model_state)
         one = jnp.float32(1)
         metrics |= {"loss_scale": Mean(scale, one), "skipped_updates": Mean(jnp.float32(~is_good), one)}
     return TrainState(state.step, params, model_state, optimizer_state), StepOutput(loss, metrics, grads)

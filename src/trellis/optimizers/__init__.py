@@ -44,8 +44,6 @@ if TYPE_CHECKING:
         build_optimizer as build_optimizer,
         register_optimizer_cls as register_optimizer_cls,
         UpdateRule as UpdateRule,
-        named_mask as named_mask,
-        parameter_name as parameter_name,
     )
     from trellis.optimizers.averaging import (
         average_parameters as average_parameters,
@@ -56,8 +54,6 @@ if TYPE_CHECKING:
         scale_loss as scale_loss,
         current_loss_scale as current_loss_scale,
         all_finite as all_finite,
-        keep_unless as keep_unless,
-        LossScaleState as LossScaleState,
     )
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -32,7 +32,8 @@ def average_parameters(optimizer: optax.GradientTransformation, *, config: EMACo
 
     def init(params: PyTree) -> AverageState:
         # As published an average starts at zero, not at the parameters; the dynamic decay soon makes up for it.
-        average = jax.tree.map(lambda p: jnp.zeros(p.shape, _precise(p)), params)
+        # It is at least single precision: in half precision a step of 1 - 0.999 is lost.
+        average = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.promote_types(p.dtype, jnp.float32)), params)
         return AverageState(jnp.zeros([], jnp.int32), average, optimizer.init(params))
 
     def update(
@@ -74,8 +75,3 @@ def average_weights(params: PyTree, *, optimizer_state: PyTree) -> PyTree:
 @jax.jit
 def _averages(params: PyTree, count: Array, average: PyTree) -> PyTree:
     return jax.tree.map(lambda p, a: jnp.where(count > 0, a.astype(p.dtype), p), params, average)
-
-
-def _precise(param: Array) -> Any:
-    # A step of 1 - 0.999 is lost in half precision.
-    return jnp.promote_types(param.dtype, jnp.float32)

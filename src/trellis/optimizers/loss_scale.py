@@ -51,8 +51,8 @@ def scale_loss(
     ) -> tuple[PyTree, LossScaleState]:
         is_good = all_finite(updates)
         updates, inner = optax.with_extra_args_support(optimizer).update(updates, state.optimizer, params, **extra)
-        updates = jax.tree.map(lambda leaf: jnp.where(is_good, leaf, jnp.zeros_like(leaf)), updates)
-        inner = keep_unless(is_good, inner, state.optimizer)
+        updates = optax.tree.where(is_good, updates, optax.tree.zeros_like(updates))
+        inner = optax.tree.where(is_good, inner, state.optimizer)
         scale, n_good_steps = _adapted(state, is_good) if is_dynamic else (state.scale, state.n_good_steps)
         return updates, LossScaleState(scale, n_good_steps, inner)
 
@@ -68,11 +68,6 @@ def current_loss_scale(optimizer_state: PyTree) -> Array | None:
 def all_finite(tree: PyTree) -> Array:
     """Returns whether a tree holds neither infinities nor what is not a number."""
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)] or [jnp.bool(True)]).all()
-
-
-def keep_unless(is_good: Array, new: PyTree, old: PyTree) -> PyTree:
-    """Returns the new tree if it is good, else the old one."""
-    return jax.tree.map(lambda one, other: jnp.where(is_good, one, other), new, old)
 
 
 def _adapted(state: LossScaleState, is_good: Array) -> tuple[Array, Array]:

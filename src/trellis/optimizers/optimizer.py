@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -27,7 +28,7 @@ from trellis.optimizers.configs import (
     SGDConfig,
     SGDExperimentalConfig,
 )
-from trellis.optimizers.requirements import OPTIMIZER_CONFIG, optimization_problems
+from trellis.optimizers.requirements import optimization_problems
 from trellis.optimizers.schedule import build_schedule
 from trellis.registry import Registry
 
@@ -70,23 +71,20 @@ def register_optimizer_cls(config_cls: type) -> Callable[[UpdateRule], UpdateRul
     return _rules.register(config_cls)
 
 
-def build_optimizer(
-    config: OptimizationConfig, *, n_steps: int | None, path: str = OPTIMIZER_CONFIG
-) -> optax.GradientTransformation:
+def build_optimizer(config: OptimizationConfig, *, n_steps: int | None) -> optax.GradientTransformation:
     """Returns the optimizer: clipping, then its rule with the learning rate of each step, then averaging.
 
     Args:
         n_steps: The length of the run, which a decay takes if its own length is null.
-        path: Where the config is, to be named in errors.
 
     Example:
         >>> config = OptimizationConfig(optimizer={"type": "adamw"}, learning_rate={"type": "constant"})
         >>> state = build_optimizer(config, n_steps=100).init({"kernel": jnp.zeros(3)})
     """
-    raise_if_any(optimization_problems(config, n_steps=n_steps, path=path))
+    raise_if_any(optimization_problems(config, n_steps=n_steps))
     config = config.replace()
     rule = config.optimizer.get()
-    schedule = build_schedule(config, n_steps=n_steps, path=path)
+    schedule = build_schedule(config, n_steps=n_steps)
     optimizer = optax.chain(_clipping(rule), _rules.get(type(rule))(rule, schedule))
     return optimizer if config.ema is None else average_parameters(optimizer, config=config.ema)
 
@@ -123,14 +121,14 @@ def _sgd(config: SGDConfig | SGDExperimentalConfig, schedule: optax.Schedule) ->
 
 @register_optimizer_cls(AdamConfig)
 def _adam(config: AdamConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    return optax.chain(_adam_direction(config), optax.scale_by_learning_rate(schedule))
+    return optax.chain(_scale_by_adam(config), optax.scale_by_learning_rate(schedule))
 
 
 @register_optimizer_cls(AdamWeightDecayConfig)
 def _adamw(config: AdamWeightDecayConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    decayed = named_mask(include=config.include_in_weight_decay, exclude=config.exclude_from_weight_decay)
+    decayed = _named_mask(include=config.include_in_weight_decay, exclude=config.exclude_from_weight_decay)
     return optax.chain(
-        _adam_direction(config),
+        _scale_by_adam(config),
         optax.add_decayed_weights(config.weight_decay_rate, mask=decayed),
         optax.scale_by_learning_rate(schedule),
     )
@@ -141,7 +139,7 @@ def _adamw_experimental(
     config: AdamWeightDecayExperimentalConfig, schedule: optax.Schedule
 ) -> optax.GradientTransformation:
     return optax.chain(
-        _adam_direction(config),
+        _scale_by_adam(config),
         optax.add_decayed_weights(config.weight_decay),
         optax.scale_by_learning_rate(schedule),
     )
@@ -152,7 +150,7 @@ def _lamb(config: LAMBConfig, schedule: optax.Schedule) -> optax.GradientTransfo
     # Unlike Keras's Adam, LAMB corrects both moments before the epsilon is added, as optax does.
     return optax.chain(
         optax.scale_by_adam(b1=config.beta_1, b2=config.beta_2, eps=config.epsilon or _KERAS_EPSILON),
-        optax.add_decayed_weights(config.weight_decay_rate, mask=named_mask(exclude=config.exclude_from_weight_decay)),
+        optax.add_decayed_weights(config.weight_decay_rate, mask=_named_mask(exclude=config.exclude_from_weight_decay)),
         optax.masked(optax.scale_by_trust_ratio(), _adapted(config)),
         optax.scale_by_learning_rate(schedule),
     )
@@ -161,7 +159,7 @@ def _lamb(config: LAMBConfig, schedule: optax.Schedule) -> optax.GradientTransfo
 @register_optimizer_cls(LARSConfig)
 def _lars(config: LARSConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
     decay = optax.add_decayed_weights(
-        config.weight_decay_rate, mask=named_mask(exclude=config.exclude_from_weight_decay)
+        config.weight_decay_rate, mask=_named_mask(exclude=config.exclude_from_weight_decay)
     )
     adapt = optax.masked(optax.scale_by_trust_ratio(trust_coefficient=config.eeta), _adapted(config))
     momentum = _momentum(config.momentum, nesterov=config.nesterov)
@@ -172,25 +170,22 @@ def _lars(config: LARSConfig, schedule: optax.Schedule) -> optax.GradientTransfo
 @register_optimizer_cls(RMSPropConfig)
 def _rmsprop(config: RMSPropConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
     # TensorFlow's kernel for RMSprop with momentum has the epsilon in the root, and Keras's own code for the rest not.
-    eps, inside = config.epsilon or _KERAS_EPSILON, config.momentum > 0
-    if config.centered:
-        scale = _scale_by_stddev(decay=config.rho, eps=eps, eps_in_sqrt=inside)
-    else:
-        scale = optax.scale_by_rms(decay=config.rho, eps=eps, eps_in_sqrt=inside)
+    scale_by = _scale_by_stddev if config.centered else optax.scale_by_rms
+    scale = scale_by(decay=config.rho, eps=config.epsilon or _KERAS_EPSILON, eps_in_sqrt=config.momentum > 0)
     return optax.chain(scale, optax.scale_by_learning_rate(schedule), _momentum(config.momentum))
 
 
 @register_optimizer_cls(AdagradConfig)
 def _adagrad(config: AdagradConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    start, eps = config.initial_accumulator_value, config.epsilon or _KERAS_EPSILON
-    return optax.chain(_scale_by_rss(initial_accumulator_value=start, eps=eps), optax.scale_by_learning_rate(schedule))
+    return optax.chain(_scale_by_rss(config), optax.scale_by_learning_rate(schedule))
 
 
 @register_optimizer_cls(AdafactorConfig)
 def _adafactor(config: AdafactorConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
     # Published without an implementation. The fields are those of Flax's Adafactor, which optax's parts make up: the
     # momentum has the learning rate in it, and the decay of weights does not.
-    decayed = None if config.include_in_weight_decay is None else _only(config.include_in_weight_decay)
+    included = config.include_in_weight_decay
+    decayed = None if included is None else _named_mask(include=included, exclude=[""])
     return optax.chain(
         optax.scale_by_factored_rms(
             factored=config.factored,
@@ -222,92 +217,73 @@ def _adafactor_keras(config: AdafactorKerasConfig, schedule: optax.Schedule) -> 
     )
 
 
-def _adam_direction(config: AdamConfig) -> optax.GradientTransformation:
-    return _scale_by_adam(
-        b1=config.beta_1, b2=config.beta_2, eps=config.epsilon or _KERAS_EPSILON, amsgrad=config.amsgrad
-    )
-
-
 def _momentum(momentum: float, *, nesterov: bool = False) -> optax.GradientTransformation:
     return optax.trace(momentum, nesterov=nesterov) if momentum else optax.identity()
 
 
 def _adapted(config: LAMBConfig | LARSConfig) -> Mask:
     # An empty list is none, as published.
-    return named_mask(exclude=config.exclude_from_layer_adaptation or config.exclude_from_weight_decay)
+    return _named_mask(exclude=config.exclude_from_layer_adaptation or config.exclude_from_weight_decay)
 
 
-def _only(patterns: list[str]) -> Mask:
-    return named_mask(include=patterns, exclude=[""])
-
-
-def named_mask(*, include: Patterns = None, exclude: Patterns = None) -> Mask:
+def _named_mask(*, include: Patterns = None, exclude: Patterns = None) -> Mask:
     """Returns a mask that chooses all parameters but those whose names match `exclude` and do not match `include`.
 
     A name is a path such as `encoder/layer_0/attention/bias`, and a pattern is searched for in it.
 
     Example:
-        >>> named_mask(exclude=["bias"])({"dense": {"bias": 0.0, "kernel": 1.0}})
+        >>> _named_mask(exclude=["bias"])({"dense": {"bias": 0.0, "kernel": 1.0}})
         {'dense': {'bias': False, 'kernel': True}}
     """
-    included, excluded = _matcher(include), _matcher(exclude)
 
-    def mask(params: PyTree) -> PyTree:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, _: included(name := parameter_name(path)) or not excluded(name), params
-        )
+    def is_chosen(path: tuple[Any, ...], _: Array) -> bool:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return _matches(name, include) or not _matches(name, exclude)
 
-    return mask
+    return partial(jax.tree_util.tree_map_with_path, is_chosen)
 
 
-def parameter_name(path: tuple[Any, ...]) -> str:
-    """Returns the name of a parameter: the keys that lead to it, joined by slashes."""
-    return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def _matcher(patterns: Patterns) -> Callable[[str], bool]:
-    compiled = [re.compile(pattern) for pattern in patterns or ()]
-    return lambda name: any(pattern.search(name) for pattern in compiled)
+def _matches(name: str, patterns: Patterns) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns or ())
 
 
 # Gradients rescaled as Keras does it, where optax puts the epsilon or the bias correction elsewhere. The states are
 # optax's own, so that its tools find `mu` and `nu` in them.
 
 
-def _scale_by_adam(*, b1: float, b2: float, eps: float, amsgrad: bool = False) -> optax.GradientTransformation:
+def _scale_by_adam(config: AdamConfig) -> optax.GradientTransformation:
     """Returns Adam with its bias corrections in the learning rate: m · √(1 - b2ᵗ) / (1 - b1ᵗ) / (√v + eps).
 
     In optax the epsilon is added to the corrected √v, which in the first steps makes it up to 30 times smaller. And
     the greatest v of AMSGrad is that of the uncorrected ones.
     """
+    eps = config.epsilon or _KERAS_EPSILON
 
     def init(params: PyTree) -> Any:
         # Zeros of its own for each: an array that is in a state twice cannot be donated.
         zeros = optax.tree.zeros_like
-        count = jnp.zeros([], jnp.int32)
-        if amsgrad:
-            return optax.ScaleByAmsgradState(count, mu=zeros(params), nu=zeros(params), nu_max=zeros(params))
-        return optax.ScaleByAdamState(count, mu=zeros(params), nu=zeros(params))
+        state = optax.ScaleByAdamState(jnp.zeros([], jnp.int32), mu=zeros(params), nu=zeros(params))
+        return optax.ScaleByAmsgradState(*state, nu_max=zeros(params)) if config.amsgrad else state
 
     def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
         count = optax.safe_increment(state.count)
-        mu = _moment(updates, state.mu, b1, 1)
-        nu = _moment(updates, state.nu, b2, 2)
-        greatest = jax.tree.map(jnp.maximum, state.nu_max, nu) if amsgrad else nu
-        factor = jnp.sqrt(_one_minus_power(b2, count)) / _one_minus_power(b1, count)
+        mu = _moment(updates, state.mu, config.beta_1, 1)
+        nu = _moment(updates, state.nu, config.beta_2, 2)
+        greatest = jax.tree.map(jnp.maximum, state.nu_max, nu) if config.amsgrad else nu
+        factor = jnp.sqrt(_one_minus_power(config.beta_2, count)) / _one_minus_power(config.beta_1, count)
         scaled = jax.tree.map(lambda m, v: factor.astype(m.dtype) * m / (jnp.sqrt(v) + eps), mu, greatest)
-        if amsgrad:
-            return scaled, optax.ScaleByAmsgradState(count, mu=mu, nu=nu, nu_max=greatest)
-        return scaled, optax.ScaleByAdamState(count, mu=mu, nu=nu)
+        new = optax.ScaleByAdamState(count, mu=mu, nu=nu)
+        return scaled, optax.ScaleByAmsgradState(*new, nu_max=greatest) if config.amsgrad else new
 
     return optax.GradientTransformation(init, update)
 
 
-def _scale_by_rss(*, initial_accumulator_value: float, eps: float) -> optax.GradientTransformation:
+def _scale_by_rss(config: AdagradConfig) -> optax.GradientTransformation:
     """Returns Adagrad with the epsilon outside the root: g / (√Σg² + eps)."""
+    eps = config.epsilon or _KERAS_EPSILON
 
     def init(params: PyTree) -> Any:
-        return optax.ScaleByRssState(optax.tree.full_like(params, initial_accumulator_value))
+        return optax.ScaleByRssState(optax.tree.full_like(params, config.initial_accumulator_value))
 
     def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
         total = jax.tree.map(lambda g, t: t + jnp.square(g).astype(t.dtype), updates, state.sum_of_squares)
@@ -332,7 +308,8 @@ def _scale_by_stddev(*, decay: float, eps: float, eps_in_sqrt: bool) -> optax.Gr
         return g / (jnp.sqrt(variance + eps) if eps_in_sqrt else jnp.sqrt(variance) + eps)
 
     def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
-        mu, nu = _moment(updates, state.mu, decay, 1), _moment(updates, state.nu, decay, 2)
+        mu = _moment(updates, state.mu, decay, 1)
+        nu = _moment(updates, state.nu, decay, 2)
         return jax.tree.map(scale, updates, mu, nu), optax.ScaleByRStdDevState(mu=mu, nu=nu)
 
     return optax.GradientTransformation(init, update)
@@ -357,30 +334,27 @@ def _scale_by_factored_rms(*, decay: float, eps: float) -> optax.GradientTransfo
     """
 
     def init(params: PyTree) -> FactoredSquares:
-        def zeros(param: Array, shape: tuple[int, ...], *, used: bool) -> Array:
-            return jnp.zeros(shape if used else (), param.dtype)
+        def zeros(shape: Callable[[Array], tuple[int, ...]]) -> PyTree:
+            return jax.tree.map(lambda p: jnp.zeros(shape(p), p.dtype), params)
 
         return FactoredSquares(
             count=jnp.zeros([], jnp.int32),
-            rows=jax.tree.map(lambda p: zeros(p, p.shape[:-1], used=p.ndim > 1), params),
-            columns=jax.tree.map(lambda p: zeros(p, (*p.shape[:-2], *p.shape[-1:]), used=p.ndim > 1), params),
-            elements=jax.tree.map(lambda p: zeros(p, p.shape, used=p.ndim < 2), params),
+            rows=zeros(lambda p: p.shape[:-1]),
+            columns=zeros(lambda p: (*p.shape[:-2], p.shape[-1]) if p.ndim > 1 else ()),
+            elements=zeros(lambda p: () if p.ndim > 1 else p.shape),
         )
 
     def update(updates: PyTree, state: FactoredSquares, params: PyTree = None) -> tuple[PyTree, FactoredSquares]:
         count = optax.safe_increment(state.count)
         share = jnp.asarray(count, jnp.float32) ** decay
 
-        def mean(old: Array, grad: Array, *, axis: int | None, used: bool) -> Array:
-            if not used:
-                return old
-            square = jnp.square(grad) + eps
-            new = square if axis is None else jnp.mean(square, axis=axis)
+        def mean(old: Array, new: Array) -> Array:
             return ((1 - share) * old + share * new).astype(old.dtype)
 
-        rows = jax.tree.map(lambda o, g: mean(o, g, axis=-1, used=g.ndim > 1), state.rows, updates)
-        columns = jax.tree.map(lambda o, g: mean(o, g, axis=-2, used=g.ndim > 1), state.columns, updates)
-        elements = jax.tree.map(lambda o, g: mean(o, g, axis=None, used=g.ndim < 2), state.elements, updates)
+        squares = jax.tree.map(lambda g: jnp.square(g) + eps, updates)
+        rows = jax.tree.map(lambda o, s: mean(o, s.mean(-1)) if s.ndim > 1 else o, state.rows, squares)
+        columns = jax.tree.map(lambda o, s: mean(o, s.mean(-2)) if s.ndim > 1 else o, state.columns, squares)
+        elements = jax.tree.map(lambda o, s: o if s.ndim > 1 else mean(o, s), state.elements, squares)
         scaled = jax.tree.map(_by_factors, updates, rows, columns, elements)
         return scaled, FactoredSquares(count, rows, columns, elements)
 
