@@ -15,6 +15,7 @@ from typing import Any
 
 from trellis.bindings import standing_in
 from trellis.cli.words import Parser
+from trellis.disk import write_whole
 from trellis.errors import ArgumentError, MissingPackageError
 from trellis.experiments import find_config_file
 from trellis.spelling import nearest
@@ -38,7 +39,7 @@ class Bindable:
 
 BINDABLE: Mapping[str, Bindable] = {
     "run_experiment": Bindable(
-        "trellis.experiments", "prepare_experiment", ("run_post_eval", "save_summary", "extensions")
+        "trellis.experiments", "run_experiment", ("run_post_eval", "save_summary", "extensions")
     ),
     "Trainer": Bindable("trellis.trainer", "Trainer", ("extensions", "save_summary")),
     "ProgressiveTrainer": Bindable("trellis.trainer", "ProgressiveTrainer", ("extensions", "save_summary")),
@@ -73,7 +74,8 @@ def check_gin_flags(flags: argparse.Namespace) -> None:
 def gin_bindings(flags: argparse.Namespace) -> Iterator[Callable[[Path], None]]:
     """Binds what the flags say for the length of a block.
 
-    Yields a function that writes a file with the arguments, bound and default, of all that was called so far.
+    Yields a function that takes a file, and writes to it the arguments, bound and default, of all that was called. That
+    happens at once and, for what is called later, at the end of the block.
     """
     if not flags.gin_file and not flags.gin_params:
         yield lambda path: None
@@ -81,10 +83,18 @@ def gin_bindings(flags: argparse.Namespace) -> Iterator[Callable[[Path], None]]:
     gin: Any = importlib.import_module("gin")
     stand_ins = {bindable.target: _stand_in(name) for name, bindable in BINDABLE.items()}
     _read(gin, flags.gin_file, flags.gin_params)
+    files: list[Path] = []
+
+    def write(file: Path) -> None:
+        files.append(file)
+        write_whole(file, gin.operative_config_str().encode())
+
     try:
         with standing_in(stand_ins):
-            yield lambda path: _write(gin, path)
+            yield write
     finally:
+        for file in set(files):
+            write(file)
         gin.clear_config()
 
 
@@ -140,9 +150,3 @@ def _missing_file(name: str) -> str:
     close = nearest(Path(name).name, [file.name for file in directory.glob("*.gin")])
     suggestion = f" Did you mean `{directory / close}`?" if close else ""
     return f"--gin_file: there is no file `{name}`.{suggestion}"
-
-
-def _write(gin: Any, path: Path) -> None:
-    from trellis.disk import write_whole
-
-    write_whole(path, gin.operative_config_str().encode())

@@ -78,20 +78,19 @@ def train(flags: argparse.Namespace) -> None:
 
 def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -> dict[str, float]:
     # JAX is loaded here, when all that can be known without it is known to be right.
-    from trellis.experiments import prepare_experiment
+    from trellis.experiments import run_experiment
     from trellis.runtime import keep_programs
 
     keep_programs()
+    file = directory / f"operative_config.{flags.mode}.gin"
     with gin_bindings(flags) as write_operative_config:
-        run = bound(prepare_experiment)(
-            params, mode=flags.mode, model_dir=directory, pretrain_steps=flags.pretrain_steps
+        _, logs = bound(run_experiment)(
+            params,
+            mode=flags.mode,
+            model_dir=directory,
+            pretrain_steps=flags.pretrain_steps,
+            when_ready=lambda: write_operative_config(file),
         )
-        file = directory / f"operative_config.{flags.mode}.gin"
-        write_operative_config(file)
-        try:
-            _, logs = run()
-        finally:
-            write_operative_config(file)
     return logs
 
 

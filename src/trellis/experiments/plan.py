@@ -12,10 +12,9 @@ from trellis.data import CountedStream
 from trellis.errors import ArgumentError, DataError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
-from trellis.experiments.mode import get_mode
+from trellis.experiments.mode import get_mode, mode_problems
 from trellis.experiments.preflight import Preflight, n_batches, warm_start_problems
 from trellis.experiments.reports import leaves_of
-from trellis.experiments.requirements import mode_problems
 from trellis.experiments.resources import n_bytes, size_text
 from trellis.experiments.run import build_task, build_trainer
 from trellis.loops import Outline, batch_size, describe_arrays, split_batch

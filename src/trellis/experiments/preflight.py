@@ -14,8 +14,7 @@ from trellis.config import DEFAULT, Problem
 from trellis.data import SizedStream, is_stream
 from trellis.errors import CheckpointFileError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
-from trellis.experiments.mode import Mode
-from trellis.experiments.requirements import problem_at
+from trellis.experiments.mode import Mode, problem_at
 from trellis.experiments.resources import Disk, Memory, device_memory, size_text
 from trellis.extensions import checkpoint_storage as storage, newest_file, regular_files
 from trellis.loops import Outline, batch_size
