@@ -2,9 +2,10 @@
 
 import argparse
 import sys
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from trellis.cli.words import Parser
+from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
 from trellis.runtime import print_line
 
@@ -114,18 +115,7 @@ def pretraining(flags: argparse.Namespace) -> None:
         _listed(flags.input_file),
         output_files=_listed(flags.output_file),
         tokenizer=_tokenizer(flags),
-        options=PretrainingOptions(
-            max_seq_length=flags.max_seq_length,
-            max_predictions_per_seq=flags.max_predictions_per_seq,
-            random_seed=flags.random_seed,
-            dupe_factor=flags.dupe_factor,
-            masked_lm_prob=flags.masked_lm_prob,
-            short_seq_prob=flags.short_seq_prob,
-            do_whole_word_mask=flags.do_whole_word_mask,
-            max_ngram_size=flags.max_ngram_size,
-            use_v2_feature_names=flags.use_v2_feature_names,
-            gzip_compress=flags.gzip_compress,
-        ),
+        options=PretrainingOptions(**{field.name: getattr(flags, field.name) for field in fields(PretrainingOptions)}),
         output_format=flags.output_format,
         n_workers=flags.n_workers,
     )

@@ -2,7 +2,7 @@
 
 import argparse
 
-from trellis.cli.words import Parser
+from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
 from trellis.experiments import (
     ExperimentConfig,

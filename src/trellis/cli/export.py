@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trellis.cli.experiments import add_experiment_flags, resolved
-from trellis.cli.words import Parser
+from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
 from trellis.runtime import print_line
 from trellis.serving import check_format

@@ -14,7 +14,7 @@ from tokenize import TokenError
 from typing import Any
 
 from trellis.bindings import standing_in
-from trellis.cli.words import Parser
+from trellis.cli.parser import Parser
 from trellis.disk import write_whole
 from trellis.errors import ArgumentError, MissingPackageError
 from trellis.experiments import find_config_file

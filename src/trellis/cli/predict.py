@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trellis.cli.experiments import add_module_flag
-from trellis.cli.words import Parser
+from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
 from trellis.experiments import ExperimentConfig, read_params, register_experiments
 from trellis.runtime import print_line

@@ -1,14 +1,16 @@
 """`trellis train` and `trellis plan`: an experiment, run or only described."""
 
 import argparse
+import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from trellis.bindings import bound
-from trellis.cli.ending import ending
 from trellis.cli.experiments import add_experiment_flags, resolved
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
-from trellis.cli.words import Parser
+from trellis.cli.parser import Parser
 from trellis.config import raise_if_any, without_effect
 from trellis.errors import ArgumentError
 from trellis.experiments import MODES, ExperimentConfig, get_mode
@@ -73,7 +75,7 @@ def train(flags: argparse.Namespace) -> None:
         print_line(f"{flags.experiment}, {flags.mode}, {length}.")
         print_line(f"It writes to {directory}, and resumes from there if it is interrupted.")
     logs = _run(params, flags, directory)
-    print_line("\n".join(ending(params, directory, logs=logs, has_trained=mode.trains)))
+    print_line("\n".join(_ending(params, directory, logs=logs, has_trained=mode.trains)))
 
 
 def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -> dict[str, float]:
@@ -92,6 +94,36 @@ def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -
             when_ready=lambda: write_operative_config(file),
         )
     return logs
+
+
+def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float], has_trained: bool) -> Iterator[str]:
+    """Yields lines that say what the run has reached, and where it is."""
+    last = _last_summary(directory / "events.jsonl") if has_trained else None
+    steps = params.trainer.train_steps
+    yield f"Done: step {last['step']}{f' of {steps}' if steps else ''}." if last else "Done."
+    yield from (f"  {name} {value:.6g}" for name, value in (logs or _values(last)).items())
+    subdir = params.trainer.best_checkpoint_export_subdir
+    if subdir and (directory / subdir).is_dir():
+        yield from (f"The best:   {path}" for path in sorted((directory / subdir).glob("*est_*_[0-9]*")))
+    yield f"All of it:  {directory}"
+    yield f"To look at: tensorboard --logdir {shlex.quote(str(directory))}"
+
+
+def _values(summary: dict[str, Any] | None) -> dict[str, float]:
+    """Returns the metrics of the last evaluation; for a run that does not evaluate, its loss."""
+    metrics: dict[str, dict[str, float]] = summary["metrics"] if summary else {}
+    if "eval" in metrics:
+        return {f"eval/{name}": value for name, value in metrics["eval"].items()}
+    return {f"train/{name}": value for name, value in metrics.get("train", {}).items() if name == "loss"}
+
+
+def _last_summary(events: Path) -> dict[str, Any] | None:
+    """Returns the last summary among the events of a run; None if there is none."""
+    for line in reversed(events.read_text().splitlines()) if events.is_file() else ():
+        event: dict[str, Any] = json.loads(line)
+        if event["kind"] == "summary":
+            return event
+    return None
 
 
 def plan(flags: argparse.Namespace) -> None:

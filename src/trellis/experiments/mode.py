@@ -123,9 +123,7 @@ def _number_problems(params: ExperimentConfig, *, trains: bool) -> Iterator[Prob
 
 
 def _early_stopping_problems(params: ExperimentConfig) -> Iterator[Problem]:
-    config = params.trainer
-    says_what_is_best = config.best_checkpoint_export_subdir and config.best_checkpoint_eval_metric
-    if config.early_stopping_steps and not says_what_is_best:
+    if params.trainer.early_stopping_steps and not params.trainer.keeps_best:
         message = "is set, but nothing says what is best."
         advice = "Set best_checkpoint_export_subdir and best_checkpoint_eval_metric, which say what better means."
         yield problem_at("trainer.early_stopping_steps", config=params, message=message, advice=advice)

@@ -76,7 +76,8 @@ def run_experiment(
     last = _run(trainer, run_mode)
     if runs_post_eval:
         last = trainer.evaluate(last)
-    return trainer.bound_model(last or trainer.read_checkpoint()), _logs(trainer, last) if runs_post_eval else {}
+    checkpoint = last or trainer.read_checkpoint(trains=run_mode.trains)
+    return trainer.bound_model(checkpoint), _logs(trainer, last) if runs_post_eval else {}
 
 
 def _finetune_continuously(

@@ -74,11 +74,11 @@ def on_averages(checkpoint: Checkpoint) -> Checkpoint:
 
 def best_writer(config: TrainerConfig, *, model_dir: Path) -> BestCheckpointFileWriter | None:
     """The writer of the best checkpoint file; None if the config does not ask for it."""
-    subdir, metric = config.best_checkpoint_export_subdir, config.best_checkpoint_eval_metric
-    if not subdir or not metric:
+    if not config.keeps_best:
         return None
     kind = HighestCheckpointFileWriter if config.best_checkpoint_metric_comp == "higher" else LowestCheckpointFileWriter
-    return kind(model_dir / subdir, metric=metric_name(metric), stdout=False)
+    metric = metric_name(config.best_checkpoint_eval_metric)
+    return kind(model_dir / config.best_checkpoint_export_subdir, metric=metric, stdout=False)
 
 
 def metric_name(published: str) -> str:
@@ -116,7 +116,6 @@ def default_extensions(
     schedule: optax.Schedule | None,
     extensions: Sequence[Callable[[Any], Any]] = (),
     save_summary: bool = True,
-    stdout: bool = True,
 ) -> list[Callable[[Any], Any]]:
     """What is done with every checkpoint of a training, in order.
 
@@ -134,11 +133,11 @@ def default_extensions(
     due = [extension for extension in (evaluation, stopping) if extension is not None]
     return [
         *([check] if config.recovery_max_trials >= 0 else []),
-        *([ProgressBar()] if stdout else []),
+        ProgressBar(),
         *([_learning_rate(schedule)] if schedule else []),
         *([every(config.validation_interval, *due)] if due else []),
         *extensions,
-        *([SummaryLogger()] if stdout else []),
+        SummaryLogger(),
         *([EventWriter(model_dir), _TrainGroup(SummaryWriter(model_dir / "train"))] if save_summary else []),
         every(config.checkpoint_interval, save),
     ]

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 
-from trellis.aliases import Variables
 from trellis.config import raise_if_any
 from trellis.data import is_stream
 from trellis.errors import ArgumentError, DivergedError, Preempted
@@ -35,7 +34,7 @@ from trellis.trainer.default_extensions import (
     early_stopping,
     validation_writers,
 )
-from trellis.trainer.stage import Stage, StageOutline, build_task_inputs
+from trellis.trainer.stage import Stage, StageOutline, build_task_inputs, stage_id_of
 
 
 class StagedTrainer(ABC):
@@ -68,10 +67,10 @@ class StagedTrainer(ABC):
         self._save_summary = save_summary and self.placement.is_writer
         self._stage: tuple[int, Stage] | None = None
         self._watch = Session()
+        self.last_steps = self.plan_stages()
 
-    @property
     @abstractmethod
-    def last_steps(self) -> Sequence[int]:
+    def plan_stages(self) -> Sequence[int]:
         """The step at which each stage ends."""
 
     @abstractmethod
@@ -116,23 +115,27 @@ class StagedTrainer(ABC):
         """What the stage that comes next holds and computes, by abstract evaluation."""
         return self._next_stage().outline(trains=trains, evaluates=evaluates)
 
-    def read_checkpoint(self, path: Path | None = None) -> Checkpoint:
-        """The checkpoint of a file, by default of the newest in `model_dir` that is whole."""
+    def read_checkpoint(self, path: Path | None = None, *, trains: bool = False) -> Checkpoint:
+        """The checkpoint of a file, by default of the newest in `model_dir` that is whole.
+
+        Args:
+            trains: Whether to learn from the training data what the model takes, and not from the validation data.
+        """
         if path is not None:
-            return self._stage_of(int(path.name.rpartition("_")[2])).read_checkpoint(path)
+            return self._stage_of(int(path.name.rpartition("_")[2])).read_checkpoint(path, trains=trains)
         if newest_file(self.model_dir) is None:
             raise ArgumentError(
                 f"There is no checkpoint file in model_dir `{self.model_dir}`, so there is nothing to evaluate. "
                 f"Train first (--mode=train), or give the model_dir of a run."
             )
-        return self._next_stage().read_checkpoint()
+        return self._next_stage().read_checkpoint(trains=trains)
 
     def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
         return self._stage_of(checkpoint.step).bound_model(checkpoint)
 
     def inference_inputs(self, step: int = 0) -> Any:
-        """The inputs of a first batch, as `Task.inference_step` takes them in the stage of a step."""
+        """The inputs of the first validation batch, as `Task.inference_step` takes them in the stage of a step."""
         inputs = self._stage_of(step).sample_inputs()
         return inputs[0] if len(inputs) == 1 else inputs
 
@@ -145,7 +148,7 @@ class StagedTrainer(ABC):
         step = self._find_step()
         summary: Summary | None = None
         old_model: BoundModel | None = None
-        for stage_id in range(self._stage_id_of(step), len(self.last_steps)):
+        for stage_id in range(stage_id_of(step, last_steps=self.last_steps), len(self.last_steps)):
             stage = self._get_stage(stage_id, old_model)
             end = stage.config.train_steps
             summary = None
@@ -163,7 +166,7 @@ class StagedTrainer(ABC):
                     f"run. Exit code 143."
                 )
                 raise Preempted
-            old_model = _on_the_host(stage.model, summary or stage.read_checkpoint())
+            old_model = _on_the_host(stage.model, summary or stage.read_checkpoint(trains=True))
         return summary
 
     def _train_stage(self, stage_id: int, stage: Stage) -> Summary | None:
@@ -234,11 +237,7 @@ class StagedTrainer(ABC):
         return self._get_stage(0) if len(self.last_steps) == 1 else self._stage_of(self._find_step())
 
     def _stage_of(self, step: int) -> Stage:
-        return self._get_stage(self._stage_id_of(step))
-
-    def _stage_id_of(self, step: int) -> int:
-        """The stage that a checkpoint of a step comes from: at a border that which ends there."""
-        return next((number for number, last in enumerate(self.last_steps) if step <= last), len(self.last_steps) - 1)
+        return self._get_stage(stage_id_of(step, last_steps=self.last_steps))
 
     def _get_stage(self, stage_id: int, old_model: BoundModel | None = None) -> Stage:
         if self._stage is None or self._stage[0] != stage_id or old_model is not None:
@@ -247,7 +246,7 @@ class StagedTrainer(ABC):
 
     def _find_step(self) -> int:
         """The step of the newest whole checkpoint file, of whatever stage; 0 if there is none."""
-        return CheckpointFileReader(dir=self.model_dir, target=_no_init).find_step() or 0
+        return CheckpointFileReader(dir=self.model_dir, target=lambda rngs, *inputs: {}).find_step() or 0
 
     def _periods(self, config: TrainerConfig) -> tuple[int, ...]:
         """How often something is done with a checkpoint."""
@@ -269,8 +268,7 @@ class Trainer(StagedTrainer):
         save_summary: Whether to write metrics to files.
     """
 
-    @property
-    def last_steps(self) -> Sequence[int]:
+    def plan_stages(self) -> Sequence[int]:
         """One stage, up to the last step."""
         return (self.config.train_steps,)
 
@@ -324,7 +322,3 @@ def _on_the_host(model: Model, checkpoint: Checkpoint) -> BoundModel:
     """The model as it was trained, out of the way of the next stage, whose start it is for as long as that runs."""
     params, model_state = jax.device_get((checkpoint.model_params, checkpoint.model_state))
     return BoundModel(model, params=params, model_state=model_state)
-
-
-def _no_init(rngs: Any, *inputs: Any) -> Variables:
-    return {}
