@@ -10,7 +10,7 @@ import trellis
 import trellis.experiments.digits
 from tests.trainer import small
 from trellis.errors import ConfigError
-from trellis.experiments import plan_experiment, resolve, resources as resources_module
+from trellis.experiments import plan_experiment, preflight, resolve
 
 BEST = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "accuracy"}
 
@@ -221,7 +221,7 @@ def test_files_that_do_not_fit_on_the_disk_and_arrays_that_do_not_fit_on_a_devic
     class Usage:
         free = 1000
 
-    monkeypatch.setattr(resources_module.shutil, "disk_usage", lambda path: Usage)
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: Usage)
     monkeypatch.setattr("trellis.experiments.preflight.device_memory", lambda: 2000)
     _, problems = planned(small.params(), tmp_path / "not/yet")
     assert problems[0].startswith("The run holds 2.2 kB on each device, which has 1.9 kB.")

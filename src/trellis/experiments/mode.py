@@ -41,16 +41,16 @@ class Mode:
         return self.name
 
 
-TRAIN = Mode(name="train", trains=True)
-EVAL = Mode(name="eval", evaluates=True)
-TRAIN_AND_EVAL = Mode(name="train_and_eval", trains=True, evaluates=True, evaluates_while_training=True)
-CONTINUOUS_EVAL = Mode(name="continuous_eval", evaluates=True, follows=True)
-CONTINUOUS_TRAIN_AND_EVAL = Mode(name="continuous_train_and_eval", trains=True, evaluates=True, follows=True)
-TRAIN_AND_POST_EVAL = Mode(name="train_and_post_eval", trains=True, evaluates=True, evaluates_after_training=True)
-
 _MODES = {
     mode.name: mode
-    for mode in (TRAIN, EVAL, TRAIN_AND_EVAL, CONTINUOUS_EVAL, CONTINUOUS_TRAIN_AND_EVAL, TRAIN_AND_POST_EVAL)
+    for mode in (
+        Mode(name="train", trains=True),
+        Mode(name="eval", evaluates=True),
+        Mode(name="train_and_eval", trains=True, evaluates=True, evaluates_while_training=True),
+        Mode(name="continuous_eval", evaluates=True, follows=True),
+        Mode(name="continuous_train_and_eval", trains=True, evaluates=True, follows=True),
+        Mode(name="train_and_post_eval", trains=True, evaluates=True, evaluates_after_training=True),
+    )
 }
 MODES = tuple(_MODES)
 """The names of all modes."""

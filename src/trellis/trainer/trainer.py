@@ -32,7 +32,7 @@ from trellis.trainer.default_extensions import (
     best_writer,
     default_extensions,
     early_stopping,
-    validation_writers,
+    evaluation_extensions,
 )
 from trellis.trainer.stage import Stage, StageOutline, build_task_inputs, stage_id_of
 
@@ -211,12 +211,12 @@ class StagedTrainer(ABC):
         )
 
     def _evaluation(self, stage: Stage) -> Evaluation:
-        return Evaluation(stage.eval_loop, best=self.best, then=self._validation_writers)
+        return Evaluation(stage.eval_loop, *self._evaluation_extensions)
 
     @cached_property
-    def _validation_writers(self) -> list[Extension]:
+    def _evaluation_extensions(self) -> list[Extension]:
         # Made once: what is evaluated by and by goes into one file of summaries.
-        return validation_writers(
+        return evaluation_extensions(
             self.config, model_dir=self.model_dir, best=self.best, save_summary=self._save_summary
         )
 
