@@ -80,33 +80,14 @@ def run_experiment(
     return trainer.bound_model(checkpoint), _logs(trainer, last) if runs_post_eval else {}
 
 
-def _finetune_continuously(
-    params: ExperimentConfig, *, model_dir: Path, pretrain_steps: int | None
-) -> tuple[BoundModel, dict[str, float]]:
-    """Trains and evaluates from each checkpoint file in `task.init_checkpoint`; returns the last model and its metrics.
-
-    Each run has a directory of its own, `{model_dir}/pretrained_{step}`, and leaves `{model_dir}/metrics-{step}.json`.
-    Started again, only what is not finished is run.
-    """
-    pretrained = Path(params.task.init_checkpoint)
-    result = None
-    for file in new_files(pretrained, timeout=params.trainer.continuous_eval_timeout, last_step=pretrain_steps):
-        step = int(file.name.rpartition("_")[2])
-        print_line(f"Fine-tuning from `{file}`.")
-        task = params.task.replace(init_checkpoint=str(file))
-        result = bound(run_experiment)(
-            params.replace(task=task),
-            mode="train_and_eval",
-            model_dir=model_dir / f"pretrained_{step}",
-            run_post_eval=True,
+def _checked(params: ExperimentConfig, mode: Mode, model_dir: str | os.PathLike[str]) -> Path:
+    if not model_dir:
+        raise ArgumentError(
+            "model_dir is not given: a run needs a directory of its own, as in model_dir='runs/digits'."
         )
-        write_whole(model_dir / f"metrics-{step}.json", f"{json.dumps(result[1], indent=2)}\n".encode())
-    if result is None:
-        raise CheckpointFileError(
-            f"task.init_checkpoint: no checkpoint file has appeared in `{pretrained}` for "
-            f"{params.trainer.continuous_eval_timeout} seconds. Give the model_dir of a pretraining that is under way."
-        )
-    return result
+    raise_if_any(list(mode_problems(params, mode=mode)))
+    params.validate()
+    return Path(model_dir)
 
 
 def build_task(params: ExperimentConfig, *, model_dir: Path | None) -> tuple[Task, ExperimentConfig]:
@@ -180,11 +161,30 @@ def _logs(trainer: StagedTrainer, last: Summary) -> dict[str, float]:
     return logs
 
 
-def _checked(params: ExperimentConfig, mode: Mode, model_dir: str | os.PathLike[str]) -> Path:
-    if not model_dir:
-        raise ArgumentError(
-            "model_dir is not given: a run needs a directory of its own, as in model_dir='runs/digits'."
+def _finetune_continuously(
+    params: ExperimentConfig, *, model_dir: Path, pretrain_steps: int | None
+) -> tuple[BoundModel, dict[str, float]]:
+    """Trains and evaluates from each checkpoint file in `task.init_checkpoint`; returns the last model and its metrics.
+
+    Each run has a directory of its own, `{model_dir}/pretrained_{step}`, and leaves `{model_dir}/metrics-{step}.json`.
+    Started again, only what is not finished is run.
+    """
+    pretrained = Path(params.task.init_checkpoint)
+    result = None
+    for file in new_files(pretrained, timeout=params.trainer.continuous_eval_timeout, last_step=pretrain_steps):
+        step = int(file.name.rpartition("_")[2])
+        print_line(f"Fine-tuning from `{file}`.")
+        task = params.task.replace(init_checkpoint=str(file))
+        result = bound(run_experiment)(
+            params.replace(task=task),
+            mode="train_and_eval",
+            model_dir=model_dir / f"pretrained_{step}",
+            run_post_eval=True,
         )
-    raise_if_any(list(mode_problems(params, mode=mode)))
-    params.validate()
-    return Path(model_dir)
+        write_whole(model_dir / f"metrics-{step}.json", f"{json.dumps(result[1], indent=2)}\n".encode())
+    if result is None:
+        raise CheckpointFileError(
+            f"task.init_checkpoint: no checkpoint file has appeared in `{pretrained}` for "
+            f"{params.trainer.continuous_eval_timeout} seconds. Give the model_dir of a pretraining that is under way."
+        )
+    return result

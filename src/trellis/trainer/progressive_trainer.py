@@ -80,14 +80,15 @@ class ProgressiveTrainer(StagedTrainer):
             runtime=self.runtime,
             placement=self.placement,
             model_dir=self.model_dir,
+            stage_id=stage_id,
             start_step=start,
             periods=(*self._periods(config), *((self._export_interval,) if self._exports(stage_id) else ())),
         )
 
-    def stage_extensions(self, stage_id: int) -> Sequence[Callable[[Any], Any]]:
+    def stage_extensions(self, stage: Stage) -> Sequence[Callable[[Any], Any]]:
         """Tells which stage begins, and exports its plain models."""
-        start = _StageStart(stage_id, self.last_steps[stage_id - 1] if stage_id else 0, self._watch)
-        return [start, every(self._export_interval, self._export)] if self._exports(stage_id) else [start]
+        start = _StageStart(stage, self._watch)
+        return [start, every(self._export_interval, self._export)] if self._exports(stage.stage_id) else [start]
 
     def _checked_train_data(self, stage_id: int) -> Any:
         data = self.policy.get_train_dataset(stage_id)
@@ -140,14 +141,13 @@ class _PlainModelWriter(Extension):
 class _StageStart(Extension):
     """Tells which stage begins, and tells its loop of a wish to stop that came before."""
 
-    def __init__(self, stage_id: int, step: int, watch: Session) -> None:
-        self._stage_id = stage_id
-        self._step = step
+    def __init__(self, stage: Stage, watch: Session) -> None:
+        self._stage = stage
         self._watch = watch
 
     def join(self, session: Session) -> None:
         session.is_stopping = session.is_stopping or self._watch.is_stopping
-        session.emit("stage", step=self._step, stage_id=self._stage_id)
+        session.emit("stage", step=self._stage.start_step, stage_id=self._stage.stage_id)
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint

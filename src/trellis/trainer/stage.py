@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import optax
 
 from trellis.aliases import Batch, PyTree, Variables
 from trellis.data import is_stream
@@ -27,6 +28,7 @@ from trellis.loops import (
     split_batch,
     traceable,
 )
+from trellis.optimizers import build_schedule
 from trellis.runtime import Placement, Precision, RuntimeConfig, StepKeys
 from trellis.tasks import BoundModel, InputContext, Model, Task, WrappedModel, lasting_init
 from trellis.trainer.configs import TrainerConfig
@@ -48,17 +50,20 @@ class Stage:
     runtime: RuntimeConfig
     placement: Placement
     model_dir: Path
+    stage_id: int = 0
+    """Its number, from 0 on."""
     start_step: int = 0
     """How many steps were completed before. Checkpoint files of this step and earlier ones are not of this stage."""
     periods: tuple[int, ...] = ()
     """The training loop yields a checkpoint at multiples of these."""
 
     def __post_init__(self) -> None:
+        self._n_steps = self.config.train_steps - self.start_step
         self.optimizer = self.task.create_optimizer(
             self.config.optimizer_config,
             runtime_config=self.runtime,
             dp_config=getattr(self.task.task_config, "differential_privacy_config", None),
-            n_steps=self.config.train_steps - self.start_step or None,
+            n_steps=self._n_steps or None,
         )
         self.skipped_data = SkippedData(self.model_dir)
         self._root = self.placement.put_state(jax.random.key(self.runtime.seed))
@@ -68,6 +73,16 @@ class Stage:
         # Compiled as a part of what calls it, so that it is traced once for all loops of the stage.
         self._train_step = jax.jit(self._train, inline=True)
         self._validation_step = jax.jit(self._validate, inline=True)
+
+    @property
+    def schedule(self) -> optax.Schedule | None:
+        """The learning rate, as a function of the step; None if the config leaves it to the task's own optimizer."""
+        optimization = self.config.optimizer_config
+        if optimization.learning_rate.type is None:
+            return None
+        schedule = build_schedule(optimization, n_steps=self._n_steps)
+        # An optimizer counts the steps of its own stage.
+        return lambda step: schedule(step - self.start_step)
 
     @cached_property
     def train_data(self) -> Any:

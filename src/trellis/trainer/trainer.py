@@ -23,7 +23,6 @@ from trellis.extensions import (
     serial,
 )
 from trellis.loops import Checkpoint, Session, Summary, finish_saves
-from trellis.optimizers import build_schedule
 from trellis.runtime import ONE_DEVICE, Placement, RuntimeConfig, print_line, runtime_problems
 from trellis.tasks import BoundModel, Model, Task
 from trellis.trainer.configs import TrainerConfig
@@ -65,7 +64,7 @@ class StagedTrainer(ABC):
         self._evaluates = evaluate
         self._extensions = tuple(extensions)
         self._save_summary = save_summary and self.placement.is_writer
-        self._stage: tuple[int, Stage] | None = None
+        self._stage: Stage | None = None
         self._watch = Session()
         self.last_steps = self.plan_stages()
 
@@ -82,9 +81,17 @@ class StagedTrainer(ABC):
                 variables come from a checkpoint file.
         """
 
-    def stage_extensions(self, stage_id: int) -> Sequence[Callable[[Any], Any]]:
+    def stage_extensions(self, stage: Stage) -> Sequence[Callable[[Any], Any]]:
         """What is done with every checkpoint of a stage, beside what the config and the user ask for."""
         return ()
+
+    def initialize(self) -> Checkpoint:
+        """The checkpoint that the training goes on from: the newest file, or the model's after `Task.initialize`."""
+        return self._next_stage().train_loop.start()
+
+    def outline(self, *, trains: bool, evaluates: bool) -> StageOutline:
+        """What the stage that comes next holds and computes, by abstract evaluation."""
+        return self._next_stage().outline(trains=trains, evaluates=evaluates)
 
     def train(self) -> Summary | None:
         """Trains up to `train_steps`, from the newest checkpoint file if there is one; returns the last summary.
@@ -93,10 +100,82 @@ class StagedTrainer(ABC):
         the data since, up to `recovery_max_trials` times; after that the error is raised.
         """
         if len(self.last_steps) == 1:
-            return self._train_stage(0, self._get_stage(0))
+            return self._train_stage(self._get_stage(0))
         # A wish to stop that comes between two stages, or while one is prepared, finds no loop that would hear it.
         with self._watch.watching_for_sigterm():
             return self._train_stages()
+
+    def _train_stages(self) -> Summary | None:
+        step = self._find_step()
+        summary: Summary | None = None
+        old_model: BoundModel | None = None
+        for stage_id in range(stage_id_of(step, last_steps=self.last_steps), len(self.last_steps)):
+            stage = self._get_stage(stage_id, old_model)
+            end = stage.config.train_steps
+            summary = None
+            if step < end:
+                print_line(f"Stage {stage_id + 1} of {len(self.last_steps)}: up to step {end}.")
+                summary = self._train_stage(stage)
+                if summary is None or summary.step < end:
+                    return summary
+                step = end
+            if step >= self.config.train_steps:
+                return summary
+            if self._watch.is_stopping:
+                print_line(
+                    f"Stopped by SIGTERM between two stages: step {step} is saved. The same command continues the "
+                    f"run. Exit code 143."
+                )
+                raise Preempted
+            old_model = _on_the_host(stage.model, summary or stage.read_checkpoint(trains=True))
+        return summary
+
+    def _train_stage(self, stage: Stage) -> Summary | None:
+        while True:
+            try:
+                return self._run(stage)
+            except DivergedError as error:
+                self._recover(stage, error)
+
+    def _run(self, stage: Stage) -> Summary | None:
+        loop = stage.train_loop
+        stopping = early_stopping(self.config, self.best) if self._evaluates else None
+        is_evaluated = loop.step > 0 and loop.step % self.config.validation_interval == 0
+        if stopping is not None and is_evaluated and stopping.is_over(loop.step):
+            return None
+        process = serial(*self._build_extensions(stage, stopping))
+        loop.attach(process)
+        summary = None
+        with closing(loop.run(stage.config.train_steps)) as checkpoints:
+            for checkpoint in checkpoints:
+                summary = Summary.from_checkpoint(process(checkpoint))
+                if summary.is_last and not checkpoint.is_last:
+                    break
+        return summary
+
+    def _build_extensions(self, stage: Stage, stopping: EarlyStopping | None) -> list[Callable[[Any], Any]]:
+        return default_extensions(
+            self.config,
+            model_dir=self.model_dir,
+            evaluation=self._evaluation(stage) if self._evaluates else None,
+            stopping=stopping,
+            schedule=stage.schedule,
+            extensions=[*self.stage_extensions(stage), *self._extensions],
+            save_summary=self._save_summary,
+        )
+
+    def _recover(self, stage: Stage, error: DivergedError) -> None:
+        n_trials, most = stage.skipped_data.n_windows, self.config.recovery_max_trials
+        if n_trials >= most or not is_stream(stage.train_data):
+            reason = f"trainer.recovery_max_trials={most} allows {'no' if not most else 'no more'} recovery"
+            if most > n_trials:
+                reason = "recovery needs training data that is a stream (`batch(step)`)"
+            error.add_note(f"{reason}. Lower the learning rate, clip gradients, or look at the data of those steps.")
+            raise error
+        step = stage.find_step()
+        stage.go_back(to=step, n_batches=error.step - step)
+        left_out = f"past the {error.step - step} batches since"
+        print_line(f"{error} Recovery {n_trials + 1} of {most}: back to step {step}, {left_out}.")
 
     def evaluate(self, checkpoint: Checkpoint | None = None) -> Summary:
         """The metrics of a checkpoint, by default of the newest file, on the validation data of its stage."""
@@ -107,13 +186,20 @@ class StagedTrainer(ABC):
         finish_saves()
         return Summary.from_checkpoint(summary)
 
-    def initialize(self) -> Checkpoint:
-        """The checkpoint that the training goes on from: the newest file, or the model's after `Task.initialize`."""
-        return self._next_stage().train_loop.start()
+    def _evaluation(self, stage: Stage) -> Evaluation:
+        return Evaluation(stage.eval_loop, *self._evaluation_extensions)
 
-    def outline(self, *, trains: bool, evaluates: bool) -> StageOutline:
-        """What the stage that comes next holds and computes, by abstract evaluation."""
-        return self._next_stage().outline(trains=trains, evaluates=evaluates)
+    @cached_property
+    def best(self) -> BestCheckpointFileWriter | None:
+        """The writer of the best checkpoint file, if the config asks for one."""
+        return best_writer(self.config, model_dir=self.model_dir)
+
+    @cached_property
+    def _evaluation_extensions(self) -> list[Extension]:
+        # Made once: what is evaluated by and by goes into one file of summaries.
+        return evaluation_extensions(
+            self.config, model_dir=self.model_dir, best=self.best, save_summary=self._save_summary
+        )
 
     def read_checkpoint(self, path: Path | None = None, *, trains: bool = False) -> Checkpoint:
         """The checkpoint of a file, by default of the newest in `model_dir` that is whole.
@@ -139,100 +225,6 @@ class StagedTrainer(ABC):
         inputs = self._stage_of(step).sample_inputs()
         return inputs[0] if len(inputs) == 1 else inputs
 
-    @cached_property
-    def best(self) -> BestCheckpointFileWriter | None:
-        """The writer of the best checkpoint file, if the config asks for one."""
-        return best_writer(self.config, model_dir=self.model_dir)
-
-    def _train_stages(self) -> Summary | None:
-        step = self._find_step()
-        summary: Summary | None = None
-        old_model: BoundModel | None = None
-        for stage_id in range(stage_id_of(step, last_steps=self.last_steps), len(self.last_steps)):
-            stage = self._get_stage(stage_id, old_model)
-            end = stage.config.train_steps
-            summary = None
-            if step < end:
-                print_line(f"Stage {stage_id + 1} of {len(self.last_steps)}: up to step {end}.")
-                summary = self._train_stage(stage_id, stage)
-                if summary is None or summary.step < end:
-                    return summary
-                step = end
-            if step >= self.config.train_steps:
-                return summary
-            if self._watch.is_stopping:
-                print_line(
-                    f"Stopped by SIGTERM between two stages: step {step} is saved. The same command continues the "
-                    f"run. Exit code 143."
-                )
-                raise Preempted
-            old_model = _on_the_host(stage.model, summary or stage.read_checkpoint(trains=True))
-        return summary
-
-    def _train_stage(self, stage_id: int, stage: Stage) -> Summary | None:
-        while True:
-            try:
-                return self._run(stage_id, stage)
-            except DivergedError as error:
-                self._recover(stage, error)
-
-    def _run(self, stage_id: int, stage: Stage) -> Summary | None:
-        loop = stage.train_loop
-        stopping = early_stopping(self.config, self.best) if self._evaluates else None
-        is_evaluated = loop.step > 0 and loop.step % self.config.validation_interval == 0
-        if stopping is not None and is_evaluated and stopping.is_over(loop.step):
-            return None
-        process = serial(*self._build_extensions(stage_id, stage, stopping))
-        loop.attach(process)
-        summary = None
-        with closing(loop.run(stage.config.train_steps)) as checkpoints:
-            for checkpoint in checkpoints:
-                summary = Summary.from_checkpoint(process(checkpoint))
-                if summary.is_last and not checkpoint.is_last:
-                    break
-        return summary
-
-    def _build_extensions(
-        self, stage_id: int, stage: Stage, stopping: EarlyStopping | None
-    ) -> list[Callable[[Any], Any]]:
-        optimization = stage.config.optimizer_config
-        n_steps = stage.config.train_steps - stage.start_step
-        has_schedule = optimization.learning_rate.type is not None
-        schedule = build_schedule(optimization, n_steps=n_steps) if has_schedule else None
-        return default_extensions(
-            self.config,
-            model_dir=self.model_dir,
-            evaluation=self._evaluation(stage) if self._evaluates else None,
-            stopping=stopping,
-            # An optimizer counts the steps of its own stage.
-            schedule=schedule and (lambda step: schedule(step - stage.start_step)),
-            extensions=[*self.stage_extensions(stage_id), *self._extensions],
-            save_summary=self._save_summary,
-        )
-
-    def _evaluation(self, stage: Stage) -> Evaluation:
-        return Evaluation(stage.eval_loop, *self._evaluation_extensions)
-
-    @cached_property
-    def _evaluation_extensions(self) -> list[Extension]:
-        # Made once: what is evaluated by and by goes into one file of summaries.
-        return evaluation_extensions(
-            self.config, model_dir=self.model_dir, best=self.best, save_summary=self._save_summary
-        )
-
-    def _recover(self, stage: Stage, error: DivergedError) -> None:
-        n_trials, most = stage.skipped_data.n_windows, self.config.recovery_max_trials
-        if n_trials >= most or not is_stream(stage.train_data):
-            reason = f"trainer.recovery_max_trials={most} allows {'no' if not most else 'no more'} recovery"
-            if most > n_trials:
-                reason = "recovery needs training data that is a stream (`batch(step)`)"
-            error.add_note(f"{reason}. Lower the learning rate, clip gradients, or look at the data of those steps.")
-            raise error
-        step = stage.find_step()
-        stage.go_back(to=step, n_batches=error.step - step)
-        left_out = f"past the {error.step - step} batches since"
-        print_line(f"{error} Recovery {n_trials + 1} of {most}: back to step {step}, {left_out}.")
-
     def _next_stage(self) -> Stage:
         return self._get_stage(0) if len(self.last_steps) == 1 else self._stage_of(self._find_step())
 
@@ -240,9 +232,9 @@ class StagedTrainer(ABC):
         return self._get_stage(stage_id_of(step, last_steps=self.last_steps))
 
     def _get_stage(self, stage_id: int, old_model: BoundModel | None = None) -> Stage:
-        if self._stage is None or self._stage[0] != stage_id or old_model is not None:
-            self._stage = (stage_id, self.build_stage(stage_id, old_model=old_model))
-        return self._stage[1]
+        if self._stage is None or self._stage.stage_id != stage_id or old_model is not None:
+            self._stage = self.build_stage(stage_id, old_model=old_model)
+        return self._stage
 
     def _find_step(self) -> int:
         """The step of the newest whole checkpoint file, of whatever stage; 0 if there is none."""
