@@ -33,11 +33,6 @@ class Parser(argparse.ArgumentParser):
         """Where to read on."""
         return f"All flags: {self.prog} --help"
 
-    @property
-    def flags(self) -> list[str]:
-        """The flags that there are."""
-        return [text for action in self._actions for text in action.option_strings if text.startswith("--")]
-
     def add_flag(self, name: str, metavar: str, text: str, **options: Any) -> None:
         """Adds a flag that may occur once."""
         self.add_argument(f"--{name}", action=Once, metavar=metavar, help=text, **options)
@@ -53,7 +48,8 @@ class Parser(argparse.ArgumentParser):
         for action in required:
             action.required = False
         flags, extra = self.parse_known_args(arguments)
-        unknown = list(_unknown(extra, self.flags))
+        known = [text for action in self._actions for text in action.option_strings if text.startswith("--")]
+        unknown = list(_unknown(extra, known))
         suggestions = {flag for _, flag in unknown}
         names = {action.option_strings[0]: action.dest for action in required}
         missing = [name for name, field in names.items() if getattr(flags, field) is None and name not in suggestions]
