@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from trellis.cli.experiments import add_experiment_flags, resolved
+from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
 from trellis.runtime import print_line
@@ -51,11 +51,11 @@ def export(flags: argparse.Namespace) -> None:
         raise ArgumentError(f"--batch_size is {flags.batch_size}, but a batch has at least one example.")
     if not flags.config_file and own.is_file():
         flags.config_file = [str(own)]
-    params = resolved(flags, mode="eval")
+    params = resolve_flags(flags, mode="eval")
     # JAX is loaded here, when all that can be known without it is known to be right.
     from trellis.experiments import export_experiment
 
-    written = export_experiment(
+    output_dir = export_experiment(
         params,
         model_dir=directory,
         output_dir=flags.output_dir,
@@ -64,22 +64,22 @@ def export(flags: argparse.Namespace) -> None:
         platforms=[name for name in flags.platforms.split(",") if name] or None,
         format=flags.format,
     )
-    print_line("\n".join(_saved_model(written) if flags.format == "saved_model" else _served_model(written)))
+    print_line("\n".join(_saved_model(output_dir) if flags.format == "saved_model" else _served_model(output_dir)))
 
 
-def _saved_model(written: Path) -> Iterator[str]:
-    yield f"Written to:  {written}"
-    yield f'To use it:   answer = tf.saved_model.load("{written}").signatures["serving_default"]'
+def _saved_model(output_dir: Path) -> Iterator[str]:
+    yield f"Written to:  {output_dir}"
+    yield f'To use it:   answer = tf.saved_model.load("{output_dir}").signatures["serving_default"]'
 
 
-def _served_model(written: Path) -> Iterator[str]:
+def _served_model(output_dir: Path) -> Iterator[str]:
     from trellis.serving import load_model
 
-    model = load_model(written)
+    model = load_model(output_dir)
     yield f"Step {model.manifest.metadata['step']}, for {', '.join(model.manifest.platforms)}:"
     yield from (f"  {signature!r}" for signature in model.signatures.values())
-    yield f"Written to:  {written}"
-    yield f'To use it:   model = trellis.load_model("{written}")'
+    yield f"Written to:  {output_dir}"
+    yield f'To use it:   model = trellis.load_model("{output_dir}")'
     if "text" in model.manifest.metadata:
         unknown = "" if model.files else " --vocab_file=FILE  (its data came as ids, so it knows no vocabulary)"
-        yield f"To ask it:   trellis predict --model_dir={shlex.quote(str(written))}{unknown}"
+        yield f"To ask it:   trellis predict --model_dir={shlex.quote(str(output_dir))}{unknown}"

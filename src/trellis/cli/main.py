@@ -80,9 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _load(name: str) -> Callable[[Any], None]:
-    module, _, function = name.partition(".")
-    loaded: Callable[[Any], None] = getattr(importlib.import_module(f"trellis.cli.{module}"), function)
-    return loaded
+    module, _, attribute = name.partition(".")
+    function: Callable[[Any], None] = getattr(importlib.import_module(f"trellis.cli.{module}"), attribute)
+    return function
 
 
 def _word(arguments: list[str]) -> tuple[str, list[str]]:

@@ -51,13 +51,13 @@ def predict(flags: argparse.Namespace) -> None:
 
     predictor = load_predictor(flags.model_dir, params=params, vocab_file=flags.vocab_file)
     if flags.text:
-        answered = predictor([tuple(flags.text)])
+        answers = predictor([tuple(flags.text)])
     elif flags.input_file:
-        answered = predictor.read(flags.input_file)
+        answers = predictor.read(flags.input_file)
     else:
-        answered = (answer for parts in _typed(predictor.text_columns) for answer in predictor([parts]))
+        answers = (answer for parts in _typed(predictor.text_columns) for answer in predictor([parts]))
     values = []
-    for answer in answered:
+    for answer in answers:
         print_line(answer.text)
         values.append(answer.values)
     if flags.output_file:

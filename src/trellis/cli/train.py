@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trellis.bindings import bound
-from trellis.cli.experiments import add_experiment_flags, resolved
+from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
 from trellis.cli.parser import Parser
 from trellis.config import raise_if_any, without_effect
@@ -61,7 +61,7 @@ def add_flags(parser: Parser) -> None:
 def train(flags: argparse.Namespace) -> None:
     """Runs an experiment in one of its modes; prints where it writes, its metrics and where its files are."""
     mode = get_mode(flags.mode)
-    params = resolved(flags, mode=flags.mode)
+    params = resolve_flags(flags, mode=flags.mode)
     check_gin_flags(flags)
     settings = (f"{idle.path} has no effect ({idle.origin}): {idle.reason}." for idle in without_effect(params))
     for line in (*_idle_flags(flags), *settings):
@@ -130,7 +130,7 @@ def plan(flags: argparse.Namespace) -> None:
     """Prints what a run would do, then all that is wrong with it; nothing is run or written."""
     get_mode(flags.mode)
     directory = _model_dir(flags)
-    params = resolved(flags)
+    params = resolve_flags(flags)
     check_gin_flags(flags)
     # Names and types are right. The rest needs JAX, and all problems with it are reported together.
     from trellis.experiments import plan_experiment

@@ -16,7 +16,7 @@ from trellis.spelling import nearest
 from trellis.tasks import TaskConfig
 from trellis.trainer import TrainerConfig
 
-# By name: those of a domain lie above this.
+# By name, because the package of a domain lies above this one.
 _BUILT_IN = ("trellis.experiments.digits", "trellis.nlp.experiments")
 
 

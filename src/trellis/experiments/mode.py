@@ -131,10 +131,10 @@ def _early_stopping_problems(params: ExperimentConfig) -> Iterator[Problem]:
 
 def _optimizer_problems(params: ExperimentConfig) -> Iterator[Problem]:
     config = params.trainer.optimizer_config
-    # A task may have an optimizer of its own, which needs no config; one without is fine until it is built.
+    # A task may build an optimizer of its own, and then the config names none.
     if config.optimizer.type is None:
         return
-    # So is a warm-up whose length is left open, which then follows from that of the run.
+    # A warm-up without a length is no problem: its length follows from that of the run.
     problems = optimization_problems(config, n_steps=max(1, params.trainer.train_steps))
     yield from (problem for problem in problems if not problem.message.endswith(".warmup_steps is not set."))
 
@@ -182,7 +182,8 @@ def _data_file_problems(params: ExperimentConfig, *, side: str) -> Iterator[Prob
 
 def _init_checkpoint_problems(params: ExperimentConfig, *, follows: bool) -> Iterator[Problem]:
     """Yields what is wrong with `task.init_checkpoint`, as far as can be seen from outside."""
-    path, checkpoint = "task.init_checkpoint", params.task.init_checkpoint
+    path = "task.init_checkpoint"
+    checkpoint = params.task.init_checkpoint
     if follows and not checkpoint:
         advice = "Give the model_dir of the pretraining, as in: --set=task.init_checkpoint=runs/pretraining"
         yield problem_at(path, config=params, message="is not set.", advice=advice)

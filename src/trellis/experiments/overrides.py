@@ -119,8 +119,8 @@ def read_params(model_dir: str | os.PathLike[str]) -> ExperimentConfig:
         raise ArgumentError(f"There is no `{file}`. Give the model_dir of a run that was trained.")
     setting, problems = read_file(file)
     raise_if_any(problems)
-    recorded = recorded_experiment(str(file))
-    for name in [recorded] if recorded else experiment_summaries():
+    experiment = recorded_experiment(str(file))
+    for name in [experiment] if experiment else experiment_summaries():
         config = get_exp_config(name)
         if not merge(config, setting):
             config.lock()

@@ -48,7 +48,7 @@ def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path) -> 
         run = Preflight(params=params, mode=run_mode, trainer=trainer, outline=outline)
         report = "".join(f"{line}\n" for line in _report(run, original=original))
     except TrellisError as error:
-        # A wrong value, or a missing file, is told already, with its place.
+        # A wrong value or a missing file is among the problems already, with its place.
         is_known = bool(problems) and isinstance(error, ArgumentError | DataError)
         return Plan("", problems if is_known else [*problems, Problem(str(error), DEFAULT)])
     problems = list(mode_problems(params, mode=run_mode))

@@ -44,7 +44,8 @@ class Preflight:
     @cached_property
     def memory(self) -> dict[str, int]:
         """Bytes on each device, by what they hold, without what the model's layers keep for their gradients."""
-        checkpoint, trains = self.outline.checkpoint, self.outline.train is not None
+        checkpoint = self.outline.checkpoint
+        trains = self.outline.train is not None
         nodes = jax.tree.leaves(checkpoint.optimizer_state, is_leaf=lambda node: isinstance(node, AverageState))
         averages = _bytes_on_each([node.average for node in nodes if isinstance(node, AverageState)])
         side = self.outline.train or self.outline.validation
@@ -164,7 +165,7 @@ def _resume_problems(run: Preflight, path: Path) -> Iterator[Problem]:
     try:
         differences = storage.find_differences(storage.peek_manifest(path), run.outline.checkpoint)
     except CheckpointFileError:
-        # A damaged file is skipped when the run starts, which tells of it.
+        # The run skips a damaged file when it starts, and says so.
         return
     if differences:
         message = f"The run would resume from `{path}`, which holds another structure than it needs:\n{differences}"
@@ -174,14 +175,15 @@ def _resume_problems(run: Preflight, path: Path) -> Iterator[Problem]:
 def warm_start_problems(run: Preflight) -> Iterator[Problem]:
     """Yields why the parameters at step 0 would not be what the task asks for; a run finds out when it reads them."""
     init_checkpoint = run.params.task.init_checkpoint
-    # One that is not there is told by its config, and a pretraining that is to be followed may not have begun.
+    # A checkpoint that does not exist is a problem of the mode, unless it is of a pretraining that has not begun.
     is_there = Path(init_checkpoint).exists() and (not run.mode.follows or newest_file(Path(init_checkpoint)))
     if not run.mode.trains or run.resumes_from is not None or not is_there:
         return
-    task, model, checkpoint = run.trainer.task, run.outline.model, run.outline.checkpoint
+    checkpoint = run.outline.checkpoint
 
     def initialized(params: PyTree, model_state: PyTree) -> dict[str, Any]:
-        return dict(task.initialize(BoundModel(model, params=params, model_state=model_state)))
+        model = BoundModel(run.outline.model, params=params, model_state=model_state)
+        return dict(run.trainer.task.initialize(model))
 
     try:
         jax.eval_shape(initialized, checkpoint.model_params, checkpoint.model_state)

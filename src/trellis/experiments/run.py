@@ -113,7 +113,7 @@ def build_trainer(
     save_summary: bool = True,
 ) -> StagedTrainer:
     """The trainer of the kind that the config asks for."""
-    # What is the default anyway is left out, so that it can be bound from outside.
+    # Defaults are not passed on, so that they can be bound from outside.
     options: dict[str, Any] = {"extensions": extensions} if extensions else {}
     options |= {} if save_summary else {"save_summary": False}
     options |= {"runtime": params.runtime, "model_dir": model_dir, "evaluate": mode.evaluates_while_training}

@@ -54,7 +54,8 @@ def _find(path: Path) -> Path:
 
 def _sources(model: BoundModel) -> dict[str, tuple[str, np.ndarray]]:
     """By the name of each variable that is taken: where the file has it, and the variable."""
-    variables, items = model.variables, {"": ""}
+    variables = model.variables
+    items = {"": ""}
     if isinstance(model.model, ModelWithItems):
         variables = {"params": model.params}
         items = {

@@ -113,7 +113,7 @@ def default_extensions(
         extensions: The user's own; they see all metrics, and come before anything is written.
     """
     writer = CheckpointFileWriter(model_dir, keep=config.max_to_keep)
-    # A method in its place: the writer then takes no part in the session, and does not save when the run is stopped.
+    # The method alone takes no part in the session, so that nothing is saved when the run is stopped.
     save = writer if config.preemption_on_demand_checkpoint else writer.handle
     check = DivergenceCheck(loss_upper_bound=config.loss_upper_bound, begin_steps=config.recovery_begin_steps)
     due = [extension for extension in (evaluation, stopping) if extension is not None]

@@ -100,7 +100,7 @@ class ProgressivePolicy(ABC):
         return tuple(accumulate(lengths))
 
     def compute_stage_id(self, step: int) -> int:
-        """The stage that a checkpoint of a step comes from: at a border that which ends there."""
+        """The stage that a checkpoint of a step comes from: at a border, the stage that ends there."""
         return stage_id_of(step, last_steps=self.last_steps)
 
 

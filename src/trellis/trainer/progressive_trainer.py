@@ -139,7 +139,7 @@ class _PlainModelWriter(Extension):
 
 
 class _StageStart(Extension):
-    """Tells which stage begins, and tells its loop of a wish to stop that came before."""
+    """Tells which stage begins, and passes on to its loop a SIGTERM that came before."""
 
     def __init__(self, stage: Stage, watch: Session) -> None:
         self._stage = stage

@@ -248,7 +248,7 @@ def build_task_inputs(task: Task, *, params: Any, runtime: RuntimeConfig) -> Any
 
 
 def stage_id_of(step: int, *, last_steps: Sequence[int]) -> int:
-    """The stage that a checkpoint of a step comes from: at a border that which ends there.
+    """The stage that a checkpoint of a step comes from: at a border, the stage that ends there.
 
     Args:
         last_steps: The step at which each stage ends.

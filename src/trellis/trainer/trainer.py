@@ -101,7 +101,7 @@ class StagedTrainer(ABC):
         """
         if len(self.last_steps) == 1:
             return self._train_stage(self._get_stage(0))
-        # A wish to stop that comes between two stages, or while one is prepared, finds no loop that would hear it.
+        # SIGTERM may come between two stages or while one is prepared, when no loop runs that would notice it.
         with self._watch.watching_for_sigterm():
             return self._train_stages()
 
@@ -182,7 +182,7 @@ class StagedTrainer(ABC):
         if checkpoint is None:
             checkpoint = self.read_checkpoint()
         summary = self._evaluation(self._stage_of(checkpoint.step))(checkpoint)
-        # No loop moves on after it, which would commit what was written.
+        # What was written is committed when a loop moves on, and here none does.
         finish_saves()
         return Summary.from_checkpoint(summary)
 
