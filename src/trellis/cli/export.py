@@ -5,11 +5,11 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from trellis import experiments, serving
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
 from trellis.runtime import print_line
-from trellis.serving import check_format
 
 _EPILOG = """\
 What is written answers without the code of the model:
@@ -46,16 +46,14 @@ def export(flags: argparse.Namespace) -> None:
     own = directory / "params.yaml"
     if not directory.is_dir():
         raise ArgumentError(f"--model_dir: there is no directory `{directory}`. Give that of a run.")
-    check_format(flags.format)
+    serving.check_format(flags.format)
     if flags.batch_size is not None and flags.batch_size < 1:
         raise ArgumentError(f"--batch_size is {flags.batch_size}, but a batch has at least one example.")
     if not flags.config_file and own.is_file():
         flags.config_file = [str(own)]
     params = resolve_flags(flags, mode="eval")
-    # JAX is loaded here, when all that can be known without it is known to be right.
-    from trellis.experiments import export_experiment
-
-    output_dir = export_experiment(
+    # This loads JAX, when all that can be known without it is known to be right.
+    output_dir = experiments.export_experiment(
         params,
         model_dir=directory,
         output_dir=flags.output_dir,
@@ -73,9 +71,7 @@ def _saved_model(output_dir: Path) -> Iterator[str]:
 
 
 def _served_model(output_dir: Path) -> Iterator[str]:
-    from trellis.serving import load_model
-
-    model = load_model(output_dir)
+    model = serving.load_model(output_dir)
     yield f"Step {model.manifest.metadata['step']}, for {', '.join(model.manifest.platforms)}:"
     yield from (f"  {signature!r}" for signature in model.signatures.values())
     yield f"Written to:  {output_dir}"

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import trellis.nlp.answers
 from trellis.cli.experiments import add_module_flag
 from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
@@ -46,10 +47,8 @@ def predict(flags: argparse.Namespace) -> None:
     if flags.input_file and not Path(flags.input_file).is_file():
         raise ArgumentError(f"--input_file: there is no file `{flags.input_file}`.")
     params = _read_params(flags)
-    # JAX is loaded here, when all that can be known without it is known to be right.
-    from trellis.nlp.answers import load_predictor
-
-    predictor = load_predictor(flags.model_dir, params=params, vocab_file=flags.vocab_file)
+    # This loads JAX, when all that can be known without it is known to be right.
+    predictor = trellis.nlp.answers.load_predictor(flags.model_dir, params=params, vocab_file=flags.vocab_file)
     if flags.text:
         answers = predictor([tuple(flags.text)])
     elif flags.input_file:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trellis import experiments, runtime
 from trellis.bindings import bound
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
@@ -79,14 +80,11 @@ def train(flags: argparse.Namespace) -> None:
 
 
 def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -> dict[str, float]:
-    # JAX is loaded here, when all that can be known without it is known to be right.
-    from trellis.experiments import run_experiment
-    from trellis.runtime import keep_programs
-
-    keep_programs()
+    # These load JAX, when all that can be known without it is known to be right.
+    runtime.keep_programs()
     file = directory / f"operative_config.{flags.mode}.gin"
     with gin_bindings(flags) as write_operative_config:
-        _, logs = bound(run_experiment)(
+        _, logs = bound(experiments.run_experiment)(
             params,
             mode=flags.mode,
             model_dir=directory,
@@ -132,17 +130,15 @@ def plan(flags: argparse.Namespace) -> None:
     directory = _model_dir(flags)
     params = resolve_flags(flags)
     check_gin_flags(flags)
-    # Names and types are right. The rest needs JAX, and all problems with it are reported together.
-    from trellis.experiments import plan_experiment
-
     print_line(f"{flags.experiment}, {flags.mode}, in {directory}")
     with gin_bindings(flags):
-        planned = plan_experiment(params, mode=flags.mode, model_dir=directory)
+        # Names and types are right. The rest needs JAX, and all problems with it are reported together.
+        result = experiments.plan_experiment(params, mode=flags.mode, model_dir=directory)
     for line in _idle_flags(flags):
         print_line(line)
-    if planned.report:
-        print_coloured(planned.report.removesuffix("\n"), _PLAN_COLOURS)
-    raise_if_any(planned.problems)
+    if result.report:
+        print_coloured(result.report.removesuffix("\n"), _PLAN_COLOURS)
+    raise_if_any(result.problems)
     print_line("Nothing is wrong with it. `trellis train` with the same flags runs it.")
 
 
