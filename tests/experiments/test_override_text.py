@@ -83,6 +83,7 @@ def test_yaml_json_and_a_file_are_read_too(tmp_path: Path) -> None:
         ("a=x,y", "y has no '='."),
         ("a=1,,b=2", "There is nothing between two commas."),
         ("a='x", "a has a value that cannot be read."),
+        ("a='x}", "a has a value that cannot be read."),
         ("a=x[0-9]", "a has a value that cannot be read."),
         ("a=[*x]", "[*x] cannot be read as a list or a mapping."),
         ("a.b=1,a=2", "a contradicts what stands before it"),

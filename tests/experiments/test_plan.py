@@ -10,7 +10,7 @@ import trellis
 import trellis.experiments.digits
 from tests.trainer import small
 from trellis.errors import ConfigError
-from trellis.experiments import plan_experiment, resolve, resources as resources_module
+from trellis.experiments import plan_experiment, resolve
 
 BEST = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "accuracy"}
 
@@ -203,6 +203,12 @@ def test_what_a_run_resumes_from_is_compared_with_what_it_needs(tmp_path: Path) 
     assert lines_of(report, "Steps") == lines_of(report, "Disk") == []
 
 
+def test_an_evaluation_that_is_longer_than_its_data_is_told_of_with_all_else(tmp_path: Path) -> None:
+    _, problems = planned(digits("trainer.validation_steps=9"), tmp_path, mode="eval")
+    assert problems[0].startswith("--set: trainer.validation_steps is 9, but the validation data has 5 batches.")
+    assert problems[1].startswith("There is no checkpoint file in model_dir")
+
+
 def test_a_warm_start_is_compared_with_the_model_without_starting(tmp_path: Path) -> None:
     trellis.run_experiment(small.params(5), mode="train", model_dir=tmp_path / "small")
     path = f"task.init_checkpoint={tmp_path / 'small'}"
@@ -221,7 +227,7 @@ def test_files_that_do_not_fit_on_the_disk_and_arrays_that_do_not_fit_on_a_devic
     class Usage:
         free = 1000
 
-    monkeypatch.setattr(resources_module.shutil, "disk_usage", lambda path: Usage)
+    monkeypatch.setattr("trellis.experiments.preflight.shutil.disk_usage", lambda path: Usage)
     monkeypatch.setattr("trellis.experiments.preflight.device_memory", lambda: 2000)
     _, problems = planned(small.params(), tmp_path / "not/yet")
     assert problems[0].startswith("The run holds 2.2 kB on each device, which has 1.9 kB.")

@@ -266,6 +266,22 @@ def test_a_run_may_end_before_its_last_stage_and_be_taken_up_again(tmp_path: Pat
     assert not (tmp_path / "exported_ckpts").exists()
 
 
+def test_a_run_that_only_trains_goes_on_after_a_stage_without_validation_data(tmp_path: Path) -> None:
+    class TrainingPolicy(StackingPolicy):
+        def get_eval_dataset(self, stage_id: int) -> Any:
+            raise AssertionError
+
+    for n_steps in (8, 16):
+        config = params(n_steps, export_checkpoint=False)
+        trainer = trellis.ProgressiveTrainer(
+            trellis.get_task(config.task), config=config.trainer, model_dir=tmp_path, evaluate=False
+        )
+        trainer.policy = TrainingPolicy(trainer.task, config=config.trainer)
+        summary = trainer.train()
+        assert summary is not None
+        assert summary.step == n_steps
+
+
 def test_what_cannot_work_is_told_before_the_first_step(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="train_steps is 17, but the stages of StackingPolicy have 8 \\+ 8 = 16"):
         run(tmp_path, params(17))

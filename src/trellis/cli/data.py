@@ -2,14 +2,13 @@
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields
+from typing import Any
 
-from trellis.cli.words import Parser
+from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
+from trellis.nlp import data
 from trellis.runtime import print_line
-
-if TYPE_CHECKING:
-    from trellis.nlp.data import Split, Tokenizer
 
 _TOKENIZATIONS = ("WordPiece", "SentencePiece")
 _TASK_TYPES = ("classification", "regression", "squad")
@@ -86,9 +85,7 @@ def add_pretraining_flags(parser: Parser) -> None:
 
 def vocabulary(flags: argparse.Namespace) -> None:
     """Trains a vocabulary on text."""
-    from trellis.nlp.data import train_vocabulary
-
-    n_tokens = train_vocabulary(
+    n_tokens = data.train_vocabulary(
         _listed(flags.input_file),
         output_file=flags.output_file,
         vocab_size=flags.vocab_size,
@@ -108,23 +105,12 @@ def finetuning(flags: argparse.Namespace) -> None:
 
 def pretraining(flags: argparse.Namespace) -> None:
     """Makes masked records of plain text."""
-    from trellis.nlp.data import PretrainingOptions, write_pretraining_data
-
-    n_examples = write_pretraining_data(
+    n_examples = data.write_pretraining_data(
         _listed(flags.input_file),
         output_files=_listed(flags.output_file),
         tokenizer=_tokenizer(flags),
-        options=PretrainingOptions(
-            max_seq_length=flags.max_seq_length,
-            max_predictions_per_seq=flags.max_predictions_per_seq,
-            random_seed=flags.random_seed,
-            dupe_factor=flags.dupe_factor,
-            masked_lm_prob=flags.masked_lm_prob,
-            short_seq_prob=flags.short_seq_prob,
-            do_whole_word_mask=flags.do_whole_word_mask,
-            max_ngram_size=flags.max_ngram_size,
-            use_v2_feature_names=flags.use_v2_feature_names,
-            gzip_compress=flags.gzip_compress,
+        options=data.PretrainingOptions(
+            **{field.name: getattr(flags, field.name) for field in fields(data.PretrainingOptions)}
         ),
         output_format=flags.output_format,
         n_workers=flags.n_workers,
@@ -133,13 +119,11 @@ def pretraining(flags: argparse.Namespace) -> None:
 
 
 def _sentences(flags: argparse.Namespace) -> dict[str, object]:
-    from trellis.nlp.data import get_sentence_task, write_sentence_data
-
-    task = get_sentence_task(flags.classification_task_name)
+    task = data.get_sentence_task(flags.classification_task_name)
     kind = "regression" if task.labels is None else "classification"
     if flags.fine_tuning_task_type != kind:
         raise ArgumentError(f"{task.name} is a {kind}: give --fine_tuning_task_type={kind}.")
-    outputs: dict[Split, str | None] = {
+    outputs: dict[data.Split, str | None] = {
         "train": flags.train_data_output_path,
         "dev": flags.eval_data_output_path,
         "test": flags.test_data_output_path,
@@ -149,7 +133,7 @@ def _sentences(flags: argparse.Namespace) -> dict[str, object]:
         raise ArgumentError("Nothing is to be written: give --train_data_output_path, --eval_… or --test_….")
     if not flags.input_data_dir:
         raise ArgumentError(f"--input_data_dir is missing: the folder with {', '.join(task.files.values())}.")
-    return write_sentence_data(
+    return data.write_sentence_data(
         task,
         input_dir=flags.input_data_dir,
         output_paths=paths,
@@ -162,18 +146,16 @@ def _sentences(flags: argparse.Namespace) -> dict[str, object]:
 
 
 def _squad(flags: argparse.Namespace) -> dict[str, object]:
-    from trellis.nlp.data import Skipped, Windows, write_question_data
-
     if not flags.squad_data_file or not flags.train_data_output_path:
         missing = "--train_data_output_path" if flags.squad_data_file else "--squad_data_file"
         raise ArgumentError(f"{missing} is missing. Validation needs no records: it reads SQuAD's JSON.")
-    skipped = Skipped()
-    meta = write_question_data(
+    skipped = data.Skipped()
+    meta = data.write_question_data(
         flags.squad_data_file,
         output_path=flags.train_data_output_path,
         meta_data_file=flags.meta_data_file_path,
         tokenizer=_tokenizer(flags),
-        windows=Windows(flags.max_seq_length, flags.doc_stride, flags.max_query_length),
+        windows=data.Windows(flags.max_seq_length, flags.doc_stride, flags.max_query_length),
         version_2_with_negative=flags.version_2_with_negative,
         output_format=flags.output_format,
         skipped=skipped,
@@ -183,14 +165,12 @@ def _squad(flags: argparse.Namespace) -> dict[str, object]:
     return meta
 
 
-def _tokenizer(flags: argparse.Namespace) -> "Tokenizer":
-    from trellis.nlp.data import build_tokenizer
-
+def _tokenizer(flags: argparse.Namespace) -> "data.Tokenizer":
     name = "vocab_file" if flags.tokenization == "WordPiece" else "sp_model_file"
     file = getattr(flags, name)
     if not file:
         raise ArgumentError(f"--{name} is missing: --tokenization={flags.tokenization} needs it.")
-    return build_tokenizer(file, tokenization=flags.tokenization, lower_case=flags.do_lower_case)
+    return data.build_tokenizer(file, tokenization=flags.tokenization, lower_case=flags.do_lower_case)
 
 
 def _add_tokenizer_flags(parser: Parser) -> None:

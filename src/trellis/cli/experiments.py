@@ -2,7 +2,7 @@
 
 import argparse
 
-from trellis.cli.words import Parser
+from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
 from trellis.experiments import (
     ExperimentConfig,
@@ -26,7 +26,7 @@ def add_module_flag(parser: Parser) -> None:
 
 
 def add_experiment_flags(parser: Parser) -> None:
-    """Adds the flags that `resolved` reads."""
+    """Adds the flags that `resolve_flags` reads."""
     text = "a name that `trellis experiments` lists; a --config_file that is a run's params.yaml says it too"
     parser.add_flag("experiment", "NAME", text)
     parser.set_defaults(way_out=parser.way_out)
@@ -39,7 +39,7 @@ def add_experiment_flags(parser: Parser) -> None:
     add_module_flag(parser)
 
 
-def resolved(flags: argparse.Namespace, *, mode: str | None = None) -> ExperimentConfig:
+def resolve_flags(flags: argparse.Namespace, *, mode: str | None = None) -> ExperimentConfig:
     """Returns the config that the flags describe; sets `flags.experiment` if it is a file that names the experiment."""
     flags.experiment = flags.experiment or next(filter(None, map(recorded_experiment, flags.config_file)), None)
     if not flags.experiment:
@@ -70,7 +70,7 @@ def experiments(flags: argparse.Namespace) -> None:
 
 def show(flags: argparse.Namespace) -> None:
     """Shows a resolved config with the origin of each value."""
-    print_line(show_config(resolved(flags)).removesuffix("\n"))
+    print_line(show_config(resolve_flags(flags)).removesuffix("\n"))
 
 
 def diff(flags: argparse.Namespace) -> None:

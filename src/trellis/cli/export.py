@@ -5,11 +5,11 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from trellis.cli.experiments import add_experiment_flags, resolved
-from trellis.cli.words import Parser
+from trellis import experiments, serving
+from trellis.cli.experiments import add_experiment_flags, resolve_flags
+from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
 from trellis.runtime import print_line
-from trellis.serving import check_format
 
 _EPILOG = """\
 What is written answers without the code of the model:
@@ -46,16 +46,14 @@ def export(flags: argparse.Namespace) -> None:
     own = directory / "params.yaml"
     if not directory.is_dir():
         raise ArgumentError(f"--model_dir: there is no directory `{directory}`. Give that of a run.")
-    check_format(flags.format)
+    serving.check_format(flags.format)
     if flags.batch_size is not None and flags.batch_size < 1:
         raise ArgumentError(f"--batch_size is {flags.batch_size}, but a batch has at least one example.")
     if not flags.config_file and own.is_file():
         flags.config_file = [str(own)]
-    params = resolved(flags, mode="eval")
-    # JAX is loaded here, when all that can be known without it is known to be right.
-    from trellis.experiments import export_experiment
-
-    written = export_experiment(
+    params = resolve_flags(flags, mode="eval")
+    # This loads JAX, when all that can be known without it is known to be right.
+    output_dir = experiments.export_experiment(
         params,
         model_dir=directory,
         output_dir=flags.output_dir,
@@ -64,22 +62,20 @@ def export(flags: argparse.Namespace) -> None:
         platforms=[name for name in flags.platforms.split(",") if name] or None,
         format=flags.format,
     )
-    print_line("\n".join(_saved_model(written) if flags.format == "saved_model" else _served_model(written)))
+    print_line("\n".join(_saved_model(output_dir) if flags.format == "saved_model" else _served_model(output_dir)))
 
 
-def _saved_model(written: Path) -> Iterator[str]:
-    yield f"Written to:  {written}"
-    yield f'To use it:   answer = tf.saved_model.load("{written}").signatures["serving_default"]'
+def _saved_model(output_dir: Path) -> Iterator[str]:
+    yield f"Written to:  {output_dir}"
+    yield f'To use it:   answer = tf.saved_model.load("{output_dir}").signatures["serving_default"]'
 
 
-def _served_model(written: Path) -> Iterator[str]:
-    from trellis.serving import load_model
-
-    model = load_model(written)
+def _served_model(output_dir: Path) -> Iterator[str]:
+    model = serving.load_model(output_dir)
     yield f"Step {model.manifest.metadata['step']}, for {', '.join(model.manifest.platforms)}:"
     yield from (f"  {signature!r}" for signature in model.signatures.values())
-    yield f"Written to:  {written}"
-    yield f'To use it:   model = trellis.load_model("{written}")'
+    yield f"Written to:  {output_dir}"
+    yield f'To use it:   model = trellis.load_model("{output_dir}")'
     if "text" in model.manifest.metadata:
         unknown = "" if model.files else " --vocab_file=FILE  (its data came as ids, so it knows no vocabulary)"
-        yield f"To ask it:   trellis predict --model_dir={shlex.quote(str(written))}{unknown}"
+        yield f"To ask it:   trellis predict --model_dir={shlex.quote(str(output_dir))}{unknown}"

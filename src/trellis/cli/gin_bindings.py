@@ -14,7 +14,8 @@ from tokenize import TokenError
 from typing import Any
 
 from trellis.bindings import standing_in
-from trellis.cli.words import Parser
+from trellis.cli.parser import Parser
+from trellis.disk import write_whole
 from trellis.errors import ArgumentError, MissingPackageError
 from trellis.experiments import find_config_file
 from trellis.spelling import nearest
@@ -25,30 +26,21 @@ class Bindable:
     """A function or class whose arguments can be bound; library code calls it through `bound`."""
 
     package: str
-    name: str
     arguments: tuple[str, ...] | None = None
     """Those that can be bound, if not all can: an argument that the library passes itself would win in silence."""
 
-    @property
-    def target(self) -> Callable[..., Any]:
-        """The function or class, imported."""
-        target: Callable[..., Any] = getattr(importlib.import_module(self.package), self.name)
-        return target
-
 
 BINDABLE: Mapping[str, Bindable] = {
-    "run_experiment": Bindable(
-        "trellis.experiments", "prepare_experiment", ("run_post_eval", "save_summary", "extensions")
-    ),
-    "Trainer": Bindable("trellis.trainer", "Trainer", ("extensions", "save_summary")),
-    "ProgressiveTrainer": Bindable("trellis.trainer", "ProgressiveTrainer", ("extensions", "save_summary")),
-    "build_encoder": Bindable("trellis.nlp.models", "build_encoder", ("attention_cls", "feedforward_cls")),
-    "MultiHeadAttention": Bindable("trellis.nlp.models", "MultiHeadAttention"),
-    "TalkingHeadsAttention": Bindable("trellis.nlp.models", "TalkingHeadsAttention"),
-    "FeedForward": Bindable("trellis.nlp.models", "FeedForward"),
-    "GatedFeedForward": Bindable("trellis.nlp.models", "GatedFeedForward"),
+    "run_experiment": Bindable("trellis.experiments", ("run_post_eval", "save_summary", "extensions")),
+    "Trainer": Bindable("trellis.trainer", ("extensions", "save_summary")),
+    "ProgressiveTrainer": Bindable("trellis.trainer", ("extensions", "save_summary")),
+    "build_encoder": Bindable("trellis.nlp.models", ("attention_cls", "feedforward_cls")),
+    "MultiHeadAttention": Bindable("trellis.nlp.models"),
+    "TalkingHeadsAttention": Bindable("trellis.nlp.models"),
+    "FeedForward": Bindable("trellis.nlp.models"),
+    "GatedFeedForward": Bindable("trellis.nlp.models"),
 }
-"""By the names that gin files use."""
+"""By their names, which gin files use too."""
 
 
 def add_gin_flags(parser: Parser) -> None:
@@ -73,26 +65,39 @@ def check_gin_flags(flags: argparse.Namespace) -> None:
 def gin_bindings(flags: argparse.Namespace) -> Iterator[Callable[[Path], None]]:
     """Binds what the flags say for the length of a block.
 
-    Yields a function that writes a file with the arguments, bound and default, of all that was called so far.
+    Yields a function that takes a file, and writes to it the arguments, bound and default, of all that was called. That
+    happens at once and, for what is called later, at the end of the block.
     """
     if not flags.gin_file and not flags.gin_params:
         yield lambda path: None
         return
     gin: Any = importlib.import_module("gin")
-    stand_ins = {bindable.target: _stand_in(name) for name, bindable in BINDABLE.items()}
+    stand_ins = {_target(name): _stand_in(name) for name in BINDABLE}
     _read(gin, flags.gin_file, flags.gin_params)
+    files: list[Path] = []
+
+    def write(file: Path) -> None:
+        files.append(file)
+        write_whole(file, gin.operative_config_str().encode())
+
     try:
         with standing_in(stand_ins):
-            yield lambda path: _write(gin, path)
+            yield write
     finally:
+        for file in set(files):
+            write(file)
         gin.clear_config()
+
+
+def _target(name: str) -> Callable[..., Any]:
+    target: Callable[..., Any] = getattr(importlib.import_module(BINDABLE[name].package), name)
+    return target
 
 
 @cache
 def _stand_in(name: str) -> Any:
     gin: Any = importlib.import_module("gin")
-    bindable = BINDABLE[name]
-    return gin.external_configurable(bindable.target, name=name, module="trellis", allowlist=bindable.arguments)
+    return gin.external_configurable(_target(name), name=name, module="trellis", allowlist=BINDABLE[name].arguments)
 
 
 def _read(gin: Any, files: Sequence[str], bindings: Sequence[str]) -> None:
@@ -121,8 +126,7 @@ def _way_out(message: str) -> str:
     """Returns what can be bound, after a message of gin about a name that cannot be."""
     wrong = re.search(r"'([\w.]+)' (?:doesn't have a|doesn't include) .*'(\w+)'", message)
     if wrong and wrong[1] in BINDABLE:
-        bindable = BINDABLE[wrong[1]]
-        names = bindable.arguments or tuple(inspect.signature(bindable.target).parameters)
+        names = BINDABLE[wrong[1]].arguments or tuple(inspect.signature(_target(wrong[1])).parameters)
         return f"\n{_suggestion(nearest(wrong[2], names))}Its arguments that can be bound are: {', '.join(names)}."
     unknown = re.search(r"No configurable matching (?:reference )?'@?([\w.]+)", message)
     if not unknown:
@@ -140,9 +144,3 @@ def _missing_file(name: str) -> str:
     close = nearest(Path(name).name, [file.name for file in directory.glob("*.gin")])
     suggestion = f" Did you mean `{directory / close}`?" if close else ""
     return f"--gin_file: there is no file `{name}`.{suggestion}"
-
-
-def _write(gin: Any, path: Path) -> None:
-    from trellis.disk import write_whole
-
-    write_whole(path, gin.operative_config_str().encode())

@@ -1,38 +1,45 @@
 """The command's words, and how it ends."""
 
+import importlib
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from trellis.cli.words import Word, parse
+from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError, TrellisError
 from trellis.runtime import print_error, print_line, table
 from trellis.spelling import nearest
 
 DONE, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 2, 130, 141
 
+
+@dataclass(frozen=True)
+class Word:
+    """One thing that the command does. Its functions are loaded when it is used, so that a command starts quickly."""
+
+    summary: str
+    function: str
+    """What it calls with the values of its flags, such as `train.plan` of this folder."""
+    flags_function: str
+    """What adds its flags to a parser."""
+
+
 WORDS = {
-    word.name: word
-    for word in (
-        Word("experiments", "list what can be trained", "experiments.experiments", "experiments.add_module_flag"),
-        Word(
-            "config show",
-            "show a config, and where each value comes from",
-            "experiments.show",
-            "experiments.add_experiment_flags",
-        ),
-        Word("config diff", "show in what two configs differ", "experiments.diff", "experiments.add_diff_flags"),
-        Word("plan", "check a run, and tell what it would do, without running it", "train.plan", "train.add_flags"),
-        Word("train", "run an experiment: train it, evaluate it", "train.train", "train.add_flags"),
-        Word("export", "write the model of a run, to be served", "export.export", "export.add_flags"),
-        Word("run", "run training code of your own between artifacts", "run.run", "run.add_flags"),
-        Word("predict", "ask a trained model about text", "predict.predict", "predict.add_flags"),
-        Word("data vocabulary", "train a vocabulary on text", "data.vocabulary", "data.add_vocabulary_flags"),
-        Word(
-            "data pretraining", "make records of text to pretrain on", "data.pretraining", "data.add_pretraining_flags"
-        ),
-        Word("data finetuning", "make records of GLUE or SQuAD", "data.finetuning", "data.add_finetuning_flags"),
-    )
+    "experiments": Word("list what can be trained", "experiments.experiments", "experiments.add_module_flag"),
+    "config show": Word(
+        "show a config, and where each value comes from", "experiments.show", "experiments.add_experiment_flags"
+    ),
+    "config diff": Word("show in what two configs differ", "experiments.diff", "experiments.add_diff_flags"),
+    "plan": Word("check a run, and tell what it would do, without running it", "train.plan", "train.add_flags"),
+    "train": Word("run an experiment: train it, evaluate it", "train.train", "train.add_flags"),
+    "export": Word("write the model of a run, to be served", "export.export", "export.add_flags"),
+    "run": Word("run training code of your own between artifacts", "run.run", "run.add_flags"),
+    "predict": Word("ask a trained model about text", "predict.predict", "predict.add_flags"),
+    "data vocabulary": Word("train a vocabulary on text", "data.vocabulary", "data.add_vocabulary_flags"),
+    "data pretraining": Word("make records of text to pretrain on", "data.pretraining", "data.add_pretraining_flags"),
+    "data finetuning": Word("make records of GLUE or SQuAD", "data.finetuning", "data.add_finetuning_flags"),
 }
 
 _HELP = ("-h", "--help")
@@ -53,8 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_line(_help(_group(first) or WORDS))
         return DONE
     try:
-        word, rest = _word(arguments)
-        word.run(parse(word, rest))
+        name, rest = _word(arguments)
+        word = WORDS[name]
+        parser = Parser(name, word.summary)
+        _load(word.flags_function)(parser)
+        _load(word.function)(parser.read(rest))
         sys.stdout.flush()
     except TrellisError as error:
         print_error("\n".join([str(error), *_causes(error)]))
@@ -69,12 +79,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return DONE
 
 
-def _word(arguments: list[str]) -> tuple[Word, list[str]]:
-    """Returns the word that the arguments begin with, and the rest of them."""
+def _load(name: str) -> Callable[[Any], None]:
+    module, _, attribute = name.partition(".")
+    function: Callable[[Any], None] = getattr(importlib.import_module(f"trellis.cli.{module}"), attribute)
+    return function
+
+
+def _word(arguments: list[str]) -> tuple[str, list[str]]:
+    """Returns the name of the word that the arguments begin with, and the rest of them."""
     for n in (2, 1):
         name = " ".join(arguments[:n])
         if name in WORDS:
-            return WORDS[name], arguments[n:]
+            return name, arguments[n:]
     first = arguments[0]
     group = _group(first)
     if group and not arguments[1:]:

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import trellis.nlp.answers
 from trellis.cli.experiments import add_module_flag
-from trellis.cli.words import Parser
+from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
 from trellis.experiments import ExperimentConfig, read_params, register_experiments
 from trellis.runtime import print_line
@@ -46,18 +47,16 @@ def predict(flags: argparse.Namespace) -> None:
     if flags.input_file and not Path(flags.input_file).is_file():
         raise ArgumentError(f"--input_file: there is no file `{flags.input_file}`.")
     params = _read_params(flags)
-    # JAX is loaded here, when all that can be known without it is known to be right.
-    from trellis.nlp.answers import load_predictor
-
-    predictor = load_predictor(flags.model_dir, params=params, vocab_file=flags.vocab_file)
+    # This loads JAX, when all that can be known without it is known to be right.
+    predictor = trellis.nlp.answers.load_predictor(flags.model_dir, params=params, vocab_file=flags.vocab_file)
     if flags.text:
-        answered = predictor([tuple(flags.text)])
+        answers = predictor([tuple(flags.text)])
     elif flags.input_file:
-        answered = predictor.read(flags.input_file)
+        answers = predictor.read(flags.input_file)
     else:
-        answered = (answer for parts in _typed(predictor.text_columns) for answer in predictor([parts]))
+        answers = (answer for parts in _typed(predictor.text_columns) for answer in predictor([parts]))
     values = []
-    for answer in answered:
+    for answer in answers:
         print_line(answer.text)
         values.append(answer.values)
     if flags.output_file:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trellis import executor
-from trellis.cli.words import Once, Parser
+from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError, RunFailedError
 from trellis.runtime import print_error, print_line
 
@@ -35,28 +35,26 @@ def add_flags(parser: Parser) -> None:
     """Adds the flags: artifacts and properties of the executor, under their own names."""
     parser.epilog = _EPILOG
     for name, (metavar, text) in _SOURCES.items():
-        parser.add_argument(f"--{name}", action=Once, metavar=metavar, help=text)
+        parser.add_flag(name, metavar, text)
     text = "a directory of examples in splits, Split-train and Split-eval; as often as you like"
     parser.add_argument("--examples", action="append", required=True, metavar="DIR", help=text)
     where = "where the model goes; it is replaced when the run has succeeded"
-    parser.add_argument("--model", action=Once, required=True, metavar="DIR", help=where)
+    parser.add_flag("model", "DIR", where, required=True)
     where = "where checkpoints, summaries and logs go; the default is that of the model with _run behind it"
-    parser.add_argument("--model_run", action=Once, metavar="DIR", help=where)
+    parser.add_flag("model_run", "DIR", where)
     for name, text in _INPUTS.items():
-        parser.add_argument(f"--{name}", action=Once, metavar="DIR", help=text)
+        parser.add_flag(name, "DIR", text)
     for side, verb in (("train", "train"), ("eval", "evaluate")):
         text = f"steps to {verb}; the default leaves it to the run_fn"
-        parser.add_argument(f"--{side}_steps", action=Once, type=int, default=0, metavar="N", help=text)
+        parser.add_flag(f"{side}_steps", "N", text, type=int, default=0)
         text = f"splits to {verb} on, separated by commas; the default is {side}"
-        parser.add_argument(f"--{side}_splits", action=Once, default=side, metavar="NAMES", help=text)
+        parser.add_flag(f"{side}_splits", "NAMES", text, default=side)
     text = "settings of your own, as JSON: '{\"learning_rate\": 0.1}'"
-    parser.add_argument("--custom_config", action=Once, default="", metavar="JSON", help=text)
-    text = "in how many processes to run; the default is 1"
-    parser.add_argument("--workers", action=Once, type=int, metavar="N", help=text)
-    text = "seconds after which the run is stopped; the default is never"
-    parser.add_argument("--timeout", action=Once, type=float, metavar="SECONDS", help=text)
+    parser.add_flag("custom_config", "JSON", text, default="")
+    parser.add_flag("workers", "N", "in how many processes to run; the default is 1", type=int)
+    parser.add_flag("timeout", "SECONDS", "seconds after which the run is stopped; the default is never", type=float)
     text = "the files of your model, separated by commas, if the executor does not know its format, such as model.cbm"
-    parser.add_argument("--model_files", action=Once, type=_names, metavar="NAMES", help=text)
+    parser.add_flag("model_files", "NAMES", text, type=_names)
 
 
 def run(flags: argparse.Namespace) -> None:

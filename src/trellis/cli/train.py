@@ -1,14 +1,17 @@
 """`trellis train` and `trellis plan`: an experiment, run or only described."""
 
 import argparse
+import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from trellis import experiments, runtime
 from trellis.bindings import bound
-from trellis.cli.ending import ending
-from trellis.cli.experiments import add_experiment_flags, resolved
+from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
-from trellis.cli.words import Parser
+from trellis.cli.parser import Parser
 from trellis.config import raise_if_any, without_effect
 from trellis.errors import ArgumentError
 from trellis.experiments import MODES, ExperimentConfig, get_mode
@@ -59,7 +62,7 @@ def add_flags(parser: Parser) -> None:
 def train(flags: argparse.Namespace) -> None:
     """Runs an experiment in one of its modes; prints where it writes, its metrics and where its files are."""
     mode = get_mode(flags.mode)
-    params = resolved(flags, mode=flags.mode)
+    params = resolve_flags(flags, mode=flags.mode)
     check_gin_flags(flags)
     settings = (f"{idle.path} has no effect ({idle.origin}): {idle.reason}." for idle in without_effect(params))
     for line in (*_idle_flags(flags), *settings):
@@ -73,45 +76,69 @@ def train(flags: argparse.Namespace) -> None:
         print_line(f"{flags.experiment}, {flags.mode}, {length}.")
         print_line(f"It writes to {directory}, and resumes from there if it is interrupted.")
     logs = _run(params, flags, directory)
-    print_line("\n".join(ending(params, directory, logs=logs, has_trained=mode.trains)))
+    print_line("\n".join(_ending(params, directory, logs=logs, has_trained=mode.trains)))
 
 
 def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -> dict[str, float]:
-    # JAX is loaded here, when all that can be known without it is known to be right.
-    from trellis.experiments import prepare_experiment
-    from trellis.runtime import keep_programs
-
-    keep_programs()
+    # These load JAX, when all that can be known without it is known to be right.
+    runtime.keep_programs()
+    file = directory / f"operative_config.{flags.mode}.gin"
     with gin_bindings(flags) as write_operative_config:
-        run = bound(prepare_experiment)(
-            params, mode=flags.mode, model_dir=directory, pretrain_steps=flags.pretrain_steps
+        _, logs = bound(experiments.run_experiment)(
+            params,
+            mode=flags.mode,
+            model_dir=directory,
+            pretrain_steps=flags.pretrain_steps,
+            when_ready=lambda: write_operative_config(file),
         )
-        file = directory / f"operative_config.{flags.mode}.gin"
-        write_operative_config(file)
-        try:
-            _, logs = run()
-        finally:
-            write_operative_config(file)
     return logs
+
+
+def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float], has_trained: bool) -> Iterator[str]:
+    """Yields lines that say what the run has reached, and where it is."""
+    last = _last_summary(directory / "events.jsonl") if has_trained else None
+    steps = params.trainer.train_steps
+    yield f"Done: step {last['step']}{f' of {steps}' if steps else ''}." if last else "Done."
+    yield from (f"  {name} {value:.6g}" for name, value in (logs or _values(last)).items())
+    subdir = params.trainer.best_checkpoint_export_subdir
+    if subdir and (directory / subdir).is_dir():
+        yield from (f"The best:   {path}" for path in sorted((directory / subdir).glob("*est_*_[0-9]*")))
+    yield f"All of it:  {directory}"
+    yield f"To look at: tensorboard --logdir {shlex.quote(str(directory))}"
+
+
+def _values(summary: dict[str, Any] | None) -> dict[str, float]:
+    """Returns the metrics of the last evaluation; for a run that does not evaluate, its loss."""
+    metrics: dict[str, dict[str, float]] = summary["metrics"] if summary else {}
+    if "eval" in metrics:
+        return {f"eval/{name}": value for name, value in metrics["eval"].items()}
+    return {f"train/{name}": value for name, value in metrics.get("train", {}).items() if name == "loss"}
+
+
+def _last_summary(events: Path) -> dict[str, Any] | None:
+    """Returns the last summary among the events of a run; None if there is none."""
+    for line in reversed(events.read_text().splitlines()) if events.is_file() else ():
+        event: dict[str, Any] = json.loads(line)
+        if event["kind"] == "summary":
+            return event
+    return None
 
 
 def plan(flags: argparse.Namespace) -> None:
     """Prints what a run would do, then all that is wrong with it; nothing is run or written."""
     get_mode(flags.mode)
     directory = _model_dir(flags)
-    params = resolved(flags)
+    params = resolve_flags(flags)
     check_gin_flags(flags)
-    # Names and types are right. The rest needs JAX, and all problems with it are reported together.
-    from trellis.experiments import plan_experiment
-
     print_line(f"{flags.experiment}, {flags.mode}, in {directory}")
     with gin_bindings(flags):
-        planned = plan_experiment(params, mode=flags.mode, model_dir=directory)
+        # Names and types are right. The rest needs JAX, and all problems with it are reported together.
+        result = experiments.plan_experiment(params, mode=flags.mode, model_dir=directory)
     for line in _idle_flags(flags):
         print_line(line)
-    if planned.report:
-        print_coloured(planned.report.removesuffix("\n"), _PLAN_COLOURS)
-    raise_if_any(planned.problems)
+    if result.report:
+        print_coloured(result.report.removesuffix("\n"), _PLAN_COLOURS)
+    raise_if_any(result.problems)
     print_line("Nothing is wrong with it. `trellis train` with the same flags runs it.")
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
         BuildExperiment as BuildExperiment,
         register_config_factory as register_config_factory,
         get_exp_config as get_exp_config,
-        experiment_summaries as experiment_summaries,
+        register_experiments as register_experiments,
     )
     from trellis.experiments.overrides import (
         resolve as resolve,
@@ -26,16 +26,11 @@ if TYPE_CHECKING:
         show_config as show_config,
         diff_configs as diff_configs,
         list_experiments as list_experiments,
+        write_params as write_params,
     )
-    from trellis.experiments.mode import (
-        Mode as Mode,
-        MODES as MODES,
-        get_mode as get_mode,
-    )
-    from trellis.experiments.experiment_modules import register_experiments as register_experiments
+    from trellis.experiments.mode import Mode as Mode, MODES as MODES, get_mode as get_mode
     from trellis.experiments.lengths import derive_lengths as derive_lengths
-    from trellis.experiments.run_record import write_params as write_params
-    from trellis.experiments.run import run_experiment as run_experiment, prepare_experiment as prepare_experiment
+    from trellis.experiments.run import run_experiment as run_experiment
     from trellis.experiments.plan import Plan as Plan, plan_experiment as plan_experiment
     from trellis.experiments.export import export_experiment as export_experiment, best_of_run as best_of_run
     from trellis.experiments import run_fn as run_fn

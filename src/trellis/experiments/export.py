@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
-from trellis.experiments.mode import EVAL
+from trellis.experiments.mode import get_mode
 from trellis.experiments.run import build_trainer
 from trellis.extensions import best_file, checkpoint_storage
 from trellis.runtime import MeshConfig
@@ -46,7 +46,7 @@ def export_experiment(
     here = params.replace(
         runtime={"distribution_strategy": "one_device", "num_gpus": 0, "mesh": MeshConfig().as_dict()}
     )
-    trainer = build_trainer(here, mode=EVAL, model_dir=Path(model_dir), save_summary=False)
+    trainer = build_trainer(here, mode=get_mode("eval"), model_dir=Path(model_dir), save_summary=False)
     checkpoint = trainer.read_checkpoint(path)
     return export_task(
         trainer.task,

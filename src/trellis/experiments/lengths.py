@@ -59,7 +59,7 @@ def _derive_steps(params: ExperimentConfig, task: Task, *, trains: bool) -> None
     batch_size = params.task.train_data.global_batch_size
     n_per_epoch = max(1, stream.n_examples // batch_size)
     n_steps = max(1, int(n_per_epoch * trainer.train_epochs))
-    # Of little data an epoch is over before there is anything to tell.
+    # With little data, half an epoch is too short for a report of its own.
     interval = max(1, n_per_epoch // 2, n_steps // _MOST_REPORTS)
     values = {"train_steps": n_steps}
     values |= dict.fromkeys((name for name in _INTERVALS if origin_of(trainer, name) == DEFAULT), interval)

@@ -1,9 +1,19 @@
-"""The modes of a run: what each of them does."""
+"""The modes of a run: what each of them does, and what it needs of a config; known without JAX."""
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+from trellis.config import Config, Edit, Problem, origin_of
+from trellis.data import DataConfig, matching_paths, patterns_in
 from trellis.errors import ArgumentError
+from trellis.experiments.experiment import ExperimentConfig
+from trellis.optimizers import optimization_problems
+from trellis.runtime import runtime_problems
 from trellis.spelling import nearest
+
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,16 +41,16 @@ class Mode:
         return self.name
 
 
-TRAIN = Mode(name="train", trains=True)
-EVAL = Mode(name="eval", evaluates=True)
-TRAIN_AND_EVAL = Mode(name="train_and_eval", trains=True, evaluates=True, evaluates_while_training=True)
-CONTINUOUS_EVAL = Mode(name="continuous_eval", evaluates=True, follows=True)
-CONTINUOUS_TRAIN_AND_EVAL = Mode(name="continuous_train_and_eval", trains=True, evaluates=True, follows=True)
-TRAIN_AND_POST_EVAL = Mode(name="train_and_post_eval", trains=True, evaluates=True, evaluates_after_training=True)
-
 _MODES = {
     mode.name: mode
-    for mode in (TRAIN, EVAL, TRAIN_AND_EVAL, CONTINUOUS_EVAL, CONTINUOUS_TRAIN_AND_EVAL, TRAIN_AND_POST_EVAL)
+    for mode in (
+        Mode(name="train", trains=True),
+        Mode(name="eval", evaluates=True),
+        Mode(name="train_and_eval", trains=True, evaluates=True, evaluates_while_training=True),
+        Mode(name="continuous_eval", evaluates=True, follows=True),
+        Mode(name="continuous_train_and_eval", trains=True, evaluates=True, follows=True),
+        Mode(name="train_and_post_eval", trains=True, evaluates=True, evaluates_after_training=True),
+    )
 }
 MODES = tuple(_MODES)
 """The names of all modes."""
@@ -58,3 +68,148 @@ def get_mode(name: str) -> Mode:
         suggestion = f" Did you mean {close}?" if close else ""
         raise ArgumentError(f"There is no mode {name!r}.{suggestion} Modes are: {', '.join(MODES)}.")
     return _MODES[name]
+
+
+def mode_problems(params: ExperimentConfig, *, mode: Mode) -> Iterator[Problem]:
+    """Yields what is wrong with a config, if it is to be run in a mode: its numbers, and the files that it names."""
+    yield from _number_problems(params, trains=mode.trains)
+    yield from _early_stopping_problems(params)
+    yield from runtime_problems(params.runtime)
+    if mode.trains:
+        yield from _optimizer_problems(params)
+        yield from _warmup_problems(params)
+        yield from _microbatch_problems(params)
+        yield from _data_file_problems(params, side="train_data")
+    if mode.evaluates:
+        yield from _data_file_problems(params, side="validation_data")
+    if mode.trains:
+        yield from _init_checkpoint_problems(params, follows=mode.follows)
+
+
+def problem_at(path: str, *, config: Config, message: str, advice: str = "", value: object = None) -> Problem:
+    """Returns a problem with the value at a dotted path, with its place and with what to write instead.
+
+    Args:
+        message: What is wrong, after the path.
+        value: What to write instead, if that is known.
+    """
+    origin = origin_of(config, path)
+    message = f"{path} {message}"
+    if value is None:
+        return Problem(message, origin, path, advice)
+    if origin.form == "flag":
+        start = origin.column - 1
+        # What a pipeline sets has no text that could be edited.
+        edits = (Edit(start, start + origin.width, str(value)),) if origin.text else ()
+        return Problem(message, origin, path, advice, f"{path}={value}", edits)
+    fix = f"{path.rpartition('.')[2]}: {value}" if origin.form == "file" else f"--set={path}={value}"
+    return Problem(message, origin, path, advice, fix)
+
+
+def _number_problems(params: ExperimentConfig, *, trains: bool) -> Iterator[Problem]:
+    at_least = {"max_to_keep": 1, "n_microbatches": 1, "early_stopping_steps": 0, "validation_steps": -1}
+    at_least |= dict.fromkeys(("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval"), 1)
+    at_least |= {"train_steps": 1} if trains and params.trainer.train_epochs <= 0 else {}
+    for name in ("export_checkpoint_interval", "export_max_to_keep"):
+        at_least |= {name: 1} if getattr(params.trainer, name, None) is not None else {}
+    for name, value in at_least.items():
+        current = getattr(params.trainer, name)
+        if current < value:
+            advice = f"It has to be {value} or more."
+            yield problem_at(f"trainer.{name}", config=params, message=f"is {current}.", advice=advice)
+    if params.trainer.validation_steps == 0:
+        advice = "Give the number of batches, or -1 for all of them."
+        yield problem_at("trainer.validation_steps", config=params, message="is 0.", advice=advice)
+
+
+def _early_stopping_problems(params: ExperimentConfig) -> Iterator[Problem]:
+    if params.trainer.early_stopping_steps and not params.trainer.keeps_best:
+        message = "is set, but nothing says what is best."
+        advice = "Set best_checkpoint_export_subdir and best_checkpoint_eval_metric, which say what better means."
+        yield problem_at("trainer.early_stopping_steps", config=params, message=message, advice=advice)
+
+
+def _optimizer_problems(params: ExperimentConfig) -> Iterator[Problem]:
+    config = params.trainer.optimizer_config
+    # A task may build an optimizer of its own, and then the config names none.
+    if config.optimizer.type is None:
+        return
+    # A warm-up without a length is no problem: its length follows from that of the run.
+    problems = optimization_problems(config, n_steps=max(1, params.trainer.train_steps))
+    yield from (problem for problem in problems if not problem.message.endswith(".warmup_steps is not set."))
+
+
+def _warmup_problems(params: ExperimentConfig) -> Iterator[Problem]:
+    warmup, n_steps = params.trainer.optimizer_config.warmup, params.trainer.train_steps
+    n_warmup_steps = 0 if warmup.type is None else warmup.get().warmup_steps or 0
+    if 0 < n_steps <= n_warmup_steps:
+        path = f"trainer.optimizer_config.warmup.{warmup.type}.warmup_steps"
+        message = f"is {n_warmup_steps}, but the run ends at step {n_steps}: it would end while it warms up."
+        advice = "Train for longer, or warm up for less, as here for a tenth of the run. Write:"
+        yield problem_at(path, config=params, message=message, advice=advice, value=n_steps // 10)
+
+
+def _microbatch_problems(params: ExperimentConfig) -> Iterator[Problem]:
+    n_parts, size = params.trainer.n_microbatches, params.task.train_data.global_batch_size
+    if n_parts > 1 and size % n_parts:
+        lower = size - size % n_parts
+        message = f"is {size}, which cannot be cut into trainer.n_microbatches={n_parts} equal parts."
+        path = "task.train_data.global_batch_size"
+        yield problem_at(path, config=params, message=message, advice="Write:", value=lower or n_parts)
+
+
+def _data_file_problems(params: ExperimentConfig, *, side: str) -> Iterator[Problem]:
+    """Yields what is wrong with the files of `task.train_data` or `task.validation_data`.
+
+    Args:
+        side: The name of the field.
+    """
+    data = vars(params.task)[side]
+    path = f"task.{side}.input_path"
+    for pattern in patterns_in(data.input_path) if isinstance(data, DataConfig) else ():
+        files = matching_paths(pattern)
+        missing = [file for file in files if not file.exists()]
+        empty = [file for file in files if file.exists() and _is_empty(file)]
+        if not files:
+            message = f"matches no file: `{pattern}`."
+            yield problem_at(path, config=params, message=message, advice=_where_to_look(pattern))
+        for file in missing:
+            message = f"names a file that is not there: `{file}`."
+            yield problem_at(path, config=params, message=message, advice=_where_to_look(pattern))
+        if empty:
+            yield problem_at(path, config=params, message=f"names {_listed(empty)}.", advice="Write it again.")
+
+
+def _init_checkpoint_problems(params: ExperimentConfig, *, follows: bool) -> Iterator[Problem]:
+    """Yields what is wrong with `task.init_checkpoint`, as far as can be seen from outside."""
+    path = "task.init_checkpoint"
+    checkpoint = params.task.init_checkpoint
+    if follows and not checkpoint:
+        advice = "Give the model_dir of the pretraining, as in: --set=task.init_checkpoint=runs/pretraining"
+        yield problem_at(path, config=params, message="is not set.", advice=advice)
+    # A pretraining that is to be followed may not have begun: that there is nothing yet is no problem.
+    if checkpoint and not follows and not Path(checkpoint).exists():
+        message = f"names a checkpoint that is not there: `{checkpoint}`."
+        yield problem_at(path, config=params, message=message, advice=_where_to_look(checkpoint))
+
+
+def _is_empty(file: Path) -> bool:
+    return not any(file.iterdir()) if file.is_dir() else file.stat().st_size == 0
+
+
+def _where_to_look(path: str) -> str:
+    """Returns advice about a path that is not there: where it was looked for, and the nearest name in that place."""
+    if "://" in path:
+        return "Files are read from this machine's own file systems: copy it here, or mount what holds it."
+    directory = Path(path).parent
+    if not directory.is_dir():
+        return f"There is no directory `{directory}`; paths are taken from `{Path.cwd()}`."
+    close = nearest(Path(path).name, os.listdir(directory))
+    suggestion = f"Did you mean `{directory / close}`? " if close else ""
+    return f"{suggestion}Paths are taken from `{Path.cwd()}`."
+
+
+def _listed(files: list[Path]) -> str:
+    named = ", ".join(f"`{file}`" for file in files[:_MOST_NAMED])
+    more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
+    return f"{'an empty file' if len(files) == 1 else 'empty files'}: {named}{more}"

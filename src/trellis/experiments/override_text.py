@@ -8,7 +8,8 @@ from trellis.config import Edit, Origin, Problem, Setting, Text, for_shell, read
 
 _QUOTES = "'\""
 _NAME = re.compile(r"([A-Za-z][\w.]*)(\[(\d+)\])?\s*=\s*")
-_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|\{[^,}]*\}|[^,\[]*")
+# Text in quotes, a list, a mapping, or bare text, which may be empty; what is not closed is none of these.
+_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\[\]]*\]|\{[^,}]*\}|[^,\[{'\"][^,\[]*|")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _SEPARATOR = re.compile(r"\s*,\s*")
 
@@ -78,13 +79,12 @@ class OverrideText:
             self._refuse_name(start, stop, previous=entries[-1] if entries else None)
             return stop + 1
         value = _VALUE.match(self._text, match.end())
-        stop = value.end() if value else match.end()
-        separator = _SEPARATOR.match(self._text, stop)
-        text = self._text[match.end() : stop].rstrip()
-        if (separator is None and stop < len(self._text)) or _is_open(text):
+        assert value is not None  # it may be empty
+        separator = _SEPARATOR.match(self._text, value.end())
+        if separator is None and value.end() < len(self._text):
             return self._refuse_value(match)
-        entries.append(self._entry_of(match, text))
-        return separator.end() if separator else stop
+        entries.append(self._entry_of(match, value[0].rstrip()))
+        return separator.end() if separator else value.end()
 
     def _entry_of(self, match: re.Match[str], text: str) -> Entry:
         key = self._at(match.start(), len(match[0].rstrip().rstrip("=").rstrip()))
@@ -193,13 +193,6 @@ class OverrideText:
 
     def _at(self, start: int, width: int) -> Origin:
         return Origin(self._flag, "flag", None, start + 1, self._text, max(1, width))
-
-
-def _is_open(text: str) -> bool:
-    """Returns whether a value starts with a quote, brace or bracket that does not end it."""
-    if text.startswith("["):
-        return "[" in text[1:]
-    return text[:1] in ("'", '"', "{") and not _QUOTED.fullmatch(text) and not text.endswith("}")
 
 
 def _moved(setting: Setting, at: Origin, key: Origin | None = None) -> Setting:

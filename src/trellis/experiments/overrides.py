@@ -8,9 +8,8 @@ from pathlib import Path
 from trellis.config import Problem, Setting, merge, raise_if_any, read_file, violations
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig, experiment_summaries, get_exp_config
-from trellis.experiments.mode import get_mode
+from trellis.experiments.mode import get_mode, mode_problems
 from trellis.experiments.override_text import OverrideText
-from trellis.experiments.requirements import mode_problems
 from trellis.registry import Registry
 
 _config_dirs: Registry[Path] = Registry("config directory")
@@ -120,8 +119,8 @@ def read_params(model_dir: str | os.PathLike[str]) -> ExperimentConfig:
         raise ArgumentError(f"There is no `{file}`. Give the model_dir of a run that was trained.")
     setting, problems = read_file(file)
     raise_if_any(problems)
-    recorded = recorded_experiment(str(file))
-    for name in [recorded] if recorded else experiment_summaries():
+    experiment = recorded_experiment(str(file))
+    for name in [experiment] if experiment else experiment_summaries():
         config = get_exp_config(name)
         if not merge(config, setting):
             config.lock()

@@ -1,7 +1,7 @@
 """What `trellis plan` prints: a run before its first step, for people."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -12,11 +12,9 @@ from trellis.data import CountedStream
 from trellis.errors import ArgumentError, DataError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
-from trellis.experiments.mode import get_mode
-from trellis.experiments.preflight import Preflight, n_batches, warm_start_problems
+from trellis.experiments.mode import get_mode, mode_problems
+from trellis.experiments.preflight import Preflight, n_batches, n_bytes, size_text, warm_start_problems
 from trellis.experiments.reports import leaves_of
-from trellis.experiments.requirements import mode_problems
-from trellis.experiments.resources import n_bytes, size_text
 from trellis.experiments.run import build_task, build_trainer
 from trellis.loops import Outline, batch_size, describe_arrays, split_batch
 from trellis.optimizers import WHOLE_RUN, build_schedule
@@ -50,7 +48,7 @@ def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path) -> 
         run = Preflight(params=params, mode=run_mode, trainer=trainer, outline=outline)
         report = "".join(f"{line}\n" for line in _report(run, original=original))
     except TrellisError as error:
-        # A wrong value, or a missing file, is told already, with its place.
+        # A wrong value or a missing file is among the problems already, with its place.
         is_known = bool(problems) and isinstance(error, ArgumentError | DataError)
         return Plan("", problems if is_known else [*problems, Problem(str(error), DEFAULT)])
     problems = list(mode_problems(params, mode=run_mode))
@@ -156,12 +154,12 @@ def _metrics(run: Preflight) -> Iterator[str]:
         return
     more = ", and what the task adds on the host" if run.has_host_metrics else ""
     yield f"eval: {', '.join(sorted(outline.validation.metrics)) or 'none on the devices'}{more}"
-    metric = config.best_checkpoint_eval_metric
-    if metric and config.best_checkpoint_export_subdir:
+    if config.keeps_best:
+        metric = metric_name(config.best_checkpoint_eval_metric)
         word = "highest" if config.best_checkpoint_metric_comp == "higher" else "lowest"
-        is_unknown = run.has_host_metrics and metric_name(metric) not in outline.validation.metrics
+        is_unknown = run.has_host_metrics and metric not in outline.validation.metrics
         hope = " (the task has to add it on the host: this cannot be checked before)" if is_unknown else ""
-        yield f"best: the {word} eval/{metric_name(metric)}{hope}"
+        yield f"best: the {word} eval/{metric}{hope}"
 
 
 def _devices(run: Preflight) -> Iterator[str]:
@@ -174,9 +172,8 @@ def _devices(run: Preflight) -> Iterator[str]:
 
 
 def _memory(run: Preflight) -> Iterator[str]:
-    sizes = ((field.name.replace("_", " "), getattr(run.memory, field.name)) for field in fields(run.memory))
-    parts = ", ".join(f"{name} {size_text(size)}" for name, size in sizes if size)
-    yield f"{size_text(run.memory.total)} on each device: {parts}"
+    parts = ", ".join(f"{name} {size_text(size)}" for name, size in run.memory.items() if size)
+    yield f"{size_text(sum(run.memory.values()))} on each device: {parts}"
     yield "and what the layers keep for their gradients, which is known when the step is compiled"
 
 
@@ -230,7 +227,7 @@ def _writes(run: Preflight) -> Iterator[str]:
         yield f"{directory}/regular_{{step}}, the newest {config.max_to_keep}; train/ for TensorBoard"
     if run.mode.evaluates:
         yield f"{directory}/{config.validation_summary_subdir}/ for TensorBoard"
-        if config.best_checkpoint_export_subdir and config.best_checkpoint_eval_metric:
+        if config.keeps_best:
             best = directory / config.best_checkpoint_export_subdir
             yield f"{best}/, the best checkpoint file, and info.json with its metrics"
 

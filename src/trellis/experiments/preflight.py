@@ -1,6 +1,7 @@
-"""What is wrong with a run, found before its first step and told at once."""
+"""What a run takes up, and what is wrong with it: found before its first step, and told at once."""
 
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,11 +15,11 @@ from trellis.config import DEFAULT, Problem
 from trellis.data import SizedStream, is_stream
 from trellis.errors import CheckpointFileError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
-from trellis.experiments.mode import Mode
-from trellis.experiments.requirements import problem_at
-from trellis.experiments.resources import Disk, Memory, device_memory, size_text
+from trellis.experiments.mode import Mode, problem_at
 from trellis.extensions import checkpoint_storage as storage, newest_file, regular_files
 from trellis.loops import Outline, batch_size
+from trellis.optimizers import AverageState
+from trellis.runtime import describe_size
 from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task
 from trellis.trainer import StagedTrainer, StageOutline, metric_name
@@ -41,16 +42,34 @@ class Preflight:
         return newest_file(self.trainer.model_dir)
 
     @cached_property
-    def memory(self) -> Memory:
-        """What is held on each device."""
-        return Memory.of(self.outline)
+    def memory(self) -> dict[str, int]:
+        """Bytes on each device, by what they hold, without what the model's layers keep for their gradients."""
+        checkpoint = self.outline.checkpoint
+        trains = self.outline.train is not None
+        nodes = jax.tree.leaves(checkpoint.optimizer_state, is_leaf=lambda node: isinstance(node, AverageState))
+        averages = _bytes_on_each([node.average for node in nodes if isinstance(node, AverageState)])
+        side = self.outline.train or self.outline.validation
+        return {
+            "parameters": _bytes_on_each(checkpoint.model_params),
+            "gradients": _bytes_on_each(checkpoint.model_params) if trains else 0,
+            "optimizer state": _bytes_on_each(checkpoint.optimizer_state) - averages if trains else 0,
+            "averages": averages,
+            "model state": _bytes_on_each(checkpoint.model_state),
+            "batch": 0 if side is None else math.ceil(n_bytes(side.batch) / self.outline.placement.n_parts),
+        }
 
     @cached_property
-    def disk(self) -> Disk:
+    def disk(self) -> "Disk":
         """What is written."""
-        n_existing = len(regular_files(self.trainer.model_dir))
-        return Disk.of(
-            self.outline, config=self.params.trainer, model_dir=self.trainer.model_dir, n_existing=n_existing
+        checkpoint, config = self.outline.checkpoint, self.params.trainer
+        model_dir = self.trainer.model_dir.absolute()
+        n_due = math.ceil(config.train_steps / config.checkpoint_interval)
+        n_files = min(config.max_to_keep, n_due) + 1 + 2 * config.keeps_best
+        existing = next(path for path in (model_dir, *model_dir.parents) if path.exists())
+        return Disk(
+            file=n_bytes([checkpoint.model_params, checkpoint.model_state, checkpoint.optimizer_state]),
+            n_files=max(1, n_files - len(regular_files(model_dir))),
+            free=shutil.disk_usage(existing).free,
         )
 
     @property
@@ -61,6 +80,22 @@ class Preflight:
     def problems(self) -> list[Problem]:
         """All that would go wrong."""
         return [problem for check in CHECKS for problem in check(self)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    """Bytes on the file system that a run writes to."""
+
+    file: int
+    """What a checkpoint file takes up."""
+    n_files: int
+    """The most that are added at once, one that is being written included."""
+    free: int
+
+    @property
+    def total(self) -> int:
+        """What the files take up at most."""
+        return self.file * self.n_files
 
 
 def _split_problems(run: Preflight) -> Iterator[Problem]:
@@ -105,7 +140,7 @@ def _metric_problems(run: Preflight) -> Iterator[Problem]:
     """The metric that decides what is best is one that is measured."""
     config, validation = run.params.trainer, run.outline.validation
     metric = config.best_checkpoint_eval_metric
-    if validation is None or run.has_host_metrics or not (metric and config.best_checkpoint_export_subdir):
+    if validation is None or run.has_host_metrics or not config.keeps_best:
         return
     if metric_name(metric) not in validation.metrics:
         close = nearest(metric, validation.metrics) or validation.metrics[0]
@@ -130,7 +165,7 @@ def _resume_problems(run: Preflight, path: Path) -> Iterator[Problem]:
     try:
         differences = storage.find_differences(storage.peek_manifest(path), run.outline.checkpoint)
     except CheckpointFileError:
-        # A damaged file is skipped when the run starts, which tells of it.
+        # The run skips a damaged file when it starts, and says so.
         return
     if differences:
         message = f"The run would resume from `{path}`, which holds another structure than it needs:\n{differences}"
@@ -140,14 +175,15 @@ def _resume_problems(run: Preflight, path: Path) -> Iterator[Problem]:
 def warm_start_problems(run: Preflight) -> Iterator[Problem]:
     """Yields why the parameters at step 0 would not be what the task asks for; a run finds out when it reads them."""
     init_checkpoint = run.params.task.init_checkpoint
-    # One that is not there is told by its config, and a pretraining that is to be followed may not have begun.
+    # A checkpoint that does not exist is a problem of the mode, unless it is of a pretraining that has not begun.
     is_there = Path(init_checkpoint).exists() and (not run.mode.follows or newest_file(Path(init_checkpoint)))
     if not run.mode.trains or run.resumes_from is not None or not is_there:
         return
-    task, model, checkpoint = run.trainer.task, run.outline.model, run.outline.checkpoint
+    checkpoint = run.outline.checkpoint
 
     def initialized(params: PyTree, model_state: PyTree) -> dict[str, Any]:
-        return dict(task.initialize(BoundModel(model, params=params, model_state=model_state)))
+        model = BoundModel(run.outline.model, params=params, model_state=model_state)
+        return dict(run.trainer.task.initialize(model))
 
     try:
         jax.eval_shape(initialized, checkpoint.model_params, checkpoint.model_state)
@@ -160,7 +196,7 @@ def warm_start_problems(run: Preflight) -> Iterator[Problem]:
 
 def _memory_problems(run: Preflight) -> Iterator[Problem]:
     """What is held between two steps has room on a device."""
-    limit, needed = device_memory(), run.memory.total
+    limit, needed = device_memory(), sum(run.memory.values())
     if limit is not None and needed > limit:
         message = f"The run holds {size_text(needed)} on each device, which has {size_text(limit)}."
         advice = "Share the parameters out over devices (runtime.mesh), or take a smaller model or batch."
@@ -183,6 +219,28 @@ def n_batches(side: Outline | None) -> int | None:
     """How many batches a side has, where that is known."""
     data = None if side is None else side.data
     return data.n_batches if is_stream(data) and isinstance(data, SizedStream) else None
+
+
+def n_bytes(tree: PyTree) -> int:
+    """What the arrays of a tree take up."""
+    return sum(int(leaf.size) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _bytes_on_each(shapes: PyTree) -> int:
+    """What the arrays take up on each of the devices that they are shared out over."""
+    leaves = jax.tree.leaves(shapes)
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def size_text(n_bytes: int) -> str:
+    """A size for people, such as `1.2 MB`."""
+    return describe_size(n_bytes).lstrip("=~ ")
+
+
+def device_memory() -> int | None:
+    """The bytes of a device's memory, where its platform tells them."""
+    statistics: dict[str, int] = jax.local_devices()[0].memory_stats() or {}
+    return statistics.get("bytes_limit")
 
 
 CHECKS: tuple[Callable[[Preflight], Iterator[Problem]], ...] = (

@@ -1,14 +1,37 @@
-"""What `trellis config show`, `trellis config diff` and `trellis experiments` print."""
+"""A config as text: what `trellis config show|diff` and `trellis experiments` print, and what a run leaves behind."""
 
+import json
+import platform
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from trellis.config import DEFAULT, Config, Origin, Setting, Text, dump, origin_of, plain_value, raise_if_any, read_file
+from trellis.config import (
+    DEFAULT,
+    Config,
+    Origin,
+    Setting,
+    Text,
+    dump,
+    origin_of,
+    plain_value,
+    raise_if_any,
+    read_file,
+    registered_name,
+)
+from trellis.disk import write_whole
 from trellis.errors import ArgumentError
-from trellis.experiments.experiment import experiment_summaries, get_exp_config
+from trellis.experiments.experiment import ExperimentConfig, experiment_summaries, get_exp_config
 from trellis.runtime import table
 
-Leaves = dict[str, tuple[object, Origin]]
+Leaf = tuple[object, Origin]
+
+_PACKAGES = ("trellis", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorboardX")
+
+
+def list_experiments() -> str:
+    """Returns the registered experiments, one to a line, each with what its factory says of itself."""
+    return _text(table(experiment_summaries().items()))
 
 
 def show_config(config: Config) -> str:
@@ -23,47 +46,57 @@ def diff_configs(first: str, second: str) -> str:
         first: The name of an experiment, or a file such as a run's `params.yaml`.
         second: The same.
     """
-    return diff_leaves(_leaves_of(first), _leaves_of(second), names=(first, second))
-
-
-def diff_leaves(first: Leaves, second: Leaves, *, names: tuple[str, str]) -> str:
-    """Returns the paths at which two sets of values differ."""
+    sides = {name: leaves_of(_read(name)) for name in (first, second)}
     lines = []
-    for path in dict.fromkeys([*first, *second]):
-        sides = [leaves.get(path) for leaves in (first, second)]
-        values = [side[0] if side else None for side in sides]
-        if values[0] != values[1]:
-            rows = [(f"  {name}", _describe(side)) for name, side in zip(names, sides, strict=True)]
-            lines += [path, *table(rows)]
+    for path in dict.fromkeys(path for leaves in sides.values() for path in leaves):
+        leaf, other = sides[first].get(path), sides[second].get(path)
+        if (leaf and leaf[0]) != (other and other[0]):
+            lines += [path, *table([(f"  {first}", _describe(leaf)), (f"  {second}", _describe(other))])]
     return _text(lines)
 
 
-def list_experiments() -> str:
-    """Returns the registered experiments, one to a line, each with what its factory says of itself."""
-    return _text(table(experiment_summaries().items()))
+def write_params(params: ExperimentConfig, directory: Path) -> None:
+    """Writes down what is about to run: its config, where each value came from, and the versions of what runs it.
+
+    `read_params` reads the config again.
+    """
+    name = registered_name(params)
+    heading = f"# Experiment: {name}\n" if name else ""
+    versions = {"python": platform.python_version(), **{package: _version(package) for package in _PACKAGES}}
+    directory.mkdir(parents=True, exist_ok=True)
+    write_whole(directory / "params.yaml", f"{heading}{params.as_yaml()}".encode())
+    write_whole(directory / "provenance.yaml", show_config(params).encode())
+    write_whole(directory / "versions.json", f"{json.dumps(versions, indent=2)}\n".encode())
 
 
-def leaves_of(config: Config) -> Leaves:
-    """Returns every value that is not itself a config, by its dotted path, with its origin."""
-    return dict(_config_leaves(config, ""))
+def leaves_of(content: Config | Setting) -> dict[str, Leaf]:
+    """Returns every value that holds no others, by its dotted path, with its origin."""
+    return dict(_leaves(content, "", DEFAULT))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _text(lines: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _leaves_of(name: str) -> Leaves:
+def _read(name: str) -> Config | Setting:
     if not Path(name).is_file():
         if name.endswith((".yaml", ".yml", ".json")):
             raise ArgumentError(f"There is no file `{name}`. Give a file, or the name of an experiment.")
-        return leaves_of(get_exp_config(name))
+        return get_exp_config(name)
     content, problems = read_file(name)
     raise_if_any(problems)
-    return dict(_file_leaves(content, ""))
+    return content
 
 
-def _describe(side: tuple[object, Origin] | None) -> str:
-    return "not there" if side is None else f"{side[0]!r}  ({side[1]})"
+def _describe(leaf: Leaf | None) -> str:
+    return "not there" if leaf is None else f"{leaf[0]!r}  ({leaf[1]})"
 
 
 def _lines(config: Config, indent: str = "") -> Iterator[tuple[str, str]]:
@@ -93,37 +126,29 @@ def _note(config: Config, name: str) -> str:
     return "no effect" if origin == DEFAULT else f"{origin}; no effect: {reason}"
 
 
-def _config_leaves(config: Config, prefix: str) -> Iterator[tuple[str, tuple[object, Origin]]]:
-    for name in config.as_dict():
-        path = f"{prefix}.{name}" if prefix else name
-        yield from _value_leaves(getattr(config, name), path, origin_of(config, name))
-
-
-def _value_leaves(value: object, path: str, origin: Origin) -> Iterator[tuple[str, tuple[object, Origin]]]:
-    if isinstance(value, Config):
-        yield from _config_leaves(value, path)
+def _leaves(value: object, path: str, origin: Origin) -> Iterator[tuple[str, Leaf]]:
+    if isinstance(value, Setting):
+        yield from _leaves(value.value, path, value.origin)
+    elif isinstance(value, Config):
+        for name in value.as_dict():
+            yield from _leaves(getattr(value, name), f"{path}.{name}", origin_of(value, name))
     elif isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _value_leaves(item, f"{path}.{key}", origin)
-    elif isinstance(value, list | tuple) and any(isinstance(item, Config) for item in value):
+        for name, item in value.items():
+            yield from _leaves(item, f"{path}.{name}", origin)
+    elif isinstance(value, list | tuple) and any(map(_has_leaves, value)):
         for i, item in enumerate(value):
-            yield from _value_leaves(item, f"{path}[{i}]", origin)
+            yield from _leaves(item, f"{path}[{i}]", origin)
     else:
-        yield path, (list(value) if isinstance(value, list | tuple) else value, origin)
+        yield path.removeprefix("."), (_plain(value), origin)
 
 
-def _file_leaves(content: Setting, path: str) -> Iterator[tuple[str, tuple[object, Origin]]]:
-    if isinstance(content.value, dict) and content.value:
-        for name, item in content.value.items():
-            yield from _file_leaves(item, f"{path}.{name}" if path else name)
-    elif isinstance(content.value, list) and any(isinstance(item.value, dict) for item in content.value):
-        for i, item in enumerate(content.value):
-            yield from _file_leaves(item, f"{path}[{i}]")
-    else:
-        yield path, (_plain(content), content.origin)
+def _has_leaves(item: object) -> bool:
+    return isinstance(item.value if isinstance(item, Setting) else item, Config | dict)
 
 
-def _plain(content: Setting) -> object:
-    if isinstance(content.value, list):
-        return [_plain(item) for item in content.value]
-    return plain_value(content.value) if isinstance(content.value, Text) else content.value
+def _plain(value: object) -> object:
+    if isinstance(value, Setting):
+        return _plain(value.value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return plain_value(value) if isinstance(value, Text) else value

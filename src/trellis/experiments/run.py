@@ -1,5 +1,6 @@
 """A whole run of an experiment, in one of its modes."""
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,15 +8,14 @@ from typing import Any
 
 from trellis.bindings import bound
 from trellis.config import raise_if_any
-from trellis.errors import ArgumentError
-from trellis.experiments.continuous_finetuning import run_continuous_finetune
+from trellis.disk import write_whole
+from trellis.errors import ArgumentError, CheckpointFileError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
-from trellis.experiments.mode import Mode, get_mode
+from trellis.experiments.mode import Mode, get_mode, mode_problems
 from trellis.experiments.new_files import new_files
 from trellis.experiments.preflight import Preflight
-from trellis.experiments.requirements import mode_problems
-from trellis.experiments.run_record import write_params
+from trellis.experiments.reports import write_params
 from trellis.loops import Summary
 from trellis.runtime import print_line
 from trellis.tasks import BoundModel, Task, get_task
@@ -31,6 +31,8 @@ def run_experiment(
     run_post_eval: bool = False,
     save_summary: bool = True,
     extensions: Sequence[Callable[[Any], Any]] = (),
+    pretrain_steps: int | None = None,
+    when_ready: Callable[[], object] = lambda: None,
 ) -> tuple[BoundModel, dict[str, float]]:
     """Runs an experiment; returns the model as it is in the end, and the metrics of a final evaluation.
 
@@ -49,42 +51,15 @@ def run_experiment(
     Args:
         task: The default is the one that is registered for `params.task`.
         extensions: What else to do with every checkpoint of the training.
-    """
-    run = prepare_experiment(
-        params,
-        mode=mode,
-        model_dir=model_dir,
-        task=task,
-        run_post_eval=run_post_eval,
-        save_summary=save_summary,
-        extensions=extensions,
-    )
-    return run()
-
-
-def prepare_experiment(
-    params: ExperimentConfig,
-    *,
-    mode: str,
-    model_dir: str | os.PathLike[str],
-    task: Task | None = None,
-    run_post_eval: bool = False,
-    save_summary: bool = True,
-    extensions: Sequence[Callable[[Any], Any]] = (),
-    pretrain_steps: int | None = None,
-) -> Callable[[], tuple[BoundModel, dict[str, float]]]:
-    """Builds and checks all that `run_experiment` runs, and writes down what it is; what is returned runs it.
-
-    Args:
         pretrain_steps: The last step of the pretraining that `continuous_train_and_eval` follows; without it, files
             are awaited until none has come for `trainer.continuous_eval_timeout` seconds.
+        when_ready: Is called when all is built and checked, before the first step.
     """
     run_mode = get_mode(mode)
     directory = _checked(params, run_mode, model_dir)
     if run_mode.trains and run_mode.follows:
-        return lambda: run_continuous_finetune(
-            params, model_dir=directory, pretrain_steps=pretrain_steps, prepare=bound(prepare_experiment)
-        )
+        when_ready()
+        return _finetune_continuously(params, model_dir=directory, pretrain_steps=pretrain_steps)
     runs_post_eval = run_post_eval or run_mode.evaluates_after_training
     if task is None:
         task, params = build_task(params, model_dir=directory)
@@ -97,7 +72,22 @@ def prepare_experiment(
     raise_if_any([*mode_problems(params, mode=run_mode), *preflight.problems()])
     if run_mode.trains:
         write_params(params, directory)
-    return lambda: _run_and_evaluate(trainer, run_mode, runs_post_eval=runs_post_eval)
+    when_ready()
+    last = _run(trainer, run_mode)
+    if runs_post_eval:
+        last = trainer.evaluate(last)
+    checkpoint = last or trainer.read_checkpoint(trains=run_mode.trains)
+    return trainer.bound_model(checkpoint), _logs(trainer, last) if runs_post_eval else {}
+
+
+def _checked(params: ExperimentConfig, mode: Mode, model_dir: str | os.PathLike[str]) -> Path:
+    if not model_dir:
+        raise ArgumentError(
+            "model_dir is not given: a run needs a directory of its own, as in model_dir='runs/digits'."
+        )
+    raise_if_any(list(mode_problems(params, mode=mode)))
+    params.validate()
+    return Path(model_dir)
 
 
 def build_task(params: ExperimentConfig, *, model_dir: Path | None) -> tuple[Task, ExperimentConfig]:
@@ -114,15 +104,6 @@ def build_task(params: ExperimentConfig, *, model_dir: Path | None) -> tuple[Tas
     return task, params
 
 
-def _run_and_evaluate(
-    trainer: StagedTrainer, mode: Mode, *, runs_post_eval: bool
-) -> tuple[BoundModel, dict[str, float]]:
-    last = _run(trainer, mode)
-    if runs_post_eval:
-        last = trainer.evaluate(last)
-    return trainer.bound_model(last or trainer.read_checkpoint()), _logs(trainer, last) if runs_post_eval else {}
-
-
 def build_trainer(
     params: ExperimentConfig,
     *,
@@ -133,7 +114,7 @@ def build_trainer(
     save_summary: bool = True,
 ) -> StagedTrainer:
     """The trainer of the kind that the config asks for."""
-    # What is the default anyway is left out, so that it can be bound from outside.
+    # Defaults are not passed on, so that they can be bound from outside.
     options: dict[str, Any] = {"extensions": extensions} if extensions else {}
     options |= {} if save_summary else {"save_summary": False}
     options |= {"runtime": params.runtime, "model_dir": model_dir, "evaluate": mode.evaluates_while_training}
@@ -181,11 +162,30 @@ def _logs(trainer: StagedTrainer, last: Summary) -> dict[str, float]:
     return logs
 
 
-def _checked(params: ExperimentConfig, mode: Mode, model_dir: str | os.PathLike[str]) -> Path:
-    if not model_dir:
-        raise ArgumentError(
-            "model_dir is not given: a run needs a directory of its own, as in model_dir='runs/digits'."
+def _finetune_continuously(
+    params: ExperimentConfig, *, model_dir: Path, pretrain_steps: int | None
+) -> tuple[BoundModel, dict[str, float]]:
+    """Trains and evaluates from each checkpoint file in `task.init_checkpoint`; returns the last model and its metrics.
+
+    Each run has a directory of its own, `{model_dir}/pretrained_{step}`, and leaves `{model_dir}/metrics-{step}.json`.
+    Started again, only what is not finished is run.
+    """
+    pretrained = Path(params.task.init_checkpoint)
+    result = None
+    for file in new_files(pretrained, timeout=params.trainer.continuous_eval_timeout, last_step=pretrain_steps):
+        step = int(file.name.rpartition("_")[2])
+        print_line(f"Fine-tuning from `{file}`.")
+        task = params.task.replace(init_checkpoint=str(file))
+        result = bound(run_experiment)(
+            params.replace(task=task),
+            mode="train_and_eval",
+            model_dir=model_dir / f"pretrained_{step}",
+            run_post_eval=True,
         )
-    raise_if_any(list(mode_problems(params, mode=mode)))
-    params.validate()
-    return Path(model_dir)
+        write_whole(model_dir / f"metrics-{step}.json", f"{json.dumps(result[1], indent=2)}\n".encode())
+    if result is None:
+        raise CheckpointFileError(
+            f"task.init_checkpoint: no checkpoint file has appeared in `{pretrained}` for "
+            f"{params.trainer.continuous_eval_timeout} seconds. Give the model_dir of a pretraining that is under way."
+        )
+    return result

@@ -10,12 +10,11 @@ import jax
 from trellis.config import Origin, Setting, setting_at
 from trellis.errors import ArgumentError
 from trellis.executor import FnArgs
-from trellis.experiments.experiment import ExperimentConfig
-from trellis.experiments.experiment_modules import register_experiments
+from trellis.experiments.experiment import ExperimentConfig, register_experiments
 from trellis.experiments.export import best_of_run, export_experiment
 from trellis.experiments.mode import get_mode
 from trellis.experiments.overrides import resolve
-from trellis.experiments.run import prepare_experiment
+from trellis.experiments.run import run_experiment
 from trellis.extensions import newest_file
 from trellis.runtime import ONE_DEVICE, is_first_process, join_processes, wait_for_processes
 from trellis.spelling import nearest
@@ -53,10 +52,12 @@ def run_fn(fn_args: FnArgs) -> None:
     # The first worker makes what is kept of the data, and the others find it.
     if not is_first_process():
         wait_for_processes("prepared")
-    run = prepare_experiment(params, mode=settings["mode"], model_dir=model_dir)
-    if is_first_process():
-        wait_for_processes("prepared")
-    run()
+
+    def when_ready() -> None:
+        if is_first_process():
+            wait_for_processes("prepared")
+
+    run_experiment(params, mode=settings["mode"], model_dir=model_dir, when_ready=when_ready)
     if is_first_process():
         _publish(params, model_dir, Path(str(fn_args.serving_model_dir)))
     wait_for_processes("published")

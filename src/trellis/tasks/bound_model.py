@@ -4,7 +4,7 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax
@@ -47,16 +47,13 @@ class ModelWithItems(Protocol):
         """Where a checkpoint file has each part, to where this model has it: `{"encoder": "encoder"}`."""
 
 
-Around: TypeAlias = Callable[[Apply], Apply]
-"""What turns a model's `apply` into another with the same contract."""
-
-
 @dataclass(frozen=True)
 class WrappedModel:
     """A model that is run in another way than by itself, such as in another precision."""
 
     model: Model
-    around: Around
+    around: Callable[[Apply], Apply]
+    """Turns the model's `apply` into another with the same contract."""
 
     @property
     def init(self) -> Any:

@@ -13,8 +13,8 @@ from trellis.runtime import StepKeys
 def add_gradient_noise(stddev: float, *, key: Key) -> optax.GradientTransformationExtraArgs:
     """Adds Gaussian noise to each gradient, by a key that is a function of `key`, the step and the gradient's name.
 
-    The step comes from the caller, and not from a count of its own: one that starts anew with a stage of a progressive
-    training would give the noise of the stage before again.
+    The caller gives the step. A count of its own would start again with each stage of a progressive training, and
+    repeat the noise of the stage before.
 
     Example:
         optimizer.update(grads, state.optimizer_state, state.params, step=state.step)

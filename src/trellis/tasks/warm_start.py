@@ -27,15 +27,13 @@ def read_warm_start(init_checkpoint: str, *, model: BoundModel) -> Variables:
         return model.variables
     path = _find(Path(init_checkpoint))
     tree: dict[str, str] = storage.read_manifest(path)["tree"]
-    whole = {"params": model.params} if isinstance(model.model, ModelWithItems) else model.variables
-    sources = _sources(whole, _items(model))
+    sources = _sources(model)
     _check(path, tree, {source: storage.describe(leaf) for source, leaf in sources.values()})
     arrays = storage.read_arrays(path, {source: tree[source] for source, _ in sources.values()})
-    parameters = {target: arrays[source] for target, (source, _) in sources.items()}
 
     def pick(at: Any, leaf: Any) -> Any:
-        array = parameters.get(_name(at))
-        return leaf if array is None else jnp.asarray(array, leaf.dtype)
+        source, _ = sources.get(_name(at), (None, leaf))
+        return leaf if source is None else jnp.asarray(arrays[source], leaf.dtype)
 
     variables: Variables = jax.tree_util.tree_map_with_path(pick, dict(model.variables))
     return variables
@@ -54,13 +52,16 @@ def _find(path: Path) -> Path:
     return newest
 
 
-def _items(model: BoundModel) -> Mapping[str, str]:
-    items = model.model.checkpoint_items if isinstance(model.model, ModelWithItems) else {"": ""}
-    return {source.replace(".", "/"): target.replace(".", "/") for source, target in items.items()}
-
-
-def _sources(variables: Variables, items: Mapping[str, str]) -> dict[str, tuple[str, np.ndarray]]:
-    """By the name of a variable: where the file has it, and the variable."""
+def _sources(model: BoundModel) -> dict[str, tuple[str, np.ndarray]]:
+    """By the name of each variable that is taken: where the file has it, and the variable."""
+    variables = model.variables
+    items = {"": ""}
+    if isinstance(model.model, ModelWithItems):
+        variables = {"params": model.params}
+        items = {
+            source.replace(".", "/"): target.replace(".", "/")
+            for source, target in model.model.checkpoint_items.items()
+        }
     sources = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(dict(variables)):
         name = _name(path)

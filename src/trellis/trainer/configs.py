@@ -65,6 +65,11 @@ class TrainerConfig(Config):
         "allow_tpu_summary": "summaries are written by the host on every platform",
     }
 
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the best checkpoint file is exported."""
+        return bool(self.best_checkpoint_export_subdir and self.best_checkpoint_eval_metric)
+
 
 @dataclass
 class ProgressiveConfig(Config):

@@ -23,6 +23,7 @@ from trellis.extensions import (
     SummaryLogger,
     SummaryWriter,
     every,
+    serial,
 )
 from trellis.loops import Checkpoint, EvalLoop, Session, Summary
 from trellis.optimizers import average_weights
@@ -30,40 +31,23 @@ from trellis.trainer.configs import TrainerConfig
 
 
 class Evaluation(Extension):
-    """Evaluates a checkpoint, on the averages of its parameters if it has some, and keeps the best.
+    """Evaluates a checkpoint, on the averages of its parameters if it has some.
 
-    The checkpoint itself goes on with its own parameters; a best file holds those that were evaluated.
-
-    Args:
-        then: What is done with the metrics of the evaluation alone.
+    The checkpoint itself goes on with its own parameters; the extensions, such as a best writer, see those that were
+    evaluated.
     """
 
-    def __init__(
-        self,
-        evaluate: EvalLoop,
-        *,
-        best: BestCheckpointFileWriter | None = None,
-        then: Sequence[Callable[[Any], Any]] = (),
-    ) -> None:
-        self._evaluate = evaluate
-        self._best = best
-        self._then = then
+    def __init__(self, evaluate: EvalLoop, *extensions: Extension) -> None:
+        self._process = serial(evaluate, *extensions)
 
     def join(self, session: Session) -> None:
-        """Has the writers take part."""
-        for extension in (self._best, *self._then):
-            if isinstance(extension, Extension):
-                extension.attach(session)
+        """Has the extensions take part."""
+        self._process.attach(session)
 
     def handle(self, checkpoint: Checkpoint) -> Summary:
         """Returns the checkpoint with the metrics."""
-        summary = self._evaluate(on_averages(checkpoint))
-        if self._best is not None:
-            self._best(summary)
-        evaluated = {"eval": summary.metrics["eval"]}
-        for extension in self._then:
-            extension(dataclasses.replace(summary, metrics=evaluated))
-        return Summary.from_checkpoint(checkpoint).with_metrics(**evaluated)
+        summary = Summary.from_checkpoint(self._process(on_averages(checkpoint)))
+        return Summary.from_checkpoint(checkpoint).with_metrics(eval=summary.metrics["eval"])
 
 
 def on_averages(checkpoint: Checkpoint) -> Checkpoint:
@@ -74,11 +58,11 @@ def on_averages(checkpoint: Checkpoint) -> Checkpoint:
 
 def best_writer(config: TrainerConfig, *, model_dir: Path) -> BestCheckpointFileWriter | None:
     """The writer of the best checkpoint file; None if the config does not ask for it."""
-    subdir, metric = config.best_checkpoint_export_subdir, config.best_checkpoint_eval_metric
-    if not subdir or not metric:
+    if not config.keeps_best:
         return None
     kind = HighestCheckpointFileWriter if config.best_checkpoint_metric_comp == "higher" else LowestCheckpointFileWriter
-    return kind(model_dir / subdir, metric=metric_name(metric), stdout=False)
+    metric = metric_name(config.best_checkpoint_eval_metric)
+    return kind(model_dir / config.best_checkpoint_export_subdir, metric=metric, stdout=False)
 
 
 def metric_name(published: str) -> str:
@@ -98,13 +82,15 @@ def early_stopping(config: TrainerConfig, best: BestCheckpointFileWriter | None)
     return EarlyStopping(best, n_steps=config.early_stopping_steps)
 
 
-def validation_writers(
+def evaluation_extensions(
     config: TrainerConfig, *, model_dir: Path, best: BestCheckpointFileWriter | None, save_summary: bool
 ) -> list[Extension]:
-    """What writes evaluations alone: summaries, and beside the best checkpoint file the metrics that it has."""
-    summaries = [SummaryWriter(model_dir / config.validation_summary_subdir)] if save_summary else []
+    """What is done with an evaluation: summaries, the best checkpoint file, and beside that the metrics that it has."""
+    summaries = [_OneGroup("eval", SummaryWriter(model_dir / config.validation_summary_subdir))] if save_summary else []
+    if best is None:
+        return [*summaries]
     info = model_dir / config.best_checkpoint_export_subdir / "info.json"
-    return [*summaries, *([] if best is None else [_BestInfo(best, info)])]
+    return [best, *summaries, _BestInfo(best, info)]
 
 
 def default_extensions(
@@ -116,7 +102,6 @@ def default_extensions(
     schedule: optax.Schedule | None,
     extensions: Sequence[Callable[[Any], Any]] = (),
     save_summary: bool = True,
-    stdout: bool = True,
 ) -> list[Callable[[Any], Any]]:
     """What is done with every checkpoint of a training, in order.
 
@@ -128,18 +113,18 @@ def default_extensions(
         extensions: The user's own; they see all metrics, and come before anything is written.
     """
     writer = CheckpointFileWriter(model_dir, keep=config.max_to_keep)
-    # A method in its place: the writer then takes no part in the session, and does not save when the run is stopped.
+    # The method alone takes no part in the session, so that nothing is saved when the run is stopped.
     save = writer if config.preemption_on_demand_checkpoint else writer.handle
     check = DivergenceCheck(loss_upper_bound=config.loss_upper_bound, begin_steps=config.recovery_begin_steps)
     due = [extension for extension in (evaluation, stopping) if extension is not None]
     return [
         *([check] if config.recovery_max_trials >= 0 else []),
-        *([ProgressBar()] if stdout else []),
+        ProgressBar(),
         *([_learning_rate(schedule)] if schedule else []),
         *([every(config.validation_interval, *due)] if due else []),
         *extensions,
-        *([SummaryLogger()] if stdout else []),
-        *([EventWriter(model_dir), _TrainGroup(SummaryWriter(model_dir / "train"))] if save_summary else []),
+        SummaryLogger(),
+        *([EventWriter(model_dir), _OneGroup("train", SummaryWriter(model_dir / "train"))] if save_summary else []),
         every(config.checkpoint_interval, save),
     ]
 
@@ -160,10 +145,11 @@ class _BestInfo(Extension):
         return checkpoint
 
 
-class _TrainGroup(Extension):
-    """Gives an extension the training metrics alone."""
+class _OneGroup(Extension):
+    """Gives an extension the metrics of one group alone."""
 
-    def __init__(self, extension: Extension) -> None:
+    def __init__(self, group: str, extension: Extension) -> None:
+        self._group = group
         self._extension = extension
 
     def join(self, session: Session) -> None:
@@ -171,7 +157,7 @@ class _TrainGroup(Extension):
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         summary = Summary.from_checkpoint(checkpoint)
-        self._extension(dataclasses.replace(summary, metrics={"train": summary.metrics["train"]}))
+        self._extension(dataclasses.replace(summary, metrics={self._group: summary.metrics[self._group]}))
         return checkpoint
 
 

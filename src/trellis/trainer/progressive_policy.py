@@ -13,7 +13,7 @@ from trellis.registry import Registry
 from trellis.runtime import RuntimeConfig
 from trellis.tasks import BoundModel, Task
 from trellis.trainer.configs import ProgressiveConfig, ProgressiveTrainerConfig
-from trellis.trainer.stage import build_task_inputs
+from trellis.trainer.stage import build_task_inputs, stage_id_of
 
 
 class ProgressivePolicy(ABC):
@@ -100,8 +100,8 @@ class ProgressivePolicy(ABC):
         return tuple(accumulate(lengths))
 
     def compute_stage_id(self, step: int) -> int:
-        """The stage that a checkpoint of a step comes from: at a border that which ends there."""
-        return next((number for number, last in enumerate(self.last_steps) if step <= last), len(self.last_steps) - 1)
+        """The stage that a checkpoint of a step comes from: at a border, the stage that ends there."""
+        return stage_id_of(step, last_steps=self.last_steps)
 
 
 PolicyClass = TypeVar("PolicyClass", bound=type[ProgressivePolicy])

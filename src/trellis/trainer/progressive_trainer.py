@@ -1,7 +1,6 @@
 """A task, run in the stages of a policy."""
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,11 +11,10 @@ from trellis.data import is_stream
 from trellis.errors import ArgumentError, ModelError
 from trellis.extensions import CheckpointFileWriter, Extension, checkpoint_storage, every, regular_files
 from trellis.loops import Checkpoint, Event, Session, overlaid
-from trellis.runtime import RuntimeConfig
-from trellis.tasks import BoundModel, Task
+from trellis.tasks import BoundModel
 from trellis.trainer.configs import ProgressiveTrainerConfig
 from trellis.trainer.default_extensions import on_averages
-from trellis.trainer.progressive_policy import get_policy
+from trellis.trainer.progressive_policy import ProgressivePolicy, get_policy
 from trellis.trainer.stage import Stage
 from trellis.trainer.trainer import StagedTrainer
 
@@ -37,35 +35,17 @@ class ProgressiveTrainer(StagedTrainer):
         save_summary: Whether to write metrics to files.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        config: ProgressiveTrainerConfig,
-        runtime: RuntimeConfig | None = None,
-        model_dir: str | os.PathLike[str],
-        evaluate: bool = True,
-        extensions: Sequence[Callable[[Any], Any]] = (),
-        save_summary: bool = True,
-    ) -> None:
-        super().__init__(
-            task,
-            config=config,
-            runtime=runtime,
-            model_dir=model_dir,
-            evaluate=evaluate,
-            extensions=extensions,
-            save_summary=save_summary,
-        )
-        self._progressive_config = config
-        self.policy = get_policy(task, config=config, runtime=self.runtime)
-        self._last_steps = self.policy.last_steps
-        self._train_data: Any = None
+    config: ProgressiveTrainerConfig
+    _train_data: Any = None
 
-    @property
-    def last_steps(self) -> Sequence[int]:
-        """Those of the policy's stages."""
-        return self._last_steps
+    @cached_property
+    def policy(self) -> ProgressivePolicy:
+        """The policy that is registered for the config."""
+        return get_policy(self.task, config=self.config, runtime=self.runtime)
+
+    def plan_stages(self) -> Sequence[int]:
+        """The stages of the policy."""
+        return self.policy.last_steps
 
     def build_stage(self, stage_id: int, *, old_model: BoundModel | None = None) -> Stage:
         """What the policy says of a stage."""
@@ -83,8 +63,8 @@ class ProgressiveTrainer(StagedTrainer):
                 own = overlaid(own, self.task.initialize(model), place="Task.initialize")
             return overlaid(own, bound.variables, place=place)
 
-        start = self._last_steps[stage_id - 1] if stage_id else 0
-        end, train_steps = self._last_steps[stage_id], self.config.train_steps
+        start = self.last_steps[stage_id - 1] if stage_id else 0
+        end, train_steps = self.last_steps[stage_id], self.config.train_steps
         config = self.config.replace(
             optimizer_config=self.policy.get_optimizer(stage_id),
             # An evaluation may look at a stage that lies past the steps to train.
@@ -100,36 +80,37 @@ class ProgressiveTrainer(StagedTrainer):
             runtime=self.runtime,
             placement=self.placement,
             model_dir=self.model_dir,
+            stage_id=stage_id,
             start_step=start,
             periods=(*self._periods(config), *((self._export_interval,) if self._exports(stage_id) else ())),
         )
 
-    def stage_extensions(self, stage_id: int) -> Sequence[Callable[[Any], Any]]:
+    def stage_extensions(self, stage: Stage) -> Sequence[Callable[[Any], Any]]:
         """Tells which stage begins, and exports its plain models."""
-        start = _StageStart(stage_id, self._last_steps[stage_id - 1] if stage_id else 0, self._watch)
-        return [start, every(self._export_interval, self._export)] if self._exports(stage_id) else [start]
+        start = _StageStart(stage, self._watch)
+        return [start, every(self._export_interval, self._export)] if self._exports(stage.stage_id) else [start]
 
     def _checked_train_data(self, stage_id: int) -> Any:
-        before, self._train_data = self._train_data, self.policy.get_train_dataset(stage_id)
-        if before is self._train_data and not is_stream(before):
+        data = self.policy.get_train_dataset(stage_id)
+        if data is self._train_data and not is_stream(data):
             raise ArgumentError(
                 f"{type(self.policy).__name__}.get_train_dataset({stage_id}) returned the iterator of the stage "
                 f"before, which a resumed run could not find again. Return a new one, or a stream (`batch(step)`)."
             )
-        return self._train_data
+        self._train_data = data
+        return data
 
     @property
     def _export_interval(self) -> int:
-        return self._progressive_config.export_checkpoint_interval or self.config.checkpoint_interval
+        return self.config.export_checkpoint_interval or self.config.checkpoint_interval
 
     def _exports(self, stage_id: int) -> bool:
-        config = self._progressive_config
-        is_last = stage_id == len(self._last_steps) - 1
-        return config.export_checkpoint and (is_last or not config.export_only_final_stage_ckpt)
+        is_last = stage_id == len(self.last_steps) - 1
+        return self.config.export_checkpoint and (is_last or not self.config.export_only_final_stage_ckpt)
 
     @cached_property
     def _export(self) -> "_PlainModelWriter":
-        keep = self._progressive_config.export_max_to_keep or self.config.max_to_keep
+        keep = self.config.export_max_to_keep or self.config.max_to_keep
         return _PlainModelWriter(self.model_dir / EXPORT_DIR, keep=keep)
 
 
@@ -158,16 +139,15 @@ class _PlainModelWriter(Extension):
 
 
 class _StageStart(Extension):
-    """Tells which stage begins, and tells its loop of a wish to stop that came before."""
+    """Tells which stage begins, and passes on to its loop a SIGTERM that came before."""
 
-    def __init__(self, stage_id: int, step: int, watch: Session) -> None:
-        self._stage_id = stage_id
-        self._step = step
+    def __init__(self, stage: Stage, watch: Session) -> None:
+        self._stage = stage
         self._watch = watch
 
     def join(self, session: Session) -> None:
         session.is_stopping = session.is_stopping or self._watch.is_stopping
-        session.emit("stage", step=self._step, stage_id=self._stage_id)
+        session.emit("stage", step=self._stage.start_step, stage_id=self._stage.stage_id)
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint

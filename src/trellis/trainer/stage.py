@@ -1,13 +1,14 @@
 """A stretch of a training: a task's two sides as the two loops that run it."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jax
+import optax
 
 from trellis.aliases import Batch, PyTree, Variables
 from trellis.data import is_stream
@@ -16,7 +17,6 @@ from trellis.loops import (
     Checkpoint,
     EvalLoop,
     EvalTask,
-    InitialState,
     Metric,
     Outline,
     StepOutput,
@@ -28,6 +28,7 @@ from trellis.loops import (
     split_batch,
     traceable,
 )
+from trellis.optimizers import build_schedule
 from trellis.runtime import Placement, Precision, RuntimeConfig, StepKeys
 from trellis.tasks import BoundModel, InputContext, Model, Task, WrappedModel, lasting_init
 from trellis.trainer.configs import TrainerConfig
@@ -49,56 +50,44 @@ class Stage:
     runtime: RuntimeConfig
     placement: Placement
     model_dir: Path
+    stage_id: int = 0
+    """Its number, from 0 on."""
     start_step: int = 0
     """How many steps were completed before. Checkpoint files of this step and earlier ones are not of this stage."""
     periods: tuple[int, ...] = ()
     """The training loop yields a checkpoint at multiples of these."""
 
     def __post_init__(self) -> None:
+        self._n_steps = self.config.train_steps - self.start_step
         self.optimizer = self.task.create_optimizer(
             self.config.optimizer_config,
             runtime_config=self.runtime,
             dp_config=getattr(self.task.task_config, "differential_privacy_config", None),
-            n_steps=self.config.train_steps - self.start_step or None,
+            n_steps=self._n_steps or None,
         )
         self.skipped_data = SkippedData(self.model_dir)
         self._root = self.placement.put_state(jax.random.key(self.runtime.seed))
         self._reader = CheckpointFileReader(
             dir=self.model_dir, target=lasting_init(self.model), after=self.start_step or -1
         )
-        self._train_loop: TrainLoop | None = None
         # Compiled as a part of what calls it, so that it is traced once for all loops of the stage.
         self._train_step = jax.jit(self._train, inline=True)
         self._validation_step = jax.jit(self._validate, inline=True)
 
     @property
-    def train_loop(self) -> TrainLoop:
-        """The training side, from the newest checkpoint file of the stage if there is one."""
-        if self._train_loop is None:
-            self._train_loop = TrainLoop(
-                init=self._reader,
-                task=TrainTask(
-                    data=self.skipped_data.applied_to(self.train_data),
-                    optimizer=self.optimizer,
-                    train_step=self._train_step,
-                    initialize=self._initialize(),
-                ),
-                rnkey=self._root,
-                n_steps_per_checkpoint=self.periods,
-                devices=self.placement,
-                grads=self.config.keep_gradients,
-            )
-        return self._train_loop
+    def schedule(self) -> optax.Schedule | None:
+        """The learning rate, as a function of the step; None if the config leaves it to the task's own optimizer."""
+        optimization = self.config.optimizer_config
+        if optimization.learning_rate.type is None:
+            return None
+        schedule = build_schedule(optimization, n_steps=self._n_steps)
+        # An optimizer counts the steps of its own stage.
+        return lambda step: schedule(step - self.start_step)
 
     @cached_property
-    def eval_loop(self) -> EvalLoop:
-        """The validation side."""
-        n_steps = self.config.validation_steps
-        return self._build_eval_loop(n_steps=None if n_steps == -1 else n_steps)
-
-    def _build_eval_loop(self, *, n_steps: int | None) -> EvalLoop:
-        task = EvalTask(data=self.validation_data, validation_step=self._validation_step, host_metrics=self.task)
-        return EvalLoop(task=task, rnkey=self._root, n_steps=n_steps, devices=self.placement)
+    def train_data(self) -> Any:
+        """The training data."""
+        return self.build_train_data()
 
     @cached_property
     def validation_data(self) -> Any:
@@ -106,14 +95,36 @@ class Stage:
         return self.build_validation_data()
 
     @cached_property
-    def train_data(self) -> Any:
-        """The training data."""
-        return self.build_train_data()
+    def train_loop(self) -> TrainLoop:
+        """The training side, from the newest checkpoint file of the stage if there is one."""
+        return self._build_train_loop(self.skipped_data.applied_to(self.train_data))
+
+    @cached_property
+    def eval_loop(self) -> EvalLoop:
+        """The validation side."""
+        n_steps = self.config.validation_steps
+        return self._build_eval_loop(n_steps=None if n_steps == -1 else n_steps)
+
+    def _build_train_loop(self, data: Any) -> TrainLoop:
+        return TrainLoop(
+            init=self._reader,
+            task=TrainTask(
+                data=data, optimizer=self.optimizer, train_step=self._train_step, initialize=self._initialize()
+            ),
+            rnkey=self._root,
+            n_steps_per_checkpoint=self.periods,
+            devices=self.placement,
+            grads=self.config.keep_gradients,
+        )
+
+    def _build_eval_loop(self, *, n_steps: int | None) -> EvalLoop:
+        task = EvalTask(data=self.validation_data, validation_step=self._validation_step, host_metrics=self.task)
+        return EvalLoop(task=task, rnkey=self._root, n_steps=n_steps, devices=self.placement)
 
     def go_back(self, *, to: int, n_batches: int) -> None:
         """Trains again from the newest checkpoint file, without the batches of the steps that came after it."""
         self.skipped_data.add(step=to, n_batches=n_batches)
-        self._train_loop = None
+        del self.train_loop
 
     def find_step(self) -> int:
         """The step that the stage goes on from."""
@@ -123,43 +134,48 @@ class Stage:
     def outline(self, *, trains: bool, evaluates: bool) -> "StageOutline":
         """What the stage holds and computes, by abstract evaluation; a side that a run does without is left out."""
         train = self.train_loop.outline() if trains else None
-        checkpoint = self._checkpoint_shapes()
+        checkpoint = self._checkpoint_shapes(trains=trains)
         return StageOutline(
             model=self.model,
             checkpoint=checkpoint,
             train=train,
-            validation=self._outline_validation(checkpoint) if evaluates else None,
+            validation=self._short_eval_loop.outline(checkpoint) if evaluates else None,
             n_steps=self.config.train_steps,
             placement=self.placement,
         )
 
-    def _outline_validation(self, checkpoint: Checkpoint) -> Outline:
-        # One batch of a stream will do: that there are too few for the config is told with all else that is wrong.
-        loop = self._build_eval_loop(n_steps=1) if is_stream(self.validation_data) else self.eval_loop
-        return loop.outline(checkpoint)
+    def read_checkpoint(self, path: Path | None = None, *, trains: bool) -> Checkpoint:
+        """The checkpoint of a file, by default of the newest in `model_dir` that is whole.
 
-    def read_checkpoint(self, path: Path | None = None) -> Checkpoint:
-        """The checkpoint of a file, by default of the newest in `model_dir` that is whole."""
-        shapes = self._checkpoint_shapes()
+        Args:
+            trains: Whether to learn from the training data what the model takes, and not from the validation data.
+        """
+        shapes = self._checkpoint_shapes(trains=trains)
         return self._reader(shapes) if path is None else restore_file(path, template=shapes)
+
+    def sample_inputs(self) -> tuple[Any, ...]:
+        """The inputs of the first batch of the validation data."""
+        return split_batch(self._short_eval_loop.peek())[0]
+
+    def _checkpoint_shapes(self, *, trains: bool) -> Checkpoint:
+        loop = self.train_loop if trains else self._untrained_loop
+        return Checkpoint.of(loop.state_shapes(), step=0)
+
+    @cached_property
+    def _untrained_loop(self) -> TrainLoop:
+        """A loop that only tells shapes: a run that evaluates needs no training data, and perhaps has none."""
+        return self._build_train_loop(iter([self._short_eval_loop.peek()]))
+
+    @cached_property
+    def _short_eval_loop(self) -> EvalLoop:
+        """A loop over one batch: that there are too few for the config is told with all else that is wrong."""
+        # The batches of an iterator are kept by the one loop that has read them.
+        return self._build_eval_loop(n_steps=1) if is_stream(self.validation_data) else self.eval_loop
 
     def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
         checkpoint = on_averages(checkpoint)
         return BoundModel(self._computing_model(), params=checkpoint.model_params, model_state=checkpoint.model_state)
-
-    def sample_inputs(self) -> tuple[Any, ...]:
-        """The inputs of a first batch, of the validation data if the stage is not trained."""
-        # A run that only evaluates has no need of training data, nor perhaps any.
-        batch = self.eval_loop.peek() if self._train_loop is None else self._train_loop.outline().batch
-        return split_batch(batch)[0]
-
-    def _checkpoint_shapes(self) -> Checkpoint:
-        if self._train_loop is not None:
-            return self._train_loop.outline().checkpoint
-        rngs = StepKeys(self._root, self.start_step).rngs(["params"], prefix="init/")
-        initial_state = InitialState(self._reader.target, optimizer=self.optimizer, placement=self.placement)
-        return Checkpoint.of(initial_state.shapes(rngs, *self.sample_inputs()), step=0)
 
     def _initialize(self) -> Callable[[Variables], Variables]:
         def initialize(variables: Variables) -> Variables:
@@ -229,3 +245,12 @@ def build_task_inputs(task: Task, *, params: Any, runtime: RuntimeConfig) -> Any
     takes_context = "input_context" in inspect.signature(task.build_inputs).parameters
     context = {"input_context": InputContext(seed=runtime.seed)} if takes_context else {}
     return task.build_inputs(params, **context)
+
+
+def stage_id_of(step: int, *, last_steps: Sequence[int]) -> int:
+    """The stage that a checkpoint of a step comes from: at a border, the stage that ends there.
+
+    Args:
+        last_steps: The step at which each stage ends.
+    """
+    return next((number for number, last in enumerate(last_steps) if step <= last), len(last_steps) - 1)

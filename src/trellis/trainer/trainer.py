@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 
-from trellis.aliases import Variables
 from trellis.config import raise_if_any
 from trellis.data import is_stream
 from trellis.errors import ArgumentError, DivergedError, Preempted
@@ -24,7 +23,6 @@ from trellis.extensions import (
     serial,
 )
 from trellis.loops import Checkpoint, Session, Summary, finish_saves
-from trellis.optimizers import build_schedule
 from trellis.runtime import ONE_DEVICE, Placement, RuntimeConfig, print_line, runtime_problems
 from trellis.tasks import BoundModel, Model, Task
 from trellis.trainer.configs import TrainerConfig
@@ -33,9 +31,9 @@ from trellis.trainer.default_extensions import (
     best_writer,
     default_extensions,
     early_stopping,
-    validation_writers,
+    evaluation_extensions,
 )
-from trellis.trainer.stage import Stage, StageOutline, build_task_inputs
+from trellis.trainer.stage import Stage, StageOutline, build_task_inputs, stage_id_of
 
 
 class StagedTrainer(ABC):
@@ -66,12 +64,12 @@ class StagedTrainer(ABC):
         self._evaluates = evaluate
         self._extensions = tuple(extensions)
         self._save_summary = save_summary and self.placement.is_writer
-        self._stage: tuple[int, Stage] | None = None
+        self._stage: Stage | None = None
         self._watch = Session()
+        self.last_steps = self.plan_stages()
 
-    @property
     @abstractmethod
-    def last_steps(self) -> Sequence[int]:
+    def plan_stages(self) -> Sequence[int]:
         """The step at which each stage ends."""
 
     @abstractmethod
@@ -83,30 +81,9 @@ class StagedTrainer(ABC):
                 variables come from a checkpoint file.
         """
 
-    def stage_extensions(self, stage_id: int) -> Sequence[Callable[[Any], Any]]:
+    def stage_extensions(self, stage: Stage) -> Sequence[Callable[[Any], Any]]:
         """What is done with every checkpoint of a stage, beside what the config and the user ask for."""
         return ()
-
-    def train(self) -> Summary | None:
-        """Trains up to `train_steps`, from the newest checkpoint file if there is one; returns the last summary.
-
-        None if there was nothing left to do. When the loss blows up, goes back to the last checkpoint file and past
-        the data since, up to `recovery_max_trials` times; after that the error is raised.
-        """
-        if len(self.last_steps) == 1:
-            return self._train_stage(0, self._get_stage(0))
-        # A wish to stop that comes between two stages, or while one is prepared, finds no loop that would hear it.
-        with self._watch.watching_for_sigterm():
-            return self._train_stages()
-
-    def evaluate(self, checkpoint: Checkpoint | None = None) -> Summary:
-        """The metrics of a checkpoint, by default of the newest file, on the validation data of its stage."""
-        if checkpoint is None:
-            checkpoint = self.read_checkpoint()
-        summary = self._evaluation(self._stage_of(checkpoint.step))(checkpoint)
-        # No loop moves on after it, which would commit what was written.
-        finish_saves()
-        return Summary.from_checkpoint(summary)
 
     def initialize(self) -> Checkpoint:
         """The checkpoint that the training goes on from: the newest file, or the model's after `Task.initialize`."""
@@ -116,42 +93,29 @@ class StagedTrainer(ABC):
         """What the stage that comes next holds and computes, by abstract evaluation."""
         return self._next_stage().outline(trains=trains, evaluates=evaluates)
 
-    def read_checkpoint(self, path: Path | None = None) -> Checkpoint:
-        """The checkpoint of a file, by default of the newest in `model_dir` that is whole."""
-        if path is not None:
-            return self._stage_of(int(path.name.rpartition("_")[2])).read_checkpoint(path)
-        if newest_file(self.model_dir) is None:
-            raise ArgumentError(
-                f"There is no checkpoint file in model_dir `{self.model_dir}`, so there is nothing to evaluate. "
-                f"Train first (--mode=train), or give the model_dir of a run."
-            )
-        return self._next_stage().read_checkpoint()
+    def train(self) -> Summary | None:
+        """Trains up to `train_steps`, from the newest checkpoint file if there is one; returns the last summary.
 
-    def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
-        """The model with the parameters of a checkpoint, or with their averages if there are some."""
-        return self._stage_of(checkpoint.step).bound_model(checkpoint)
-
-    def inference_inputs(self, step: int = 0) -> Any:
-        """The inputs of a first batch, as `Task.inference_step` takes them in the stage of a step."""
-        inputs = self._stage_of(step).sample_inputs()
-        return inputs[0] if len(inputs) == 1 else inputs
-
-    @cached_property
-    def best(self) -> BestCheckpointFileWriter | None:
-        """The writer of the best checkpoint file, if the config asks for one."""
-        return best_writer(self.config, model_dir=self.model_dir)
+        None if there was nothing left to do. When the loss blows up, goes back to the last checkpoint file and past
+        the data since, up to `recovery_max_trials` times; after that the error is raised.
+        """
+        if len(self.last_steps) == 1:
+            return self._train_stage(self._get_stage(0))
+        # SIGTERM may come between two stages or while one is prepared, when no loop runs that would notice it.
+        with self._watch.watching_for_sigterm():
+            return self._train_stages()
 
     def _train_stages(self) -> Summary | None:
         step = self._find_step()
         summary: Summary | None = None
         old_model: BoundModel | None = None
-        for stage_id in range(self._stage_id_of(step), len(self.last_steps)):
+        for stage_id in range(stage_id_of(step, last_steps=self.last_steps), len(self.last_steps)):
             stage = self._get_stage(stage_id, old_model)
             end = stage.config.train_steps
             summary = None
             if step < end:
                 print_line(f"Stage {stage_id + 1} of {len(self.last_steps)}: up to step {end}.")
-                summary = self._train_stage(stage_id, stage)
+                summary = self._train_stage(stage)
                 if summary is None or summary.step < end:
                     return summary
                 step = end
@@ -163,23 +127,23 @@ class StagedTrainer(ABC):
                     f"run. Exit code 143."
                 )
                 raise Preempted
-            old_model = _on_the_host(stage.model, summary or stage.read_checkpoint())
+            old_model = _on_the_host(stage.model, summary or stage.read_checkpoint(trains=True))
         return summary
 
-    def _train_stage(self, stage_id: int, stage: Stage) -> Summary | None:
+    def _train_stage(self, stage: Stage) -> Summary | None:
         while True:
             try:
-                return self._run(stage_id, stage)
+                return self._run(stage)
             except DivergedError as error:
                 self._recover(stage, error)
 
-    def _run(self, stage_id: int, stage: Stage) -> Summary | None:
+    def _run(self, stage: Stage) -> Summary | None:
         loop = stage.train_loop
         stopping = early_stopping(self.config, self.best) if self._evaluates else None
         is_evaluated = loop.step > 0 and loop.step % self.config.validation_interval == 0
         if stopping is not None and is_evaluated and stopping.is_over(loop.step):
             return None
-        process = serial(*self._build_extensions(stage_id, stage, stopping))
+        process = serial(*self._build_extensions(stage, stopping))
         loop.attach(process)
         summary = None
         with closing(loop.run(stage.config.train_steps)) as checkpoints:
@@ -189,32 +153,15 @@ class StagedTrainer(ABC):
                     break
         return summary
 
-    def _build_extensions(
-        self, stage_id: int, stage: Stage, stopping: EarlyStopping | None
-    ) -> list[Callable[[Any], Any]]:
-        optimization = stage.config.optimizer_config
-        n_steps = stage.config.train_steps - stage.start_step
-        has_schedule = optimization.learning_rate.type is not None
-        schedule = build_schedule(optimization, n_steps=n_steps) if has_schedule else None
+    def _build_extensions(self, stage: Stage, stopping: EarlyStopping | None) -> list[Callable[[Any], Any]]:
         return default_extensions(
             self.config,
             model_dir=self.model_dir,
             evaluation=self._evaluation(stage) if self._evaluates else None,
             stopping=stopping,
-            # An optimizer counts the steps of its own stage.
-            schedule=schedule and (lambda step: schedule(step - stage.start_step)),
-            extensions=[*self.stage_extensions(stage_id), *self._extensions],
+            schedule=stage.schedule,
+            extensions=[*self.stage_extensions(stage), *self._extensions],
             save_summary=self._save_summary,
-        )
-
-    def _evaluation(self, stage: Stage) -> Evaluation:
-        return Evaluation(stage.eval_loop, best=self.best, then=self._validation_writers)
-
-    @cached_property
-    def _validation_writers(self) -> list[Extension]:
-        # Made once: what is evaluated by and by goes into one file of summaries.
-        return validation_writers(
-            self.config, model_dir=self.model_dir, best=self.best, save_summary=self._save_summary
         )
 
     def _recover(self, stage: Stage, error: DivergedError) -> None:
@@ -230,24 +177,68 @@ class StagedTrainer(ABC):
         left_out = f"past the {error.step - step} batches since"
         print_line(f"{error} Recovery {n_trials + 1} of {most}: back to step {step}, {left_out}.")
 
+    def evaluate(self, checkpoint: Checkpoint | None = None) -> Summary:
+        """The metrics of a checkpoint, by default of the newest file, on the validation data of its stage."""
+        if checkpoint is None:
+            checkpoint = self.read_checkpoint()
+        summary = self._evaluation(self._stage_of(checkpoint.step))(checkpoint)
+        # What was written is committed when a loop moves on, and here none does.
+        finish_saves()
+        return Summary.from_checkpoint(summary)
+
+    def _evaluation(self, stage: Stage) -> Evaluation:
+        return Evaluation(stage.eval_loop, *self._evaluation_extensions)
+
+    @cached_property
+    def best(self) -> BestCheckpointFileWriter | None:
+        """The writer of the best checkpoint file, if the config asks for one."""
+        return best_writer(self.config, model_dir=self.model_dir)
+
+    @cached_property
+    def _evaluation_extensions(self) -> list[Extension]:
+        # Made once: what is evaluated by and by goes into one file of summaries.
+        return evaluation_extensions(
+            self.config, model_dir=self.model_dir, best=self.best, save_summary=self._save_summary
+        )
+
+    def read_checkpoint(self, path: Path | None = None, *, trains: bool = False) -> Checkpoint:
+        """The checkpoint of a file, by default of the newest in `model_dir` that is whole.
+
+        Args:
+            trains: Whether to learn from the training data what the model takes, and not from the validation data.
+        """
+        if path is not None:
+            return self._stage_of(int(path.name.rpartition("_")[2])).read_checkpoint(path, trains=trains)
+        if newest_file(self.model_dir) is None:
+            raise ArgumentError(
+                f"There is no checkpoint file in model_dir `{self.model_dir}`, so there is nothing to evaluate. "
+                f"Train first (--mode=train), or give the model_dir of a run."
+            )
+        return self._next_stage().read_checkpoint(trains=trains)
+
+    def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
+        """The model with the parameters of a checkpoint, or with their averages if there are some."""
+        return self._stage_of(checkpoint.step).bound_model(checkpoint)
+
+    def inference_inputs(self, step: int = 0) -> Any:
+        """The inputs of the first validation batch, as `Task.inference_step` takes them in the stage of a step."""
+        inputs = self._stage_of(step).sample_inputs()
+        return inputs[0] if len(inputs) == 1 else inputs
+
     def _next_stage(self) -> Stage:
         return self._get_stage(0) if len(self.last_steps) == 1 else self._stage_of(self._find_step())
 
     def _stage_of(self, step: int) -> Stage:
-        return self._get_stage(self._stage_id_of(step))
-
-    def _stage_id_of(self, step: int) -> int:
-        """The stage that a checkpoint of a step comes from: at a border that which ends there."""
-        return next((number for number, last in enumerate(self.last_steps) if step <= last), len(self.last_steps) - 1)
+        return self._get_stage(stage_id_of(step, last_steps=self.last_steps))
 
     def _get_stage(self, stage_id: int, old_model: BoundModel | None = None) -> Stage:
-        if self._stage is None or self._stage[0] != stage_id or old_model is not None:
-            self._stage = (stage_id, self.build_stage(stage_id, old_model=old_model))
-        return self._stage[1]
+        if self._stage is None or self._stage.stage_id != stage_id or old_model is not None:
+            self._stage = self.build_stage(stage_id, old_model=old_model)
+        return self._stage
 
     def _find_step(self) -> int:
         """The step of the newest whole checkpoint file, of whatever stage; 0 if there is none."""
-        return CheckpointFileReader(dir=self.model_dir, target=_no_init).find_step() or 0
+        return CheckpointFileReader(dir=self.model_dir, target=lambda rngs, *inputs: {}).find_step() or 0
 
     def _periods(self, config: TrainerConfig) -> tuple[int, ...]:
         """How often something is done with a checkpoint."""
@@ -269,8 +260,7 @@ class Trainer(StagedTrainer):
         save_summary: Whether to write metrics to files.
     """
 
-    @property
-    def last_steps(self) -> Sequence[int]:
+    def plan_stages(self) -> Sequence[int]:
         """One stage, up to the last step."""
         return (self.config.train_steps,)
 
@@ -324,7 +314,3 @@ def _on_the_host(model: Model, checkpoint: Checkpoint) -> BoundModel:
     """The model as it was trained, out of the way of the next stage, whose start it is for as long as that runs."""
     params, model_state = jax.device_get((checkpoint.model_params, checkpoint.model_state))
     return BoundModel(model, params=params, model_state=model_state)
-
-
-def _no_init(rngs: Any, *inputs: Any) -> Variables:
-    return {}

@@ -1,37 +1,28 @@
-"""A word of the command, and its flags read without guessing."""
+"""The flags of a word of the command, read without guessing."""
 
 import argparse
-import importlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from trellis.errors import ArgumentError
 from trellis.spelling import nearest
 
 
-@dataclass(frozen=True)
-class Word:
-    """One thing that the command does. Its functions are loaded when it is used, so that a command starts quickly."""
-
-    name: str
-    summary: str
-    function: str
-    """What it calls with the values of its flags, such as `train.plan` of this folder."""
-    flags_function: str
-    """What adds its flags to a parser."""
-
-    def add_flags(self, parser: "Parser") -> None:
-        """Adds the word's flags to a parser."""
-        _load(self.flags_function)(parser)
-
-    def run(self, flags: argparse.Namespace) -> None:
-        """Does what the word says."""
-        _load(self.function)(flags)
-
-
 class Parser(argparse.ArgumentParser):
-    """Reads flags as they are spelt, and raises what is wrong with them."""
+    """Reads flags as they are spelt, and raises what is wrong with them.
+
+    Args:
+        word: The word whose flags these are, such as `config show`.
+        summary: What the word does.
+    """
+
+    def __init__(self, word: str, summary: str) -> None:
+        super().__init__(
+            prog=f"trellis {word}",
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
 
     def error(self, message: str) -> NoReturn:
         """Raises what argparse would print before it leaves."""
@@ -41,11 +32,6 @@ class Parser(argparse.ArgumentParser):
     def way_out(self) -> str:
         """Where to read on."""
         return f"All flags: {self.prog} --help"
-
-    @property
-    def flags(self) -> list[str]:
-        """The flags that there are."""
-        return [text for action in self._actions for text in action.option_strings if text.startswith("--")]
 
     def add_flag(self, name: str, metavar: str, text: str, **options: Any) -> None:
         """Adds a flag that may occur once."""
@@ -62,7 +48,8 @@ class Parser(argparse.ArgumentParser):
         for action in required:
             action.required = False
         flags, extra = self.parse_known_args(arguments)
-        unknown = list(_unknown(extra, self.flags))
+        known = [text for action in self._actions for text in action.option_strings if text.startswith("--")]
+        unknown = list(_unknown(extra, known))
         suggestions = {flag for _, flag in unknown}
         names = {action.option_strings[0]: action.dest for action in required}
         missing = [name for name, field in names.items() if getattr(flags, field) is None and name not in suggestions]
@@ -82,24 +69,6 @@ class Once(argparse.Action):
             parser.error(f"{option_string} is given twice, the second time as {values!r}: give it once")
         names.add(self.dest)
         setattr(namespace, self.dest, values)
-
-
-def parse(word: Word, arguments: Sequence[str]) -> argparse.Namespace:
-    """Returns the values of a word's flags."""
-    parser = Parser(
-        prog=f"trellis {word.name}",
-        description=f"{word.summary[0].upper()}{word.summary[1:]}.",
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    word.add_flags(parser)
-    return parser.read(arguments)
-
-
-def _load(name: str) -> Callable[[Any], None]:
-    module, _, function = name.partition(".")
-    loaded: Callable[[Any], None] = getattr(importlib.import_module(f"trellis.cli.{module}"), function)
-    return loaded
 
 
 def _unknown(extra: Sequence[str], flags: Sequence[str]) -> Iterator[tuple[str, str | None]]:
