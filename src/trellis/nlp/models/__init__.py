@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from trellis.nlp.models.encoders import (
         build_encoder as build_encoder,
         Encoder as Encoder,
-        ATTENTION_CLASSES as ATTENTION_CLASSES,
-        FEEDFORWARD_CLASSES as FEEDFORWARD_CLASSES,
         BertEncoder as BertEncoder,
         AlbertEncoder as AlbertEncoder,
     )

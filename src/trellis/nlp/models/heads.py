@@ -57,15 +57,8 @@ class BertPretrainer(nn.Module):
         positions = inputs.get("masked_lm_positions")
         outputs["mlm_logits"] = masked_lm(hidden, table=self.encoder.embedding_table(), positions=positions)
         for name, head in _named_heads(self.config).items():
-            classifier = ClassificationHead(
-                num_classes=head.num_classes,
-                inner_dim=head.inner_dim,
-                activation=head.activation,
-                dropout_rate=head.dropout_rate,
-                cls_token_idx=head.cls_token_idx,
-                name=name,
-            )
-            outputs[name] = classifier(hidden, training=training)
+            # Its settings have the names that the head has, its own name among them.
+            outputs[name] = ClassificationHead(**head.as_dict())(hidden, training=training)
         return outputs
 
 
