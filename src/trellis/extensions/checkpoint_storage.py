@@ -60,11 +60,7 @@ class Snapshots:
                 leaf.copy_to_host_async()
         return Snapshot(
             arrays={path: self._copied(leaf) for path, leaf in leaves.items()},
-            keys={
-                path: str(key_kind(leaf))
-                for path, leaf in leaves.items()
-                if isinstance(leaf, jax.Array) and is_key(leaf)
-            },
+            keys={path: str(key_kind(leaf)) for path, leaf in leaves.items() if is_key(leaf)},
             spans_processes=any(map(spans_processes, leaves.values())),
         )
 
@@ -85,15 +81,15 @@ class Snapshots:
 
 def flatten(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
     """The leaves that a file holds, with their paths."""
-    for name in _TREES:
-        for path, leaf in jax.tree_util.tree_leaves_with_path(getattr(checkpoint, name)):
-            inner = jax.tree_util.keystr(path, simple=True, separator="/")
-            yield (f"{name}/{inner}" if inner else name), leaf
+    trees = {name: getattr(checkpoint, name) for name in _TREES}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(trees):
+        yield _path_text(path), leaf
 
 
 def is_key(leaf: Any) -> bool:
     """Whether a leaf is a random key, or the shape of one."""
-    return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+    is_of_jax = isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+    return is_of_jax and bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
 def key_kind(key: Any) -> Any:
@@ -168,7 +164,8 @@ def read_arrays(path: Path, tree: Mapping[str, str]) -> dict[str, np.ndarray]:
     """
     import orbax.checkpoint as ocp
 
-    empty = {name: _empty(text) for name, text in tree.items() if 0 in _shape(text)}
+    shapes = {name: _shape(text) for name, text in tree.items()}
+    empty = {name: np.zeros(shape.shape, shape.dtype) for name, shape in shapes.items() if not shape.size}
     names = {name: 0 for name in tree if name not in empty}
     checkpointer = _checkpointer()
     arguments = ocp.args.PyTreeRestore(
@@ -186,10 +183,11 @@ def find_differences(manifest: Mapping[str, Any], template: Checkpoint) -> str:
 
     Sums for the next checkpoint do not have to fit.
     """
-    tree, needed = dict(manifest["tree"]), {name: describe(leaf) for name, leaf in flatten(template)}
+    tree: dict[str, str] = manifest["tree"]
+    needed = {name: describe(leaf) for name, leaf in flatten(template)}
     # A file of an older version does not say of which kind its keys are: they are read as those that are needed.
     if "keys" in manifest:
-        tree |= {name: f"{tree[name]} ({kind} key)" for name, kind in manifest["keys"].items()}
+        tree = tree | {name: f"{tree[name]} ({kind} key)" for name, kind in manifest["keys"].items()}
         needed |= {name: f"{needed[name]} ({key_kind(leaf)} key)" for name, leaf in flatten(template) if is_key(leaf)}
     names = sorted(name for name in {*tree, *needed} if not name.startswith("totals/"))
     return compare(tree, needed, [name for name in names if tree.get(name) != needed.get(name)])
@@ -202,28 +200,15 @@ def compare(tree: Mapping[str, str], needed: Mapping[str, str], names: Sequence[
     return "\n".join([*lines[:_MOST_COMPARED], *more])
 
 
-def unflatten(template: PyTree, name: str, arrays: Mapping[str, np.ndarray]) -> PyTree:
-    """A tree like the template, with the arrays under `name` as its leaves."""
+def unflatten(templates: dict[str, PyTree], arrays: Mapping[str, np.ndarray]) -> dict[str, PyTree]:
+    """Trees like the templates, each under its name, with arrays as their leaves."""
 
     def pick(path: Any, leaf: Any) -> Any:
-        inner = jax.tree_util.keystr(path, simple=True, separator="/")
-        array = arrays[f"{name}/{inner}" if inner else name]
+        array = arrays[_path_text(path)]
         return jax.random.wrap_key_data(jnp.asarray(array), impl=key_kind(leaf)) if is_key(leaf) else array
 
-    return jax.tree_util.tree_map_with_path(pick, template)
-
-
-def nest(name: str, arrays: Mapping[str, np.ndarray]) -> PyTree:
-    """The arrays under `name` as nested dicts, for readers without a template."""
-    tree: dict[str, Any] = {}
-    for path, array in arrays.items():
-        root, *inner, last = path.split("/")
-        node = tree
-        for part in inner if root == name else ():
-            node = node.setdefault(part, {})
-        if root == name:
-            node[last] = array
-    return tree
+    trees: dict[str, PyTree] = jax.tree_util.tree_map_with_path(pick, templates)
+    return trees
 
 
 remove = remove_whole  # A checkpoint file is a directory.
@@ -245,7 +230,7 @@ def peek_manifest(path: Path) -> dict[str, Any]:
 
 
 def _host_copy(leaf: Any) -> np.ndarray:
-    if isinstance(leaf, jax.Array) and is_key(leaf):
+    if is_key(leaf):
         leaf = jax.random.key_data(leaf)
     # On the CPU a NumPy view shares the memory that the next step overwrites.
     return np.array(fetch(leaf), copy=True)
@@ -279,10 +264,11 @@ def _checkpointer() -> Any:
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
-def _shape(text: str) -> tuple[int, ...]:
-    inner = text[text.index("[") + 1 : -1]
-    return tuple(map(int, inner.split(","))) if inner else ()
+def _shape(text: str) -> jax.ShapeDtypeStruct:
+    """What `describe` has described."""
+    dtype, _, sizes = text.removesuffix("]").partition("[")
+    return jax.ShapeDtypeStruct([int(size) for size in sizes.split(",") if size], jnp.dtype(dtype))
 
 
-def _empty(text: str) -> np.ndarray:
-    return np.zeros(_shape(text), jnp.dtype(text[: text.index("[")]))
+def _path_text(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
