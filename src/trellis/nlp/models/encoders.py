@@ -1,19 +1,12 @@
 """Encoders: from a batch of ids to hidden states."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
-
-import jax
+from typing import Any
 
 from trellis.config import Config
 from trellis.errors import ConfigError
-from trellis.nlp.models.configs import (
-    AlbertEncoderConfig,
-    BertEncoderConfig,
-    EncoderConfig,
-    MobileBertEncoderConfig,
-)
-from trellis.nlp.models.layers import FROM_EMBED, Embeddings, EncoderInputs, dense
+from trellis.nlp.models.configs import AlbertEncoderConfig, BertEncoderConfig, EncoderConfig, MobileBertEncoderConfig
+from trellis.nlp.models.layers import Embeddings, EncoderInputs
 from trellis.nlp.models.mobilebert import MobileBertEncoder
 from trellis.nlp.models.transformer import (
     AttentionClass,
@@ -23,18 +16,6 @@ from trellis.nlp.models.transformer import (
     MultiHeadAttention,
     TransformerBlock,
 )
-
-
-class Encoder(Protocol):
-    """A linen module that turns ids into hidden states, such as `BertEncoder`."""
-
-    config: Any
-
-    def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
-        """Returns at least `sequence_output`, (batch, length, width), and `pooled_output`, (batch, width)."""
-
-    def embedding_table(self) -> jax.Array:
-        """Returns the embeddings of all words."""
 
 
 class BertEncoder(LayeredEncoder):
@@ -66,7 +47,7 @@ class BertEncoder(LayeredEncoder):
             )
             for index in range(config.num_layers)
         ]
-        self.pooler = dense(config.hidden_size, initializer_range=config.initializer_range, axes=FROM_EMBED)
+        self.pooler = self.build_pooler()
 
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
         """Returns `sequence_output` and `pooled_output`, and those that the config has switched on.
@@ -99,7 +80,7 @@ class AlbertEncoder(LayeredEncoder):
         config = self.config
         self.embeddings = Embeddings(config, config.embedding_width, is_projected=True)
         self.layer = self.build_layer(TransformerBlock)
-        self.pooler = dense(config.hidden_size, initializer_range=config.initializer_range, axes=FROM_EMBED)
+        self.pooler = self.build_pooler()
 
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
         """Returns `sequence_output`, `pooled_output` and, if the config has it switched on, `encoder_outputs`."""
@@ -108,7 +89,7 @@ class AlbertEncoder(LayeredEncoder):
         return self.outputs(states)
 
 
-_ENCODERS: Mapping[type[Config], Any] = {
+_ENCODERS: Mapping[type[Config], type[LayeredEncoder]] = {
     BertEncoderConfig: BertEncoder,
     AlbertEncoderConfig: AlbertEncoder,
     MobileBertEncoderConfig: MobileBertEncoder,
@@ -120,12 +101,11 @@ def build_encoder(
     *,
     attention_cls: AttentionClass = MultiHeadAttention,
     feedforward_cls: FeedForwardClass = FeedForward,
-) -> Any:
-    """Returns the `Encoder` that `config.type` names, built of blocks of these classes.
+) -> LayeredEncoder:
+    """Returns the encoder that `config.type` names, built of blocks of these classes.
 
     Example:
-        >>> encoder = build_encoder(EncoderConfig(type="albert"), attention_cls=MultiHeadAttention)
-        >>> type(encoder).__name__
+        >>> type(build_encoder(EncoderConfig(type="albert"))).__name__
         'AlbertEncoder'
     """
     chosen = config.get()

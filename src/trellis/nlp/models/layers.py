@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from trellis.errors import ArgumentError, ModelError
-from trellis.nlp.models.configs import AlbertEncoderConfig, BertEncoderConfig
+from trellis.nlp.models.configs import TransformerConfig
 from trellis.spelling import nearest
 
 Initializer = Callable[..., Any]
@@ -146,7 +146,7 @@ class Embeddings(nn.Module):
         is_projected: Whether the sum is projected to the width of the encoder in the end.
     """
 
-    config: BertEncoderConfig | AlbertEncoderConfig
+    config: TransformerConfig
     width: int
     is_projected: bool
 

@@ -18,12 +18,7 @@ from trellis.nlp.models.layers import (
     kernel_init,
     layer_norm,
 )
-from trellis.nlp.models.transformer import (
-    Attended,
-    AttentionClass,
-    FeedForwardClass,
-    LayeredEncoder,
-)
+from trellis.nlp.models.transformer import Attended, AttentionClass, FeedForwardClass, LayeredEncoder
 
 _PADDING_ID = 0
 
@@ -155,8 +150,7 @@ class MobileBertEncoder(LayeredEncoder):
         config = self.config
         self.embeddings = TrigramEmbeddings(config)
         self.block = [self.build_layer(MobileBertBlock) for _ in range(config.num_blocks)]
-        pooler = dense(config.hidden_size, initializer_range=config.initializer_range, axes=FROM_EMBED)
-        self.pooler = pooler if config.classifier_activation else None
+        self.pooler = self.build_pooler() if config.classifier_activation else None
 
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
         """Returns `sequence_output`, `pooled_output` and, if the config has it, `encoder_outputs`, embeddings first."""

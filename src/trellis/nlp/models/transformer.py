@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from trellis.errors import ArgumentError
-from trellis.nlp.models.configs import AlbertEncoderConfig, BertEncoderConfig
-from trellis.nlp.models.layers import EncoderInputs, activation, dense, kernel_init, layer_norm
+from trellis.nlp.models.configs import TransformerConfig
+from trellis.nlp.models.layers import FROM_EMBED, EncoderInputs, activation, dense, kernel_init, layer_norm
 
 _TO_HEADS, _FROM_HEADS = ("embed", "heads", "kv"), ("heads", "kv", "embed")
 _WIDER, _NARROWER = ("embed", "mlp"), ("mlp", "embed")
@@ -229,7 +229,7 @@ class TransformerBlock(nn.Module):
         return_scores: Whether the attention scores are returned too.
     """
 
-    config: BertEncoderConfig | AlbertEncoderConfig
+    config: TransformerConfig
     attention_cls: AttentionClass
     feedforward_cls: FeedForwardClass
     norm_first: bool = False
@@ -288,6 +288,10 @@ class LayeredEncoder(nn.Module):
             # `training` decides what is traced; it is the fourth argument of `__call__`, self included.
             layer_cls = nn.remat(layer_cls, static_argnums=(3,))
         return layer_cls(self.config, self.attention_cls, self.feedforward_cls, **options)
+
+    def build_pooler(self) -> nn.Module:
+        """Returns the dense layer that the first token's output goes through."""
+        return dense(self.config.hidden_size, initializer_range=self.config.initializer_range, axes=FROM_EMBED)
 
     def run_layers(self, tokens: EncoderInputs, layers: Sequence[Any], training: bool) -> list[Attended]:
         """Returns the embeddings of the tokens, then what comes out of each layer."""

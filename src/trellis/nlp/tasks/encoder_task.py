@@ -24,7 +24,7 @@ from trellis.nlp.answers import (
     with_vocabulary,
 )
 from trellis.nlp.data import data_place
-from trellis.nlp.models import EncoderConfig, build_encoder
+from trellis.nlp.models import EncoderConfig, LayeredEncoder, build_encoder
 from trellis.nlp.tasks.pretrained import check_is_local, read_encoder_config, read_hugging_face_weights
 from trellis.tasks import BoundModel, InputContext, Task, read_warm_start, traceable
 
@@ -99,7 +99,7 @@ class EncoderTask(Task):
         """The vocabulary of the data; None if it is not known, because the data came as ids."""
         return find_vocabulary(self.task_config)
 
-    def build_encoder(self) -> Any:
+    def build_encoder(self) -> LayeredEncoder:
         """The encoder."""
         return bound(build_encoder)(self.encoder_config)
 

@@ -10,7 +10,7 @@ import optax
 from trellis.aliases import Array, Batch
 from trellis.config import Origin, Problem, merge, raise_if_any, setting_at
 from trellis.data import Stream
-from trellis.loops import Accuracy, Mean, MetricFunction, as_metric, batch_size, weighted_mean
+from trellis.loops import Accuracy, Mean, MetricFunction, batch_size, weighted_mean
 from trellis.nlp.answers import SentenceAnswerer, find_vocabulary, with_vocabulary
 from trellis.nlp.data import build_sentence_stream, count_classes
 from trellis.nlp.models import BertClassifier
@@ -88,8 +88,7 @@ class SentencePredictionTask(EncoderTask):
     ) -> Mapping[str, Any]:
         """The loss and metrics, and logits and labels for the scores of the whole set."""
         logits = self.inference_step(inputs, model)
-        values = {self.loss: self.build_losses(inputs, logits), **self.process_metrics(metrics or {}, inputs, logits)}
-        logs = {name: as_metric(value, batch_size(inputs), name) for name, value in values.items()}
+        logs = self._measure(inputs, logits, model, metrics, batch_size(inputs))
         return {**logs, "logits": logits.astype(jnp.float32), "labels": self._labels(inputs)}
 
     def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
