@@ -31,7 +31,7 @@ def n_parameters(model: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("given", "n"),
+    ("settings", "n"),
     [
         ({"type": "bert"}, 109_482_240),
         ({"type": "albert"}, 11_683_584),
@@ -40,8 +40,8 @@ def n_parameters(model: Any) -> int:
     ],
     ids=["bert", "albert", "mobilebert_student", "mobilebert_teacher"],
 )
-def test_the_number_of_parameters_is_the_published_one(given: dict[str, Any], n: int) -> None:
-    assert n_parameters(build_encoder(EncoderConfig(given))) == n
+def test_the_number_of_parameters_is_the_published_one(settings: dict[str, Any], n: int) -> None:
+    assert n_parameters(build_encoder(EncoderConfig(settings))) == n
 
 
 @pytest.mark.parametrize("kind", KINDS)
