@@ -2,7 +2,6 @@
 
 import json
 import logging
-import weakref
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,41 +41,33 @@ class Snapshot:
 
 
 class Snapshots:
-    """Takes snapshots; what several writers of one checkpoint have in common is copied once.
+    """Takes snapshots of one checkpoint; what several of its writers have in common is copied once.
 
     A copy is of one array and not of one checkpoint, because an extension between two writers may have replaced some
-    arrays. It is valid for as long as that very array lives: the content of a JAX array never changes.
+    arrays. The content of a JAX array never changes.
     """
 
     def __init__(self) -> None:
-        self._copies: dict[int, tuple[weakref.ref[jax.Array], np.ndarray]] = {}
+        # The array is kept beside its copy, so that no other one gets its id.
+        self._copies: dict[int, tuple[jax.Array, np.ndarray]] = {}
 
     def take(self, checkpoint: Checkpoint) -> Snapshot:
         """Copies a checkpoint to the host."""
         leaves = dict(flatten(checkpoint))
-        missing = [leaf for leaf in leaves.values() if self._copy_of(leaf) is None]
-        for leaf in missing:
-            if isinstance(leaf, jax.Array):
-                leaf.copy_to_host_async()
+        arrays = {id(leaf): leaf for leaf in leaves.values() if isinstance(leaf, jax.Array)}
+        new = {key: array for key, array in arrays.items() if key not in self._copies}
+        for array in new.values():
+            array.copy_to_host_async()
+        self._copies |= {key: (array, _host_copy(array)) for key, array in new.items()}
         return Snapshot(
-            arrays={path: self._copied(leaf) for path, leaf in leaves.items()},
+            arrays={path: self._copy_of(leaf) for path, leaf in leaves.items()},
             keys={path: str(key_kind(leaf)) for path, leaf in leaves.items() if is_key(leaf)},
             spans_processes=any(map(spans_processes, leaves.values())),
         )
 
-    def _copied(self, leaf: Any) -> np.ndarray:
-        copy = self._copy_of(leaf)
-        if copy is None:
-            copy = _host_copy(leaf)
-            # NumPy arrays are not shared: they may be changed in place.
-            if isinstance(leaf, jax.Array):
-                self._copies[id(leaf)] = (weakref.ref(leaf), copy)
-        return copy
-
-    def _copy_of(self, leaf: Any) -> np.ndarray | None:
-        original, copy = self._copies.get(id(leaf), (None, None))
-        # Another array may have got the id of one that is gone.
-        return copy if original is not None and original() is leaf else None
+    def _copy_of(self, leaf: Any) -> np.ndarray:
+        # NumPy arrays are not shared: they may be changed in place.
+        return self._copies[id(leaf)][1] if isinstance(leaf, jax.Array) else _host_copy(leaf)
 
 
 def flatten(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:

@@ -105,7 +105,7 @@ class EncoderTask(Task):
 
     def build_inputs(self, params: DataConfig, input_context: InputContext | None = None) -> Stream:
         """The stream for a data config; its first batch shows whether the encoder knows its tokens."""
-        params = with_vocabulary(params, find=self.find_vocabulary)
+        params = with_vocabulary(params, vocab_file=self.find_vocabulary())
         stream = self.build_stream(params, input_context or InputContext())
         most = int(np.max(stream.batch(0)["input_word_ids"]))
         if most >= self.vocab_size:
@@ -132,7 +132,13 @@ class EncoderTask(Task):
     @property
     def text_settings(self) -> TextSettings:
         """All that text is answered with beside the model and the vocabulary."""
-        return TextSettings.of_task(self.task_config, answerer=self.answerer, vocab_size=self.vocab_size)
+        data = self.task_config.train_data.as_dict()
+        return TextSettings(
+            answerer=self.answerer,
+            tokenization=data.get("tokenization", "WordPiece"),
+            lower_case=data.get("lower_case", data.get("do_lower_case", True)),
+            vocab_size=self.vocab_size,
+        )
 
     @traceable
     def initialize(self, model: BoundModel) -> Variables:

@@ -106,7 +106,7 @@ class QuestionAnsweringTask(EncoderTask):
 
     @cached_property
     def _validation_data(self) -> QADataConfig:
-        data = with_vocabulary(self.task_config.validation_data, find=self.find_vocabulary)
+        data = with_vocabulary(self.task_config.validation_data, vocab_file=self.find_vocabulary())
         assert isinstance(data, QADataConfig)
         return data
 

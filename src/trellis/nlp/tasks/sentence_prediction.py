@@ -133,7 +133,7 @@ def _with_classes(params: SentencePredictionConfig) -> SentencePredictionConfig:
     """The config with the number of classes, if it has one or the training data can be counted."""
     if params.model.num_classes or not params.train_data.input_path:
         return params
-    data: Any = with_vocabulary(params.train_data, find=lambda: find_vocabulary(params))
+    data: Any = with_vocabulary(params.train_data, vocab_file=find_vocabulary(params))
     n_classes = count_classes(data)
     config = params.replace()
     raise_if_any(merge(config, setting_at("model.num_classes", n_classes, Origin("the labels of the training data"))))
