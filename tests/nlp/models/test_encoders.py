@@ -56,6 +56,15 @@ def test_an_encoder_returns_a_state_for_each_token_and_one_for_all_and_more_on_r
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_an_encoder_without_layers_returns_its_embeddings(kind: str) -> None:
+    depth = {"num_blocks" if kind == "mobilebert" else "num_layers": 0}
+    model, inputs = encoder(kind, **depth, return_all_encoder_outputs=True), batch()
+    outputs = run(model, weights(model, inputs), inputs)
+    assert outputs["sequence_output"].shape == (2, 8, 16)
+    assert len(outputs["encoder_outputs"]) == (1 if kind == "mobilebert" else 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_padding_changes_nothing(kind: str) -> None:
     model, inputs = encoder(kind), batch(length=8)
     variables = weights(model, inputs)

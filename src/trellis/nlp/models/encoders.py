@@ -56,10 +56,10 @@ class BertEncoder(LayeredEncoder):
         """
         config = self.config
         tokens = EncoderInputs.read(inputs, max_length=config.max_position_embeddings)
-        _, *states = self.run_layers(tokens, self.layer, training)
+        states = self.run_layers(tokens, self.layer, training)
         outputs = self.outputs(states)
         if config.return_attention_scores:
-            outputs["attention_scores"] = [state.scores for state in states]
+            outputs["attention_scores"] = [state.scores for state in states[1:]]
         if config.return_word_embeddings:
             outputs["word_embeddings"] = self.embeddings.word_embeddings(tokens.word_ids)
         return outputs
@@ -85,8 +85,7 @@ class AlbertEncoder(LayeredEncoder):
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
         """Returns `sequence_output`, `pooled_output` and, if the config has it switched on, `encoder_outputs`."""
         tokens = EncoderInputs.read(inputs, max_length=self.config.max_position_embeddings)
-        _, *states = self.run_layers(tokens, [self.layer] * self.config.num_layers, training)
-        return self.outputs(states)
+        return self.outputs(self.run_layers(tokens, [self.layer] * self.config.num_layers, training))
 
 
 _ENCODERS: Mapping[type[Config], type[LayeredEncoder]] = {

@@ -155,7 +155,7 @@ class MobileBertEncoder(LayeredEncoder):
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
         """Returns `sequence_output`, `pooled_output` and, if the config has it, `encoder_outputs`, embeddings first."""
         tokens = EncoderInputs.read(inputs, max_length=self.config.max_sequence_length)
-        return self.outputs(self.run_layers(tokens, self.block, training))
+        return self.outputs(self.run_layers(tokens, self.block, training), first=0)
 
 
 def _norm(config: MobileBertEncoderConfig) -> nn.Module:

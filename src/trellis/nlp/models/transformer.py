@@ -301,13 +301,18 @@ class LayeredEncoder(nn.Module):
             states.append(layer(states[-1].hidden, mask, training))
         return states
 
-    def outputs(self, states: Sequence[Attended]) -> dict[str, Any]:
-        """Returns `sequence_output`, `pooled_output` and, if the config has it switched on, `encoder_outputs`."""
+    def outputs(self, states: Sequence[Attended], *, first: int = 1) -> dict[str, Any]:
+        """Returns `sequence_output`, `pooled_output` and, if the config has it switched on, `encoder_outputs`.
+
+        Args:
+            states: As `run_layers` returns them.
+            first: Where `encoder_outputs` begin; 0 is at the embeddings.
+        """
         hidden = states[-1].hidden
         pooled = hidden[:, 0] if self.pooler is None else jnp.tanh(self.pooler(hidden[:, 0]))
         outputs: dict[str, Any] = {"sequence_output": hidden, "pooled_output": pooled}
         if self.config.return_all_encoder_outputs:
-            outputs["encoder_outputs"] = [state.hidden for state in states]
+            outputs["encoder_outputs"] = [state.hidden for state in states[first:]]
         return outputs
 
     def embedding_table(self) -> jax.Array:
