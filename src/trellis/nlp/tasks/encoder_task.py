@@ -142,7 +142,7 @@ class EncoderTask(Task):
 
     @traceable
     def initialize(self, model: BoundModel) -> Variables:
-        """The variables to start from at step 0, with pretrained ones in their place.
+        """The pretrained variables to start from at step 0; others are the model's own.
 
         The vocabulary is kept with the run, which can then be asked wherever it is.
         """
