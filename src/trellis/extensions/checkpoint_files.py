@@ -25,7 +25,6 @@ REGULAR = "regular_"
 """The names of files that a run writes as it goes begin with this."""
 PREEMPTED = "preempted_"
 """The names of files of a run that was told to stop begin with this."""
-_STATE = ("model_params", "model_state", "optimizer_state")
 
 
 def find_files(directory: Path, *prefixes: str) -> list[tuple[int, Path]]:
@@ -256,7 +255,7 @@ class FileReader(CheckpointSource):
             return None
         path, manifest = file
         trees = unflatten_dict(storage.read_arrays(path, manifest["tree"]), sep="/")
-        return _checkpoint(manifest, {name: trees.get(name, {}) for name in _STATE})
+        return _checkpoint(manifest, {name: trees.get(name, {}) for name in storage.STATE})
 
     def _find(self, session: Session | None) -> tuple[Path, dict[str, Any]] | None:
         finish_saves()
@@ -300,7 +299,7 @@ def _restored(path: Path, manifest: dict[str, Any], template: Checkpoint) -> Che
         )
     tree: dict[str, str] = manifest["tree"]
     arrays = storage.read_arrays(path, tree)
-    names = [*_STATE]
+    names = [*storage.STATE]
     # Sums for the next checkpoint are there if the run was preempted. They are of no use if the metrics have changed.
     sums = {name: text for name, text in tree.items() if name.startswith("totals/")}
     needed = {name: storage.describe(leaf) for name, leaf in storage.flatten(template) if name.startswith("totals/")}

@@ -20,11 +20,13 @@ from trellis.errors import CheckpointFileError
 from trellis.loops import Checkpoint, Summary
 from trellis.runtime import fetch, spans_processes
 
+STATE = ("model_params", "model_state", "optimizer_state")
+"""The trees that every checkpoint has."""
 _MANIFEST = "manifest.json"
 _ARRAYS = "arrays"
 _VERSION = 1
 _MOST_COMPARED = 12
-_TREES = ("model_params", "model_state", "optimizer_state", "totals")
+_TREES = (*STATE, "totals")
 _PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
