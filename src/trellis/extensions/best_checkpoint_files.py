@@ -111,7 +111,7 @@ class EarlyStopping(Extension):
     """Marks a checkpoint as the last one if the best was written `n_steps` steps ago or more.
 
     The extensions after this one then do what is due at the last step; whoever runs the loop leaves it when `is_last`
-    is set. The best so far is that of a best writer, whose file tells it after a resume too.
+    is set. What the best is, a best writer knows: after a resume it reads that from its file.
 
     Example:
         best = HighestCheckpointFileWriter(output_dir="runs/digits", metric="accuracy")

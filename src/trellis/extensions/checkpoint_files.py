@@ -30,7 +30,7 @@ PREEMPTED = "preempted_"
 def find_files(directory: Path, *prefixes: str) -> list[tuple[int, Path]]:
     """The checkpoint files under some prefixes as (step, path), oldest first."""
     files: dict[tuple[int, str], Path] = {}
-    # A file that was being replaced by one of the same step when the process died stands in for it.
+    # A process may have died while it replaced a file by one of the same step: then the older file counts.
     pattern = re.compile(rf"({'|'.join(map(re.escape, prefixes))})(\d+)(\.replaced)?")
     for path in sorted(directory.iterdir(), reverse=True) if directory.is_dir() else ():
         match = pattern.fullmatch(path.name)
@@ -199,7 +199,7 @@ class CheckpointFileWriter(FileWriter):
         return checkpoint
 
     def _save_preempted(self, checkpoint: Checkpoint) -> None:
-        # What a run has only started from is there already.
+        # A run that has completed no step would save what it started from, which may be a file of this directory.
         is_there = not checkpoint.n_completed_steps and (self._dir / f"{REGULAR}{checkpoint.step}").exists()
         if checkpoint.step != self._last_step and not is_there:
             self.write(checkpoint, prefix=PREEMPTED)

@@ -55,7 +55,8 @@ class TrigramEmbeddings(nn.Module):
         if inputs.segment_ids is not None:
             # As in a row of its own: behind a packed sequence is padding, unless it fills the row.
             ids = inputs.segment_ids[..., None]
-            fills, same = ids[:, :1] == ids[:, -1:], ids[:, 1:] == ids[:, :-1]
+            fills = ids[:, :1] == ids[:, -1:]
+            same = ids[:, 1:] == ids[:, :-1]
             padding = self.word_embeddings(jnp.full((1, 1), _PADDING_ID))
             after = jnp.where(jnp.concatenate([same, fills], axis=1), after, padding)
             before = jnp.where(jnp.pad(same, ((0, 0), (1, 0), (0, 0))), before, 0)
@@ -89,7 +90,8 @@ class MobileBertBlock(nn.Module):
     def setup(self) -> None:
         """Makes the bottlenecks, and the attention and feedforward blocks between them."""
         config = self.config
-        width, blocks = config.intra_bottleneck_size, range(config.num_feedforward_networks)
+        width = config.intra_bottleneck_size
+        blocks = range(config.num_feedforward_networks)
         self.input_bottleneck = Bottleneck(config, width)
         if config.key_query_shared_bottleneck:
             self.shared_bottleneck = Bottleneck(config, width)

@@ -13,8 +13,10 @@ from trellis.errors import ArgumentError
 from trellis.nlp.models.configs import TransformerConfig
 from trellis.nlp.models.layers import FROM_EMBED, EncoderInputs, activation, dense, kernel_init, layer_norm
 
-_TO_HEADS, _FROM_HEADS = ("embed", "heads", "kv"), ("heads", "kv", "embed")
-_WIDER, _NARROWER = ("embed", "mlp"), ("mlp", "embed")
+_TO_HEADS = ("embed", "heads", "kv")
+_FROM_HEADS = ("heads", "kv", "embed")
+_WIDER = ("embed", "mlp")
+_NARROWER = ("mlp", "embed")
 _FIRST_CAPABILITY = 8.0
 _SHORT = 128
 _NEVER = float(np.finfo("float32").min)
@@ -69,7 +71,9 @@ class MultiHeadAttention(_Attention):
         Args:
             mask: True where a query may see a key, of shape (batch, 1, queries or 1, keys).
         """
-        query, key, value = self.query(query), self.key(key), self.value(value)
+        query = self.query(query)
+        key = self.key(key)
+        value = self.value(value)
         if self.return_scores or (training and self.dropout_rate):
             scores = _softmax(_logits(query, key), mask)
             mixed = _mix(self.dropout(scores, deterministic=not training), value)

@@ -36,7 +36,8 @@ class SentencePredictionTask(EncoderTask):
     def problems(self) -> Iterator[Problem]:
         """Yields the problems with the config."""
         yield from super().problems()
-        n_classes, metric = self.task_config.model.num_classes, self.task_config.metric_type
+        n_classes = self.task_config.model.num_classes
+        metric = self.task_config.metric_type
         if n_classes < 1:
             advice = "Give the number of classes, or 1 for regression: --params_override=task.model.num_classes=2"
             reason = "" if n_classes else ", and there is no training data to count them in"
@@ -119,7 +120,8 @@ class SentencePredictionTask(EncoderTask):
         return SentenceAnswerer(data["seq_length"], data.get("label_values"), data.get("text_fields") or ())
 
     def _loss(self, logits: Array, batch: Mapping[str, Array]) -> Mean:
-        labels, logits = self._labels(batch), logits.astype(jnp.float32)
+        labels = self._labels(batch)
+        logits = logits.astype(jnp.float32)
         if self.is_regression:
             return weighted_mean(jnp.square(logits[:, 0] - labels))
         return weighted_mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels))

@@ -46,7 +46,8 @@ def evaluate_squad_v1(questions: Sequence[Question], *, predictions: Mapping[str
         predictions: From the id of a question to the text that answers it.
     """
     _check(questions)
-    exact, f1 = 0.0, 0.0
+    exact = 0.0
+    f1 = 0.0
     for question in questions:
         prediction = predictions.get(question.id)
         if prediction is not None:
@@ -128,7 +129,8 @@ def _best_threshold(
         elif predictions[key]:
             current -= 1
         if current > best:
-            best, at = current, null_odds[key]
+            best = current
+            at = null_odds[key]
     return 100 * best / len(scores), at
 
 
