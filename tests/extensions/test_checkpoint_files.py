@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.traverse_util import unflatten_dict
 
 import trellis
 from tests import tiny
@@ -507,13 +508,13 @@ def test_the_saved_arrays_are_those_of_the_step_and_not_of_later_ones(tmp_path: 
     for step, params in expected.items():
         manifest = checkpoint_storage.read_manifest(tmp_path / f"regular_{step}")
         arrays = checkpoint_storage.read_arrays(tmp_path / f"regular_{step}", manifest["tree"])
-        tiny.assert_equal(jax.tree.leaves(checkpoint_storage.nest("model_params", arrays)), params)
+        tiny.assert_equal(jax.tree.leaves(unflatten_dict(arrays, sep="/")["model_params"]), params)
 
 
 def params_in(file: Path) -> list[np.ndarray]:
     """The parameters that a file holds."""
     arrays = checkpoint_storage.read_arrays(file, checkpoint_storage.peek_manifest(file)["tree"])
-    return jax.tree.leaves(checkpoint_storage.nest("model_params", arrays))
+    return jax.tree.leaves(unflatten_dict(arrays, sep="/")["model_params"])
 
 
 def test_a_writer_after_an_extension_that_replaces_parameters_writes_the_new_ones(tmp_path: Path) -> None:

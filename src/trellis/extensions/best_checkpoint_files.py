@@ -1,7 +1,6 @@
 """The checkpoint with the best value of a metric, on disk, and the end of a run that does not get better."""
 
 import dataclasses
-import difflib
 import math
 import os
 import re
@@ -10,10 +9,11 @@ from pathlib import Path
 from trellis.aliases import Init
 from trellis.errors import ArgumentError, CheckpointFileError
 from trellis.extensions import checkpoint_storage as storage
-from trellis.extensions.checkpoint_files import FileReader, FileWriter, find_files
+from trellis.extensions.checkpoint_files import FileReader, FileWriter, find_files, newest_whole_file
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Summary
 from trellis.runtime import print_line
+from trellis.spelling import nearest
 
 
 class BestCheckpointFileWriter(FileWriter):
@@ -35,36 +35,24 @@ class BestCheckpointFileWriter(FileWriter):
         stdout: bool = True,
     ) -> None:
         super().__init__(output_dir, keep=keep, overwrite=overwrite)
+        self.prefix = best_prefix(self.word, group, metric)
         self._group = group
         self._metric = metric
-        self._best: float | None = None
-        self._best_step: int | None = None
+        self.best_metric = self.sign * math.inf
+        """The best value so far; infinitely bad if there is none."""
+        self.best_step: int | None = None
+        """The step of the best value so far; None if there is none."""
         self._read_best()
         if stdout:
             print_line(f"The {self.word} value for the metric {group}/{metric} is set to {self.best_metric:.8f}.")
-
-    @property
-    def prefix(self) -> str:
-        """Such as `lowest_eval_loss_`."""
-        return best_prefix(self.word, self._group, self._metric)
-
-    @property
-    def best_metric(self) -> float:
-        """The best value so far; infinitely bad if there is none."""
-        return self.sign * math.inf if self._best is None else self._best
-
-    @property
-    def best_step(self) -> int | None:
-        """The step of the best value so far; None if there is none."""
-        return self._best_step
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         """Starts to write the checkpoint if it is the best."""
         value = self._value_in(checkpoint)
         if self.sign * value < self.sign * self.best_metric:
             self.write(checkpoint)
-            self._best = value
-            self._best_step = checkpoint.step
+            self.best_metric = value
+            self.best_step = checkpoint.step
         return checkpoint
 
     def _value_in(self, checkpoint: Checkpoint) -> float:
@@ -77,8 +65,8 @@ class BestCheckpointFileWriter(FileWriter):
             f"{group}/{key}": value for group, named in checkpoint.metrics.items() for key, value in named.items()
         }
         if name not in values:
-            near = difflib.get_close_matches(name, values, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            close = nearest(name, values)
+            hint = f" Did you mean {close}?" if close else ""
             raise ArgumentError(
                 f"Cannot read the metric {name} from the summary of step {checkpoint.step}, which holds "
                 f"{', '.join(values) or 'none'}.{hint}"
@@ -86,17 +74,15 @@ class BestCheckpointFileWriter(FileWriter):
         return values[name]
 
     def _read_best(self) -> None:
-        for step, path in reversed(find_files(self._dir, self.prefix)):
-            try:
-                metrics = storage.read_manifest(path)["metrics"]
-            except CheckpointFileError as error:
-                print_line(f"Skipping the damaged checkpoint file `{path}`: {error}.")
-                continue
-            if self._metric not in metrics.get(self._group, {}):
-                raise CheckpointFileError(f"`{path}` does not hold the metric {self._group}/{self._metric}.")
-            self._best = float(metrics[self._group][self._metric])
-            self._best_step = step
+        file = newest_whole_file(find_files(self._dir, self.prefix))
+        if file is None:
             return
+        path, manifest = file
+        metrics = manifest["metrics"].get(self._group, {})
+        if self._metric not in metrics:
+            raise CheckpointFileError(f"`{path}` does not hold the metric {self._group}/{self._metric}.")
+        self.best_metric = float(metrics[self._metric])
+        self.best_step = manifest["step"]
 
 
 class LowestCheckpointFileWriter(BestCheckpointFileWriter):
@@ -125,7 +111,7 @@ class EarlyStopping(Extension):
     """Marks a checkpoint as the last one if the best was written `n_steps` steps ago or more.
 
     The extensions after this one then do what is due at the last step; whoever runs the loop leaves it when `is_last`
-    is set. The best so far is that of a best writer, whose file tells it after a resume too.
+    is set. What the best is, a best writer knows: after a resume it reads that from its file.
 
     Example:
         best = HighestCheckpointFileWriter(output_dir="runs/digits", metric="accuracy")
@@ -163,12 +149,7 @@ class BestCheckpointFileReader(FileReader):
 
     def __init__(self, dir: str | os.PathLike[str], *, target: Init, metric: str, group: str = "eval") -> None:
         super().__init__(dir, target=target)
-        self._prefix = best_prefix(self.word, group, metric)
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """Such as `lowest_eval_loss_`."""
-        return (self._prefix,)
+        self.prefixes = (best_prefix(self.word, group, metric),)
 
 
 class LowestCheckpointFileReader(BestCheckpointFileReader):
@@ -194,5 +175,5 @@ def best_file(directory: Path) -> Path | None:
 
 
 def best_prefix(word: str, group: str, metric: str) -> str:
-    """What the names of the files of a best writer begin with."""
+    """What the names of the files of a best writer begin with, such as `lowest_eval_loss_`."""
     return f"{word}_{group}_{metric}_".replace(os.sep, "-")

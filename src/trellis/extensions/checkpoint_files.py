@@ -5,14 +5,15 @@ import os
 import re
 import shutil
 import time
-from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trellis.aliases import Init
+from flax.traverse_util import unflatten_dict
+
+from trellis.aliases import Init, PyTree
 from trellis.disk import check_writable, describe_failure, hidden_path, remove_whole, sweep, sync
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage as storage
@@ -29,7 +30,7 @@ PREEMPTED = "preempted_"
 def find_files(directory: Path, *prefixes: str) -> list[tuple[int, Path]]:
     """The checkpoint files under some prefixes as (step, path), oldest first."""
     files: dict[tuple[int, str], Path] = {}
-    # A file that was being replaced by one of the same step when the process died stands in for it.
+    # A process may have died while it replaced a file by one of the same step: then the older file counts.
     pattern = re.compile(rf"({'|'.join(map(re.escape, prefixes))})(\d+)(\.replaced)?")
     for path in sorted(directory.iterdir(), reverse=True) if directory.is_dir() else ():
         match = pattern.fullmatch(path.name)
@@ -49,9 +50,30 @@ def newest_file(directory: Path) -> Path | None:
     return files[-1][1] if files else None
 
 
+def newest_whole_file(
+    files: Sequence[tuple[int, Path]], *, session: Session | None = None
+) -> tuple[Path, dict[str, Any]] | None:
+    """The newest of some files that is whole, and its manifest; None if there is none.
+
+    Damaged files are skipped, with a line or an event that says why.
+    """
+    for _, path in reversed(files):
+        try:
+            return path, storage.read_manifest(path)
+        except CheckpointFileError as error:
+            text = f"Skipping the damaged checkpoint file `{path}`: {error}."
+            if session is None:
+                print_line(text)
+            else:
+                session.emit("skipped_file", step=0, text=text, path=str(path))
+    return None
+
+
 class FileWriter(Extension):
     """Writes checkpoints under a prefix, keeps the newest, and never leaves a half-written one behind."""
 
+    prefix: str
+    """What the names of the files begin with."""
     is_resumable = False
     """Whether a run starts from these files by default; they are committed after all others."""
 
@@ -64,11 +86,6 @@ class FileWriter(Extension):
         self._written: Future[None] | None = None
         _check_readable(self._dir)
         check_writable(self._dir)
-
-    @property
-    @abstractmethod
-    def prefix(self) -> str:
-        """What the names of the files begin with."""
 
     def write(self, checkpoint: Checkpoint, *, prefix: str | None = None) -> None:
         """Copies a checkpoint to the host and starts to write it; it is committed when the loop moves on."""
@@ -86,8 +103,8 @@ class FileWriter(Extension):
         session = checkpoint.session or Session()
         if self._written is not None:
             # One save under way at a time: host memory holds at most one copy more.
-            written, self._written = self._written, None
-            session.wait_for(written)
+            session.wait_for(self._written)
+            self._written = None
         snapshot = session.shared(storage.Snapshots).take(checkpoint)
         if snapshot.spans_processes and not is_first_process():
             return
@@ -165,16 +182,12 @@ class CheckpointFileWriter(FileWriter):
             set aside. If not, they are an error.
     """
 
+    prefix = REGULAR
     is_resumable = True
 
     def __init__(self, output_dir: str | os.PathLike[str], *, keep: int = 2, overwrite: bool = True) -> None:
         super().__init__(output_dir, keep=keep, overwrite=overwrite)
         self._last_step = -1
-
-    @property
-    def prefix(self) -> str:
-        """`regular_`."""
-        return REGULAR
 
     def join(self, session: Session) -> None:
         """Saves on preemption too."""
@@ -187,7 +200,7 @@ class CheckpointFileWriter(FileWriter):
         return checkpoint
 
     def _save_preempted(self, checkpoint: Checkpoint) -> None:
-        # What a run has only started from is there already.
+        # A run that has completed no step would save what it started from, which may be a file of this directory.
         is_there = not checkpoint.n_completed_steps and (self._dir / f"{REGULAR}{checkpoint.step}").exists()
         if checkpoint.step != self._last_step and not is_there:
             self.write(checkpoint, prefix=PREEMPTED)
@@ -206,15 +219,13 @@ class FileReader(CheckpointSource):
         after: Only files of later steps count; without one, the run starts at this step.
     """
 
+    prefixes: tuple[str, ...]
+    """What the names of the files begin with."""
+
     def __init__(self, dir: str | os.PathLike[str], *, target: Init, after: int = -1) -> None:
         self._dir = Path(dir)
         self._after = after
         self.target = target
-
-    @property
-    @abstractmethod
-    def prefixes(self) -> tuple[str, ...]:
-        """What the names of the files begin with."""
 
     def __call__(self, initializer: Checkpoint) -> Checkpoint:
         """The newest checkpoint in the form of `initializer`; if there is none, `initializer` at the first step."""
@@ -244,28 +255,19 @@ class FileReader(CheckpointSource):
         if file is None:
             return None
         path, manifest = file
-        arrays = storage.read_arrays(path, manifest["tree"])
-        names = ("model_params", "model_state", "optimizer_state")
-        return _checkpoint(manifest, {name: storage.nest(name, arrays) for name in names})
+        trees = unflatten_dict(storage.read_arrays(path, manifest["tree"]), sep="/")
+        return _checkpoint(manifest, {name: trees.get(name, {}) for name in storage.STATE})
 
     def _find(self, session: Session | None) -> tuple[Path, dict[str, Any]] | None:
         finish_saves()
         files = [file for file in find_files(self._dir, *self.prefixes) if file[0] > self._after]
-        for _, path in reversed(files):
-            try:
-                return path, storage.read_manifest(path)
-            except CheckpointFileError as error:
-                text = f"Skipping the damaged checkpoint file `{path}`: {error}."
-                if session is None:
-                    print_line(text)
-                else:
-                    session.emit("skipped_file", step=0, text=text, path=str(path))
-        if files and self._after < 0:
+        newest = newest_whole_file(files, session=session)
+        if newest is None and files and self._after < 0:
             raise CheckpointFileError(
                 f"Every checkpoint file in `{self._dir}` is damaged ({', '.join(path.name for _, path in files)}). "
                 f"Bring one back, or remove them to start from step 0."
             )
-        return None
+        return newest
 
 
 class CheckpointFileReader(FileReader):
@@ -277,10 +279,7 @@ class CheckpointFileReader(FileReader):
         TrainLoop(init=CheckpointFileReader(dir="runs/digits", target=model.init), …)
     """
 
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """`regular_`, and `preempted_` for what a stopped run has left."""
-        return (REGULAR, PREEMPTED)
+    prefixes = (REGULAR, PREEMPTED)
 
 
 def _check_readable(directory: Path) -> None:
@@ -311,17 +310,16 @@ def _restored(path: Path, manifest: dict[str, Any], template: Checkpoint) -> Che
         )
     tree: dict[str, str] = manifest["tree"]
     arrays = storage.read_arrays(path, tree)
-    names = ["model_params", "model_state", "optimizer_state"]
+    names = [*storage.STATE]
     # Sums for the next checkpoint are there if the run was preempted. They are of no use if the metrics have changed.
     sums = {name: text for name, text in tree.items() if name.startswith("totals/")}
     needed = {name: storage.describe(leaf) for name, leaf in storage.flatten(template) if name.startswith("totals/")}
     if sums and sums == needed:
         names.append("totals")
-    trees = {name: storage.unflatten(getattr(template, name), name, arrays) for name in names}
-    return _checkpoint(manifest, trees)
+    return _checkpoint(manifest, storage.unflatten({name: getattr(template, name) for name in names}, arrays))
 
 
-def _checkpoint(manifest: dict[str, Any], trees: dict[str, Any]) -> Checkpoint:
+def _checkpoint(manifest: dict[str, Any], trees: dict[str, PyTree]) -> Checkpoint:
     return Checkpoint(
         **trees,
         grads=None,

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import weakref
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,11 +20,13 @@ from trellis.errors import CheckpointFileError
 from trellis.loops import Checkpoint, Summary
 from trellis.runtime import fetch, spans_processes
 
+STATE = ("model_params", "model_state", "optimizer_state")
+"""The trees that every checkpoint has."""
 _MANIFEST = "manifest.json"
 _ARRAYS = "arrays"
 _VERSION = 1
 _MOST_COMPARED = 12
-_TREES = ("model_params", "model_state", "optimizer_state", "totals")
+_TREES = (*STATE, "totals")
 _PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -42,58 +43,46 @@ class Snapshot:
 
 
 class Snapshots:
-    """Takes snapshots; what several writers of one checkpoint have in common is copied once.
+    """Takes snapshots of one checkpoint; what several of its writers have in common is copied once.
 
     A copy is of one array and not of one checkpoint, because an extension between two writers may have replaced some
-    arrays. It is valid for as long as that very array lives: the content of a JAX array never changes.
+    arrays. The content of a JAX array never changes.
     """
 
     def __init__(self) -> None:
-        self._copies: dict[int, tuple[weakref.ref[jax.Array], np.ndarray]] = {}
+        # The array is kept beside its copy, so that no other one gets its id.
+        self._copies: dict[int, tuple[jax.Array, np.ndarray]] = {}
 
     def take(self, checkpoint: Checkpoint) -> Snapshot:
         """Copies a checkpoint to the host."""
         leaves = dict(flatten(checkpoint))
-        missing = [leaf for leaf in leaves.values() if self._copy_of(leaf) is None]
-        for leaf in missing:
-            if isinstance(leaf, jax.Array):
-                leaf.copy_to_host_async()
+        arrays = {id(leaf): leaf for leaf in leaves.values() if isinstance(leaf, jax.Array)}
+        new = {key: array for key, array in arrays.items() if key not in self._copies}
+        for array in new.values():
+            array.copy_to_host_async()
+        self._copies |= {key: (array, _host_copy(array)) for key, array in new.items()}
         return Snapshot(
-            arrays={path: self._copied(leaf) for path, leaf in leaves.items()},
-            keys={
-                path: str(key_kind(leaf))
-                for path, leaf in leaves.items()
-                if isinstance(leaf, jax.Array) and is_key(leaf)
-            },
+            arrays={path: self._copy_of(leaf) for path, leaf in leaves.items()},
+            keys={path: str(key_kind(leaf)) for path, leaf in leaves.items() if is_key(leaf)},
             spans_processes=any(map(spans_processes, leaves.values())),
         )
 
-    def _copied(self, leaf: Any) -> np.ndarray:
-        copy = self._copy_of(leaf)
-        if copy is None:
-            copy = _host_copy(leaf)
-            # NumPy arrays are not shared: they may be changed in place.
-            if isinstance(leaf, jax.Array):
-                self._copies[id(leaf)] = (weakref.ref(leaf), copy)
-        return copy
-
-    def _copy_of(self, leaf: Any) -> np.ndarray | None:
-        original, copy = self._copies.get(id(leaf), (None, None))
-        # Another array may have got the id of one that is gone.
-        return copy if original is not None and original() is leaf else None
+    def _copy_of(self, leaf: Any) -> np.ndarray:
+        # NumPy arrays are not shared: they may be changed in place.
+        return self._copies[id(leaf)][1] if isinstance(leaf, jax.Array) else _host_copy(leaf)
 
 
 def flatten(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
     """The leaves that a file holds, with their paths."""
-    for name in _TREES:
-        for path, leaf in jax.tree_util.tree_leaves_with_path(getattr(checkpoint, name)):
-            inner = jax.tree_util.keystr(path, simple=True, separator="/")
-            yield (f"{name}/{inner}" if inner else name), leaf
+    trees = {name: getattr(checkpoint, name) for name in _TREES}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(trees):
+        yield _path_text(path), leaf
 
 
 def is_key(leaf: Any) -> bool:
     """Whether a leaf is a random key, or the shape of one."""
-    return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+    is_of_jax = isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+    return is_of_jax and bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
 def key_kind(key: Any) -> Any:
@@ -168,7 +157,8 @@ def read_arrays(path: Path, tree: Mapping[str, str]) -> dict[str, np.ndarray]:
     """
     import orbax.checkpoint as ocp
 
-    empty = {name: _empty(text) for name, text in tree.items() if 0 in _shape(text)}
+    shapes = {name: _shape(text) for name, text in tree.items()}
+    empty = {name: np.zeros(shape.shape, shape.dtype) for name, shape in shapes.items() if not shape.size}
     names = {name: 0 for name in tree if name not in empty}
     checkpointer = _checkpointer()
     arguments = ocp.args.PyTreeRestore(
@@ -186,10 +176,11 @@ def find_differences(manifest: Mapping[str, Any], template: Checkpoint) -> str:
 
     Sums for the next checkpoint do not have to fit.
     """
-    tree, needed = dict(manifest["tree"]), {name: describe(leaf) for name, leaf in flatten(template)}
+    tree: dict[str, str] = manifest["tree"]
+    needed = {name: describe(leaf) for name, leaf in flatten(template)}
     # A file of an older version does not say of which kind its keys are: they are read as those that are needed.
     if "keys" in manifest:
-        tree |= {name: f"{tree[name]} ({kind} key)" for name, kind in manifest["keys"].items()}
+        tree = tree | {name: f"{tree[name]} ({kind} key)" for name, kind in manifest["keys"].items()}
         needed |= {name: f"{needed[name]} ({key_kind(leaf)} key)" for name, leaf in flatten(template) if is_key(leaf)}
     names = sorted(name for name in {*tree, *needed} if not name.startswith("totals/"))
     return compare(tree, needed, [name for name in names if tree.get(name) != needed.get(name)])
@@ -202,28 +193,15 @@ def compare(tree: Mapping[str, str], needed: Mapping[str, str], names: Sequence[
     return "\n".join([*lines[:_MOST_COMPARED], *more])
 
 
-def unflatten(template: PyTree, name: str, arrays: Mapping[str, np.ndarray]) -> PyTree:
-    """A tree like the template, with the arrays under `name` as its leaves."""
+def unflatten(templates: dict[str, PyTree], arrays: Mapping[str, np.ndarray]) -> dict[str, PyTree]:
+    """Trees like the templates, each under its name, with arrays as their leaves."""
 
     def pick(path: Any, leaf: Any) -> Any:
-        inner = jax.tree_util.keystr(path, simple=True, separator="/")
-        array = arrays[f"{name}/{inner}" if inner else name]
+        array = arrays[_path_text(path)]
         return jax.random.wrap_key_data(jnp.asarray(array), impl=key_kind(leaf)) if is_key(leaf) else array
 
-    return jax.tree_util.tree_map_with_path(pick, template)
-
-
-def nest(name: str, arrays: Mapping[str, np.ndarray]) -> PyTree:
-    """The arrays under `name` as nested dicts, for readers without a template."""
-    tree: dict[str, Any] = {}
-    for path, array in arrays.items():
-        root, *inner, last = path.split("/")
-        node = tree
-        for part in inner if root == name else ():
-            node = node.setdefault(part, {})
-        if root == name:
-            node[last] = array
-    return tree
+    trees: dict[str, PyTree] = jax.tree_util.tree_map_with_path(pick, templates)
+    return trees
 
 
 remove = remove_whole  # A checkpoint file is a directory.
@@ -245,7 +223,7 @@ def peek_manifest(path: Path) -> dict[str, Any]:
 
 
 def _host_copy(leaf: Any) -> np.ndarray:
-    if isinstance(leaf, jax.Array) and is_key(leaf):
+    if is_key(leaf):
         leaf = jax.random.key_data(leaf)
     # On the CPU a NumPy view shares the memory that the next step overwrites.
     return np.array(fetch(leaf), copy=True)
@@ -279,10 +257,11 @@ def _checkpointer() -> Any:
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
-def _shape(text: str) -> tuple[int, ...]:
-    inner = text[text.index("[") + 1 : -1]
-    return tuple(map(int, inner.split(","))) if inner else ()
+def _shape(text: str) -> jax.ShapeDtypeStruct:
+    """What `describe` has described."""
+    dtype, _, sizes = text.removesuffix("]").partition("[")
+    return jax.ShapeDtypeStruct([int(size) for size in sizes.split(",") if size], jnp.dtype(dtype))
 
 
-def _empty(text: str) -> np.ndarray:
-    return np.zeros(_shape(text), jnp.dtype(text[: text.index("[")]))
+def _path_text(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")

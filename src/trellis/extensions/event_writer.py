@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from trellis.aliases import JSON
 from trellis.disk import check_writable, write_whole
@@ -84,55 +85,36 @@ class EventWriter(Extension):
         if self._is_whole:
             return
         self._is_whole = True
-        if not self._path.exists() or not self._path.stat().st_size:
-            return
-        with self._path.open("rb") as file:
-            file.seek(-1, os.SEEK_END)
-            if file.read() == b"\n":
-                return
-        lines = self._path.read_bytes().splitlines(keepends=True)
-        lines[-1] = lines[-1] + b"\n" if _is_json(lines[-1]) else b""
-        write_whole(self._path, b"".join(lines))
+        lines = self._read_lines()
+        if lines and not lines[-1].endswith(b"\n"):
+            lines[-1] = lines[-1] + b"\n" if _parse(lines[-1]) else b""
+            write_whole(self._path, b"".join(lines))
 
     def _drop_summaries_past(self, start: int) -> None:
         """Removes the summaries of later steps than `start`, which come from lost work."""
-        if not self._path.exists():
-            return
-        lines = self._path.read_bytes().splitlines(keepends=True)
-        is_changed = False
-        # From the end: summaries are in the order of their steps, because each run begins with this.
-        for index in reversed(range(len(lines))):
-            step = _summary_step(lines[index])
-            if step is not None and step <= start:
-                break
-            if step is not None:
-                lines[index] = b""
-                is_changed = True
-        if is_changed:
-            write_whole(self._path, b"".join(lines))
+        lines = self._read_lines()
+        remaining = [line for line in lines if not _is_summary_past(start, line)]
+        if len(remaining) < len(lines):
+            write_whole(self._path, b"".join(remaining))
+
+    def _read_lines(self) -> list[bytes]:
+        return self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
 
 
-def _summary_step(line: bytes) -> int | None:
-    """The step of a summary; None if a line is something else."""
+def _is_summary_past(start: int, line: bytes) -> bool:
     # Most lines of other kinds need not be parsed.
-    if b'"summary"' not in line:
-        return None
+    event = _parse(line) if b'"summary"' in line else {}
+    step = event.get("step")
+    return event.get("kind") == "summary" and isinstance(step, int) and step > start
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    """The object on a line; empty if it holds none, or is cut short."""
     try:
         event = json.loads(line)
     except ValueError:
-        return None
-    if not isinstance(event, dict) or event.get("kind") != "summary":
-        return None
-    step = event.get("step")
-    return step if isinstance(step, int) else None
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
+        return {}
+    return event if isinstance(event, dict) else {}
 
 
 def _without_nan(value: JSON) -> JSON:

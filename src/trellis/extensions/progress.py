@@ -34,7 +34,7 @@ class ProgressBar(Extension):
         self._line_interval = line_interval
         self._loss: float | None = None
         self._run: _Run | None = None
-        self._display: _BarDisplay | _LineDisplay = _LineDisplay(line_interval)
+        self._bar: Bar | None = None
         self._next_time = 0.0
         self._next_refresh = 0.0
 
@@ -49,9 +49,9 @@ class ProgressBar(Extension):
         """Takes the loss to show, and returns the checkpoint as it came."""
         self._loss = checkpoint.loss
         now = monotonic()
-        if self._run is not None and now >= self._next_refresh:
+        if self._run is not None and self._bar is not None and now >= self._next_refresh:
             # The bar does not move until the loop goes on. It should show this step, not the one that was drawn last.
-            self._display.refresh(self._run, self._run.describe(self._loss))
+            self._show(self._run, self._run.describe(self._loss))
         self._next_refresh = now + DRAW_INTERVAL
         return checkpoint
 
@@ -72,21 +72,33 @@ class ProgressBar(Extension):
         if step == n_steps:
             self._end()
         elif now >= self._next_time:
-            self._next_time = now + self._display.interval
-            self._display.show(run, run.describe(self._loss))
+            self._next_time = now + (self._line_interval if self._bar is None else DRAW_INTERVAL)
+            self._show(run, run.describe(self._loss))
 
     def _begin(self, step: int, n_steps: int | None, now: float) -> "_Run":
         self._end()
-        self._display = _BarDisplay() if can_show_bar() else _LineDisplay(self._line_interval)
+        self._bar = Bar() if can_show_bar() else None
         self._next_time = now
         self._run = _Run(step, n_steps, started=now, time=now)
         return self._run
 
     def _end(self) -> None:
         if self._run is not None:
-            self._display.show(self._run, self._run.describe_end())
-            self._display.close()
+            self._show(self._run, self._run.describe_end())
             self._run = None
+        if self._bar is not None:
+            self._bar.close()
+
+    def _show(self, run: "_Run", details: list[str]) -> None:
+        percent = f"{100 * run.step // run.target} %" if run.target else ""
+        if self._bar is None:
+            share = f" of {run.target} ({percent})" if run.target else ""
+            print_line(", ".join([f"Step {run.step:6d}{share}", *details]))
+        elif run.target:
+            details = [percent, *details]
+            self._bar.show(f"Step {run.step} of {run.target}", share=run.step / run.target, details=", ".join(details))
+        else:
+            self._bar.show(f"Step {run.step}", details=", ".join(details))
 
 
 @dataclass
@@ -128,46 +140,6 @@ class _Run:
         if self.origin is None or self.origin[0] == self.step or self.origin[1] == self.time:
             return None
         return (self.step - self.origin[0]) / (self.time - self.origin[1])
-
-
-class _LineDisplay:
-    """Lines on stdout, where they belong to the log."""
-
-    def __init__(self, interval: float) -> None:
-        self.interval = interval
-
-    def show(self, run: _Run, details: list[str]) -> None:
-        share = f" of {run.target} ({100 * run.step // run.target} %)" if run.target else ""
-        print_line(", ".join([f"Step {run.step:6d}{share}", *details]))
-
-    def refresh(self, run: _Run, details: list[str]) -> None:
-        """Does nothing: a line that is printed stays as it is."""
-
-    def close(self) -> None:
-        """Does nothing: there is nothing to close."""
-
-
-class _BarDisplay:
-    """A bar on stderr, for the person who watches."""
-
-    interval = DRAW_INTERVAL
-
-    def __init__(self) -> None:
-        self._bar = Bar()
-
-    def show(self, run: _Run, details: list[str]) -> None:
-        if run.target:
-            share = run.step / run.target
-            percent = f"{100 * run.step // run.target} %"
-            self._bar.show(f"Step {run.step} of {run.target}", share=share, details=", ".join([percent, *details]))
-        else:
-            self._bar.show(f"Step {run.step}", details=", ".join(details))
-
-    def refresh(self, run: _Run, details: list[str]) -> None:
-        self.show(run, details)
-
-    def close(self) -> None:
-        self._bar.close()
 
 
 def _describe_rate(rate: float) -> str:

@@ -4,11 +4,13 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trellis.disk import check_writable, write_whole
+from trellis.data import RecordWriter, read_records
+from trellis.disk import check_writable
+from trellis.errors import DataError
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Session, Summary
 
@@ -93,28 +95,21 @@ def _checksum(data: bytes) -> bytes:
 
 def _drop_points_past(start: int, path: Path) -> bool:
     """Removes the lost points from a file; returns whether there were any."""
-    records = list(_whole_records(path.read_bytes()))
+    records: list[bytes] = []
+    # Up to one that is cut short or damaged, where TensorBoard stops reading too.
+    with suppress(DataError):
+        records.extend(read_records(path))
     remaining = [record for record in records if not _is_point_past(start, record)]
     if len(remaining) == len(records):
         return False
-    write_whole(path, b"".join(remaining))
+    with RecordWriter(path) as writer:
+        for record in remaining:
+            writer.write(record)
     return True
-
-
-def _whole_records(content: bytes) -> Iterator[bytes]:
-    """Yields records up to the end, or to one that is cut short or damaged, where TensorBoard stops reading too."""
-    position = 0
-    while position < len(content):
-        length = int.from_bytes(content[position : position + 8], "little")
-        record = content[position : position + 16 + length]
-        if len(record) < 16 + length or _checksum(record[12:-4]) != record[-4:]:
-            return
-        yield record
-        position += len(record)
 
 
 def _is_point_past(start: int, record: bytes) -> bool:
     from tensorboardX.proto.event_pb2 import Event
 
-    event = Event.FromString(record[12:-4])
+    event = Event.FromString(record)
     return bool(event.HasField("summary")) and event.step > start

@@ -24,8 +24,8 @@ def answers(
     """The answers to logits that are 0 but where they are given, by window and position."""
     windows = question_windows(params)
     logits = np.zeros((2, len(windows), params.seq_length), np.float32)
-    for side, given in zip(logits, (start, end), strict=True):
-        for place, value in given.items():
+    for side, values in zip(logits, (start, end), strict=True):
+        for place, value in values.items():
             side[place] = value
     order = np.arange(len(windows))[::-1]
     return answer_questions(
@@ -103,7 +103,7 @@ def test_few_candidates_are_kept_and_none_at_all_is_told(sky: QADataConfig) -> N
 
 
 @pytest.mark.parametrize(
-    ("said", "original", "expected"),
+    ("answer", "original", "expected"),
     [
         ("steve smith", "Steve Smith's", "Steve Smith"),
         ("smith", "Steve Smith's", "Smith"),
@@ -114,6 +114,8 @@ def test_few_candidates_are_kept_and_none_at_all_is_told(sky: QADataConfig) -> N
         ("a", "a Cafe\u0301", "a Cafe\u0301"),
     ],
 )
-def test_an_answer_is_found_again_in_the_original_text(tmp_path: Path, said: str, original: str, expected: str) -> None:
+def test_an_answer_is_found_again_in_the_original_text(
+    tmp_path: Path, answer: str, original: str, expected: str
+) -> None:
     tokenizer = WordPieceTokenizer(sky_vocabulary(tmp_path))
-    assert align_answer(said, original=original, tokenizer=tokenizer) == expected
+    assert align_answer(answer, original=original, tokenizer=tokenizer) == expected

@@ -22,5 +22,5 @@ def test_a_tiny_bert_learns_from_the_local_text_and_fills_in_blanks(
     assert set(logs) == {"validation_loss", "masked_lm_accuracy", "lm_example_loss"}
     vocabulary = Path("runs/local/vocab.txt").read_text().split("\n")
     assert "[MASK]" in vocabulary and "##s" in vocabulary
-    (found,) = load_predictor("runs/local")([("Return the [MASK].",)])
-    assert found.values["blanks"][0][0]["token"] in vocabulary
+    (prediction,) = load_predictor("runs/local")([("Return the [MASK].",)])
+    assert prediction.values["blanks"][0][0]["token"] in vocabulary

@@ -31,7 +31,7 @@ def n_parameters(model: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("given", "n"),
+    ("settings", "n"),
     [
         ({"type": "bert"}, 109_482_240),
         ({"type": "albert"}, 11_683_584),
@@ -40,8 +40,8 @@ def n_parameters(model: Any) -> int:
     ],
     ids=["bert", "albert", "mobilebert_student", "mobilebert_teacher"],
 )
-def test_the_number_of_parameters_is_the_published_one(given: dict[str, Any], n: int) -> None:
-    assert n_parameters(build_encoder(EncoderConfig(given))) == n
+def test_the_number_of_parameters_is_the_published_one(settings: dict[str, Any], n: int) -> None:
+    assert n_parameters(build_encoder(EncoderConfig(settings))) == n
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -53,6 +53,15 @@ def test_an_encoder_returns_a_state_for_each_token_and_one_for_all_and_more_on_r
     np.testing.assert_array_equal(outputs["encoder_outputs"][-1], outputs["sequence_output"])
     plain = jax.eval_shape(encoder(kind).apply, weights(model, inputs), inputs)
     assert set(plain) == {"sequence_output", "pooled_output"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_encoder_without_layers_returns_its_embeddings(kind: str) -> None:
+    depth = {"num_blocks" if kind == "mobilebert" else "num_layers": 0}
+    model, inputs = encoder(kind, **depth, return_all_encoder_outputs=True), batch()
+    outputs = run(model, weights(model, inputs), inputs)
+    assert outputs["sequence_output"].shape == (2, 8, 16)
+    assert len(outputs["encoder_outputs"]) == (1 if kind == "mobilebert" else 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

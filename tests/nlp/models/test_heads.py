@@ -57,8 +57,8 @@ def test_a_masked_lm_head_shares_the_embeddings_and_fits_their_width(
     params = shapes(pretrainer(kind, **changes), batch())["params"]["masked_lm"]
     assert params.pop("output_bias").shape == (VOCAB_SIZE,)
     del params["layer_norm"]
-    found = {name: part["kernel"].shape if name == "dense" else part.shape for name, part in params.items()}
-    assert found == widths
+    shapes_by_name = {name: part["kernel"].shape if name == "dense" else part.shape for name, part in params.items()}
+    assert shapes_by_name == widths
 
 
 def test_the_parts_of_a_pretrainer_have_the_published_names() -> None:

@@ -51,8 +51,8 @@ def test_a_text_starts_from_id_zero(variables: Any) -> None:
 
 
 def test_rng_collections_are_taken_and_only_dropout_needs_one(variables: Any) -> None:
-    given = jax.jit(model().init)({name: jax.random.key(1) for name in ("params", "carry", "dropout")}, TOKENS)
-    jax.tree.map(np.testing.assert_array_equal, given, variables)
+    named = jax.jit(model().init)({name: jax.random.key(1) for name in ("params", "carry", "dropout")}, TOKENS)
+    jax.tree.map(np.testing.assert_array_equal, named, variables)
     rngs = {"carry": jax.random.key(2), "dropout": jax.random.key(3)}
     np.testing.assert_array_equal(model().apply(variables, TOKENS, rngs=rngs), model().apply(variables, TOKENS))
     training = model(deterministic=False)

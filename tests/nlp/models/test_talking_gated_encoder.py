@@ -15,8 +15,8 @@ import sys
 import gin, jax, numpy
 from trellis.nlp import models
 build_encoder = gin.external_configurable(models.build_encoder, name="build_encoder")
-for name, block in {**models.ATTENTION_CLASSES, **models.FEEDFORWARD_CLASSES}.items():
-    gin.external_configurable(block, name=name)
+for name in ("MultiHeadAttention", "TalkingHeadsAttention", "FeedForward", "GatedFeedForward"):
+    gin.external_configurable(getattr(models, name), name=name)
 gin.parse_config_file(sys.argv[1])
 encoder = build_encoder(models.EncoderConfig(bert={"num_layers": 1}))
 ids = numpy.ones((1, 4), int)

@@ -52,31 +52,31 @@ def surprise(logits: Any, labels: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("next_sentence", [False, True])
 def test_the_loss_is_the_mean_over_masks_plus_the_mean_over_pairs(next_sentence: bool) -> None:
-    task, given = get_task(config(next_sentence=next_sentence)), batch(6, next_sentence=next_sentence)
-    model = bound(task, given)
-    outputs = jax.jit(model)(given)
-    weights = given["masked_lm_weights"]
-    expected = (surprise(outputs["mlm_logits"], given["masked_lm_ids"]) * weights).sum() / weights.sum()
+    task, examples = get_task(config(next_sentence=next_sentence)), batch(6, next_sentence=next_sentence)
+    model = bound(task, examples)
+    outputs = jax.jit(model)(examples)
+    weights = examples["masked_lm_weights"]
+    expected = (surprise(outputs["mlm_logits"], examples["masked_lm_ids"]) * weights).sum() / weights.sum()
     if next_sentence:
-        expected += surprise(outputs["next_sentence"], given["next_sentence_labels"][:, 0]).mean()
-    logs = validated(task, model, given)
+        expected += surprise(outputs["next_sentence"], examples["next_sentence_labels"][:, 0]).mean()
+    logs = validated(task, model, examples)
     assert float(logs["loss"].compute()) == pytest.approx(expected, rel=1e-5)
     more = {"next_sentence_accuracy", "next_sentence_loss"} if next_sentence else set()
     assert set(logs) == {"loss", "masked_lm_accuracy", "lm_example_loss"} | more
 
 
 def test_parts_of_a_batch_teach_what_the_whole_does() -> None:
-    task, given = get_task(config(next_sentence=True)), batch(8, next_sentence=True)
-    whole, parts = (one_step(task, given, n_microbatches=n) for n in (1, 4))
+    task, examples = get_task(config(next_sentence=True)), batch(8, next_sentence=True)
+    whole, parts = (one_step(task, examples, n_microbatches=n) for n in (1, 4))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), whole[0].params, parts[0].params)
     assert float(parts[1].loss.compute()) == pytest.approx(float(whole[1].loss.compute()), rel=1e-5)
 
 
 def test_the_loss_of_several_batches_is_that_of_one_big_one() -> None:
-    task, given = get_task(config(next_sentence=True)), batch(7, next_sentence=True)
-    model = bound(task, given)
-    whole = validated(task, model, given)
-    first, rest = (validated(task, model, part_of(given, rows)) for rows in (slice(5), slice(5, 7)))
+    task, examples = get_task(config(next_sentence=True)), batch(7, next_sentence=True)
+    model = bound(task, examples)
+    whole = validated(task, model, examples)
+    first, rest = (validated(task, model, part_of(examples, rows)) for rows in (slice(5), slice(5, 7)))
     for name, metric in whole.items():
         assert float(first[name].merge(rest[name]).compute()) == pytest.approx(float(metric.compute()), rel=1e-5)
 

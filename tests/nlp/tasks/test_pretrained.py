@@ -56,15 +56,15 @@ def test_a_setting_that_weights_do_not_need_is_told_in_a_line(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("https://hub.example/bert/3", "`https://hub.example/bert/3` is an address, but nothing is downloaded. Give a"),
         ("nowhere", "task.hub_module_url: `nowhere` does not exist. Give a directory on this machine"),
         (".", "`.` has neither config.json, as Hugging Face's directories do, nor params.yaml, as a run does."),
     ],
 )
-def test_a_hub_that_is_not_here_explains_itself(url: str, said: str) -> None:
-    with pytest.raises(ArgumentError, match=said):
+def test_a_hub_that_is_not_here_explains_itself(url: str, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
         get_task(config(2, hub_module_url=url))
 
 

@@ -114,10 +114,10 @@ def trained_params(model_dir: Path) -> Any:
 
 
 def test_blanks_are_filled_with_tokens_of_the_vocabulary_that_the_run_has_kept(pretrained: Path) -> None:
-    (found,) = predictor(pretrained)([("the [MASK] sat on [MASK] mat .",)])
-    first, *listed = found.text.splitlines()
-    assert len(listed) == len(found.values["blanks"]) == 2
-    best = [blank[0] for blank in found.values["blanks"]]
+    (prediction,) = predictor(pretrained)([("the [MASK] sat on [MASK] mat .",)])
+    first, *listed = prediction.text.splitlines()
+    assert len(listed) == len(prediction.values["blanks"]) == 2
+    best = [blank[0] for blank in prediction.values["blanks"]]
     assert first == "the *{}* sat on *{}* mat .".format(*(blank["token"].removeprefix("##") for blank in best))
     assert all(0 < blank["probability"] <= 1 for blank in best)
     assert (pretrained / "vocab.txt").read_bytes() == (pretrained.parent / "words.txt").read_bytes()
@@ -132,21 +132,23 @@ def test_a_run_on_sentences_has_the_encoder_of_its_hub_and_lengths_from_its_data
 
 def test_pairs_are_classified_from_text_and_from_each_kind_of_file(sentences: Path, tmp_path: Path) -> None:
     ask = predictor(sentences)
-    (found,) = ask([("the cat sat .", "a cat sat .")])
-    assert found.values["label"] in ("no", "yes") and found.text.endswith("the cat sat . | a cat sat .")
-    assert sum(found.values["probabilities"]) == pytest.approx(1, abs=1e-5)
+    (prediction,) = ask([("the cat sat .", "a cat sat .")])
+    assert prediction.values["label"] in ("no", "yes") and prediction.text.endswith("the cat sat . | a cat sat .")
+    assert sum(prediction.values["probabilities"]) == pytest.approx(1, abs=1e-5)
     (tmp_path / "pairs.txt").write_text("the cat sat .\ta cat sat .\n\n")
     (tmp_path / "pairs.tsv").write_text("b\tmore\ta\na cat sat .\t-\tthe cat sat .\n")
     (tmp_path / "pairs.jsonl").write_text('{"a": "the cat sat .", "b": "a cat sat ."}\n')
     for name in ("pairs.txt", "pairs.tsv", "pairs.jsonl"):
-        assert [item.values for item in ask.read(name)] == [found.values]
+        assert [item.values for item in ask.read(name)] == [prediction.values]
 
 
 def test_questions_are_answered_from_their_passages(questions: Path, tmp_path: Path) -> None:
     ask = predictor(questions)
     (typed,) = ask([("who sat ?", PASSAGE)])
     assert typed.values["answer"] in PASSAGE
-    from_file = {found.values["id"]: found.values for found in ask.read(str(questions.parent / "squad.json"))}
+    from_file = {
+        prediction.values["id"]: prediction.values for prediction in ask.read(str(questions.parent / "squad.json"))
+    }
     assert set(from_file) == {"1", "2"}
     assert from_file["1"]["answer"] == typed.values["answer"]
 
@@ -179,15 +181,15 @@ def test_a_warm_start_takes_the_encoder_and_leaves_the_head(pretrained: Path, qu
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("texts", "message"),
     [
         ([("no blank",)], "'no blank' has no blank to fill. Write \\[MASK\\] where a word is missing."),
         ([("[MASK] " * 30,)], "has 32 tokens, but the model reads 20. Make it shorter."),
         ([], "There is no text to answer."),
     ],
 )
-def test_text_without_an_answer_is_refused(pretrained: Path, texts: list[tuple[str, ...]], said: str) -> None:
-    with pytest.raises(ArgumentError, match=said):
+def test_text_without_an_answer_is_refused(pretrained: Path, texts: list[tuple[str, ...]], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
         list(predictor(pretrained)(texts))
 
 
@@ -230,9 +232,9 @@ def served(pretrained: Path, sentences: Path, questions: Path, tmp_path_factory:
     return folder
 
 
-def assert_same_answers(found: list[Prediction], expected: list[Prediction]) -> None:
-    assert [item.text for item in found] == [item.text for item in expected]
-    for ours, theirs in zip(found, expected, strict=True):
+def assert_same_answers(predictions: list[Prediction], expected: list[Prediction]) -> None:
+    assert [item.text for item in predictions] == [item.text for item in expected]
+    for ours, theirs in zip(predictions, expected, strict=True):
         assert ours.values.keys() == theirs.values.keys()
         assert numbers_in(ours.values) == pytest.approx(numbers_in(theirs.values), abs=1e-5)
 
@@ -270,11 +272,11 @@ def test_the_command_asks_a_served_model_its_newest_version_and_that_of_an_execu
     shutil.copytree(served / "questions", tmp_path / "versions/9")
     shutil.copytree(served / "sentences", tmp_path / "versions/10")
     shutil.copytree(served / "sentences", tmp_path / "model/Format-Serving")
-    said = []
+    outputs = []
     for directory in (sentences, served / "sentences", "versions", "model"):
         assert main(["predict", f"--model_dir={directory}", "--text=the cat .", "--text=a cat ."]) == 0
-        said.append(capsys.readouterr().out)
-    assert len(set(said)) == 1 and said[0].endswith("the cat . | a cat .\n")
+        outputs.append(capsys.readouterr().out)
+    assert len(set(outputs)) == 1 and outputs[0].endswith("the cat . | a cat .\n")
 
 
 def test_an_exported_text_model_tells_its_vocabulary_and_how_it_is_asked(

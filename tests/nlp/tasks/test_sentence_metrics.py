@@ -32,19 +32,23 @@ def test_scores_of_classes_equal_scikit_learns(
     ours: Callable[..., float], theirs: Callable[..., Any], n_classes: int, n: int
 ) -> None:
     for _ in range(20):
-        labels, said = RANDOM.integers(0, n_classes, (2, n))
+        labels, predicted = RANDOM.integers(0, n_classes, (2, n))
         labels[:2] = (0, 1)
-        said[:2] = (1, 1)
-        assert ours(said, labels=labels) == pytest.approx(theirs(labels, said), abs=1e-12)
+        predicted[:2] = (1, 1)
+        assert ours(predicted, labels=labels) == pytest.approx(theirs(labels, predicted), abs=1e-12)
 
 
 @pytest.mark.parametrize("n", [3, 10, 1500])
 def test_correlations_equal_scipys_with_ties_too(n: int) -> None:
     for n_levels in (3, 10_000):
-        labels, said = RANDOM.integers(0, n_levels, (2, n)).astype(np.float32)
-        labels[:2] = said[:2] = (0, 1)
-        assert pearson_correlation(said, labels=labels) == pytest.approx(scipy.stats.pearsonr(said, labels)[0])
-        assert spearman_correlation(said, labels=labels) == pytest.approx(scipy.stats.spearmanr(said, labels)[0])
+        labels, predicted = RANDOM.integers(0, n_levels, (2, n)).astype(np.float32)
+        labels[:2] = predicted[:2] = (0, 1)
+        assert pearson_correlation(predicted, labels=labels) == pytest.approx(
+            scipy.stats.pearsonr(predicted, labels)[0]
+        )
+        assert spearman_correlation(predicted, labels=labels) == pytest.approx(
+            scipy.stats.spearmanr(predicted, labels)[0]
+        )
 
 
 @pytest.mark.parametrize("n_levels", [3, 10_000])

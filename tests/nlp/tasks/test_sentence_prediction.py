@@ -54,13 +54,13 @@ def evaluated(task: Task, batch: dict[str, np.ndarray]) -> tuple[dict[str, float
 def test_two_classes_are_scored_as_scikit_learn_scores_them(metric: str, theirs: Any) -> None:
     batch = labelled(31, n_classes=2)
     values, logits = evaluated(get_task(config(2, metric=metric)), batch)
-    labels, said = batch["label_ids"], logits.argmax(axis=1)
-    assert values["cls_accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(labels, said))
+    labels, predicted = batch["label_ids"], logits.argmax(axis=1)
+    assert values["cls_accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(labels, predicted))
     assert values["loss"] == pytest.approx(sklearn.metrics.log_loss(labels, _shares(logits)), rel=1e-5)
     area = sklearn.metrics.average_precision_score(labels, _shares(logits)[:, 1])
     assert values["auc"] == pytest.approx(area, rel=1e-3)
     if theirs is not None:
-        assert values[metric] == pytest.approx(theirs(labels, said))
+        assert values[metric] == pytest.approx(theirs(labels, predicted))
 
 
 def test_numbers_are_scored_by_both_correlations_and_the_squared_error() -> None:
@@ -91,7 +91,7 @@ def test_a_step_changes_the_head_and_the_encoder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n_classes", "metric", "said"),
+    ("n_classes", "metric", "message"),
     [
         (0, "accuracy", "task.model.num_classes is 0, and there is no training data to count them in."),
         (-1, "accuracy", "task.model.num_classes is -1."),
@@ -100,8 +100,8 @@ def test_a_step_changes_the_head_and_the_encoder() -> None:
         (3, "f1", "task.metric_type is f1, but task.model.num_classes is 3."),
     ],
 )
-def test_a_metric_that_does_not_fit_the_number_of_classes_is_refused(n_classes: int, metric: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_metric_that_does_not_fit_the_number_of_classes_is_refused(n_classes: int, metric: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         get_task(config(n_classes, metric=metric))
 
 
@@ -134,10 +134,10 @@ def test_classes_that_nobody_counted_are_counted_in_the_training_data(tmp_path: 
 
     def counted(**changes: Any) -> int:
         metric = "pearson_spearman_corr" if "label_type" in changes else "accuracy"
-        given = config(0, metric=metric, train_data=data.replace(**changes))
-        given.lock()
-        filled = get_task(given).task_config
-        assert given.model.num_classes == 0
+        open_config = config(0, metric=metric, train_data=data.replace(**changes))
+        open_config.lock()
+        filled = get_task(open_config).task_config
+        assert open_config.model.num_classes == 0
         assert str(origin_of(filled, "model.num_classes")) == "the labels of the training data"
         return int(filled.model.num_classes)
 

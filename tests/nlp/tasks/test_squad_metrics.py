@@ -52,14 +52,14 @@ def test_version_1_takes_the_best_reference_and_counts_a_missing_prediction_as_w
 
 def test_version_2_scores_questions_without_an_answer_and_finds_the_best_threshold() -> None:
     questions = [asked("1", "sky"), asked("2")]
-    said = {"1": "sky", "2": "blue"}
-    plain = evaluate_squad_v2(questions, predictions=said)
+    predictions = {"1": "sky", "2": "blue"}
+    plain = evaluate_squad_v2(questions, predictions=predictions)
     assert plain == {
         "exact": 50.0, "f1": 50.0, "total": 2.0,
         "HasAns_exact": 100.0, "HasAns_f1": 100.0, "HasAns_total": 1.0,
         "NoAns_exact": 0.0, "NoAns_f1": 0.0, "NoAns_total": 1.0,
     }  # fmt: skip
-    with_odds = evaluate_squad_v2(questions, predictions=said, null_odds={"1": -1.0, "2": 2.0})
+    with_odds = evaluate_squad_v2(questions, predictions=predictions, null_odds={"1": -1.0, "2": 2.0})
     assert with_odds["exact"] == 100.0
     assert (with_odds["best_exact"], with_odds["best_exact_thresh"]) == (100.0, -1.0)
     assert (with_odds["best_f1"], with_odds["best_f1_thresh"]) == (100.0, -1.0)
@@ -67,11 +67,11 @@ def test_version_2_scores_questions_without_an_answer_and_finds_the_best_thresho
 
 def test_the_best_threshold_of_many_is_what_trying_all_of_them_finds() -> None:
     questions = [asked(str(n), *(["sky"] if n % 3 else [])) for n in range(30)]
-    said = {str(n): ["sky", "sea", "blue sky"][n % 7 % 3] for n in range(30)}
+    predictions = {str(n): ["sky", "sea", "blue sky"][n % 7 % 3] for n in range(30)}
     odds = {str(n): float((n * 17) % 30) - 15 for n in range(30)}
-    best = evaluate_squad_v2(questions, predictions=said, null_odds=odds)
+    best = evaluate_squad_v2(questions, predictions=predictions, null_odds=odds)
     tried = [
-        evaluate_squad_v2(questions, predictions=said, null_odds=odds, threshold=threshold)
+        evaluate_squad_v2(questions, predictions=predictions, null_odds=odds, threshold=threshold)
         for threshold in [-99.0, *odds.values()]
     ]
     assert best["best_exact"] == pytest.approx(max(scores["exact"] for scores in tried))

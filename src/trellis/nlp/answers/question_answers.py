@@ -2,8 +2,8 @@
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,14 +39,9 @@ class Candidate:
     """A text that may answer a question."""
 
     text: str
-    start_logit: float
-    end_logit: float
-    probability: float = 0.0
-
-    @property
-    def score(self) -> float:
-        """The sum of the logits."""
-        return self.start_logit + self.end_logit
+    score: float
+    """The sum of the logits of its first and its last token."""
+    probability: float
 
 
 @dataclass(frozen=True)
@@ -61,17 +56,11 @@ class Answer:
     """How much better no answer scores than the best one; 0 if every question has an answer."""
 
 
-@dataclass(frozen=True)
-class _Span:
+class _Span(NamedTuple):
     window: int
     start: int
     end: int
-    start_logit: float
-    end_logit: float
-
-    @property
-    def score(self) -> float:
-        return self.start_logit + self.end_logit
+    score: float
 
 
 def answer_questions(
@@ -101,9 +90,10 @@ def answer_questions(
         spans: list[_Span] = []
         nulls: list[_Span] = []
         for window, row in rows.get(number, []):
-            start, end = np.asarray(start_logits[row], np.float64), np.asarray(end_logits[row], np.float64)
+            start = np.asarray(start_logits[row], np.float64)
+            end = np.asarray(end_logits[row], np.float64)
             spans += _spans_of(window, windows, start, end, options)
-            nulls.append(_Span(window, 0, 0, float(start[0]), float(end[0])))
+            nulls.append(_Span(window, 0, 0, float(start[0] + end[0])))
         text_of = functools.partial(_span_text, question, windows, tokenizer)
         answers[question.id] = _choose(spans, nulls, text_of, options)
     return answers
@@ -122,7 +112,7 @@ def _spans_of(
     begins, stops = begins[is_inside], stops[is_inside]
     is_best = is_max_context[begins - first]
     for begin, stop in zip(begins[is_best].tolist(), stops[is_best].tolist(), strict=True):
-        yield _Span(window, begin, stop, float(start[begin]), float(end[stop]))
+        yield _Span(window, begin, stop, float(start[begin] + end[stop]))
 
 
 def _span_text(question: Question, windows: Columns, tokenizer: Tokenizer, span: _Span) -> str:
@@ -143,30 +133,26 @@ def _choose(
     with_null = options.version_2_with_negative
     null = min(nulls, key=lambda span: span.score, default=None) if with_null else None
     ordered = sorted([*spans, *([null] if null else [])], key=lambda span: span.score, reverse=True)
-    best: dict[str, Candidate] = {}
+    scores: dict[str, float] = {}
     for span in ordered:
-        if len(best) >= options.n_best_size:
+        if len(scores) >= options.n_best_size:
             break
-        text = text_of(span)
-        best.setdefault(text, Candidate(text, span.start_logit, span.end_logit))
-    if null is not None and "" not in best:
-        best[""] = Candidate("", null.start_logit, null.end_logit)
-    choices = list(best.values())
+        scores.setdefault(text_of(span), span.score)
+    if null is not None:
+        scores.setdefault("", null.score)
     # "No answer" alone, or no candidate at all, still needs a candidate to compare with.
-    if not any(choice.text for choice in choices) and (with_null or not choices):
-        choices.insert(0, Candidate(_NOTHING, 0.0, 0.0))
-    candidates = _with_probabilities(choices)
+    if not any(scores) and (with_null or not scores):
+        scores = {_NOTHING: 0.0, **scores}
+    shares = probabilities(np.array(list(scores.values()))).tolist()
+    candidates = tuple(
+        Candidate(text, score, share) for (text, score), share in zip(scores.items(), shares, strict=True)
+    )
     if null is None:
         # A passage without words has no windows, and so no answer.
         return Answer("" if with_null else candidates[0].text, candidates)
     top = next(candidate for candidate in candidates if candidate.text)
     odds = null.score - top.score
     return Answer("" if odds > options.null_score_diff_threshold else top.text, candidates, odds)
-
-
-def _with_probabilities(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    shares = probabilities(np.array([candidate.score for candidate in candidates])).tolist()
-    return tuple(replace(candidate, probability=share) for candidate, share in zip(candidates, shares, strict=True))
 
 
 def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -41,17 +41,6 @@ class TextSettings:
     """How many tokens the model knows."""
 
     @classmethod
-    def of_task(cls, task_config: TaskConfig, *, answerer: Answerer, vocab_size: int) -> "TextSettings":
-        """The settings that the training data of a task was tokenized with."""
-        data = task_config.train_data.as_dict()
-        return cls(
-            answerer=answerer,
-            tokenization=data.get("tokenization", "WordPiece"),
-            lower_case=data.get("lower_case", data.get("do_lower_case", True)),
-            vocab_size=vocab_size,
-        )
-
-    @classmethod
     def of_served_model(cls, metadata: Mapping[str, Any], *, place: str) -> "TextSettings":
         """The settings that a served model describes.
 
@@ -113,16 +102,11 @@ def _vocabulary_places(task_config: TaskConfig) -> Iterator[Path]:
             yield from (folder / name for folder in (place, place.parent) for name in VOCABULARY_NAMES)
 
 
-def with_vocabulary(params: DataConfig, *, find: Callable[[], Path | None]) -> DataConfig:
-    """The data's config with a vocabulary, if it is one of text and names none.
-
-    Args:
-        find: Called if a vocabulary is missing.
-    """
+def with_vocabulary(params: DataConfig, *, vocab_file: Path | None) -> DataConfig:
+    """The data's config with a vocabulary, if that is known, and if the data is text and names none."""
     values = params.as_dict()
-    field = next((name for name in _VOCABULARY_FIELDS if values.get(name) == ""), None)
-    vocab_file = find() if field else None
-    return params if vocab_file is None else params.replace(**{str(field): str(vocab_file)})
+    fields = [name for name in _VOCABULARY_FIELDS if values.get(name) == ""]
+    return params.replace(**{fields[0]: str(vocab_file)}) if fields and vocab_file else params
 
 
 def keep_vocabulary(vocab_file: Path | None, *, directory: str) -> None:

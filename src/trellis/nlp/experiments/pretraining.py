@@ -1,7 +1,10 @@
 """Experiments that learn language from text without labels."""
 
+from collections.abc import Callable
+from functools import partial, update_wrapper
+
 from trellis.experiments import ExperimentConfig, register_config_factory
-from trellis.nlp.data import BertPretrainDataConfig, BertPretrainTextDataConfig
+from trellis.nlp.data import BertPretrainTextDataConfig
 from trellis.nlp.models import BertEncoderConfig, EncoderConfig, MobileBertEncoderConfig, PretrainerConfig
 from trellis.nlp.tasks import LocalMaskedLMConfig, MaskedLMConfig
 from trellis.optimizers import (
@@ -15,21 +18,24 @@ from trellis.optimizers import (
 from trellis.runtime import RuntimeConfig
 from trellis.trainer import TrainerConfig
 
-ALBERT = EncoderConfig(type="albert")
-MOBILEBERT = EncoderConfig(
-    type="mobilebert",
-    mobilebert=MobileBertEncoderConfig(
-        intermediate_size=512,
-        hidden_activation="relu",
-        hidden_dropout_prob=0.0,
-        intra_bottleneck_size=128,
-        key_query_shared_bottleneck=True,
-        num_feedforward_networks=4,
-        normalization_type="no_norm",
-        classifier_activation=False,
-    ),
+# The student, which people call MobileBERT.
+_MOBILEBERT = MobileBertEncoderConfig(
+    intermediate_size=512,
+    hidden_activation="relu",
+    hidden_dropout_prob=0.0,
+    intra_bottleneck_size=128,
+    key_query_shared_bottleneck=True,
+    num_feedforward_networks=4,
+    normalization_type="no_norm",
+    classifier_activation=False,
 )
-"""The student, which people call MobileBERT."""
+ENCODERS = {
+    "BERT": EncoderConfig(),
+    "ALBERT": EncoderConfig(type="albert"),
+    "MobileBERT": EncoderConfig(type="mobilebert", mobilebert=_MOBILEBERT),
+}
+"""The encoders that there is an experiment of each kind for."""
+BuildOnEncoder = Callable[[EncoderConfig], ExperimentConfig]
 RESTRICTIONS = ("task.train_data.is_training != None", "task.validation_data.is_training != None")
 """What the config of every experiment on text has to state."""
 
@@ -68,39 +74,26 @@ def bert_local() -> ExperimentConfig:
     return ExperimentConfig(task=task, trainer=trainer, restrictions=RESTRICTIONS)
 
 
-@register_config_factory("bert/pretraining")
-def bert_pretraining() -> ExperimentConfig:
-    """BERT on masked words and next sentences, from the files of `trellis data pretraining`."""
-    return _pretraining(EncoderConfig())
+def for_each_encoder(kind: str) -> Callable[[BuildOnEncoder], BuildOnEncoder]:
+    """Returns a decorator that makes a function the factory of `bert/{kind}`, `albert/{kind}` and `mobilebert/{kind}`.
+
+    The function takes the encoder's config. In its docstring `{}` stands for the encoder's name.
+    """
+
+    def register(build: BuildOnEncoder) -> BuildOnEncoder:
+        for name, encoder in ENCODERS.items():
+            factory = update_wrapper(partial(build, encoder), build)
+            factory.__doc__ = str(build.__doc__).format(name)
+            register_config_factory(f"{name.lower()}/{kind}")(factory)
+        return build
+
+    return register
 
 
-@register_config_factory("bert/text_wiki_pretraining")
-def bert_text_wiki_pretraining() -> ExperimentConfig:
-    """BERT on masked words and next sentences, from plain text, masked anew in every epoch."""
-    text = BertPretrainTextDataConfig(tfds_name="wikipedia/20201201.en", tfds_split="train")
-    return ExperimentConfig(
-        task=MaskedLMConfig(train_data=text, validation_data=text.replace(is_training=False)),
-        trainer=_trainer(),
-        restrictions=RESTRICTIONS,
-    )
-
-
-@register_config_factory("albert/pretraining")
-def albert_pretraining() -> ExperimentConfig:
-    """ALBERT on masked words and next sentences."""
-    return _pretraining(ALBERT)
-
-
-@register_config_factory("mobilebert/pretraining")
-def mobilebert_pretraining() -> ExperimentConfig:
-    """MobileBERT on masked words and next sentences."""
-    return _pretraining(MOBILEBERT)
-
-
-def _pretraining(encoder: EncoderConfig) -> ExperimentConfig:
-    task = MaskedLMConfig(
-        train_data=BertPretrainDataConfig(), validation_data=BertPretrainDataConfig(is_training=False)
-    )
+@for_each_encoder("pretraining")
+def pretraining(encoder: EncoderConfig) -> ExperimentConfig:
+    """{} on masked words and next sentences, from the files of `trellis data pretraining`."""
+    task = MaskedLMConfig()
     task.model.encoder = encoder
     return ExperimentConfig(
         task=task,
@@ -108,6 +101,14 @@ def _pretraining(encoder: EncoderConfig) -> ExperimentConfig:
         runtime=RuntimeConfig(enable_xla=True),
         restrictions=RESTRICTIONS,
     )
+
+
+@register_config_factory("bert/text_wiki_pretraining")
+def bert_text_wiki_pretraining() -> ExperimentConfig:
+    """BERT on masked words and next sentences, from plain text, masked anew in every epoch."""
+    text = BertPretrainTextDataConfig(tfds_name="wikipedia/20201201.en", tfds_split="train")
+    task = MaskedLMConfig(train_data=text, validation_data=text.replace(is_training=False))
+    return ExperimentConfig(task=task, trainer=_trainer(), restrictions=RESTRICTIONS)
 
 
 def _trainer() -> TrainerConfig:

@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     )
     from trellis.nlp.models.encoders import (
         build_encoder as build_encoder,
-        Encoder as Encoder,
-        ATTENTION_CLASSES as ATTENTION_CLASSES,
-        FEEDFORWARD_CLASSES as FEEDFORWARD_CLASSES,
         BertEncoder as BertEncoder,
         AlbertEncoder as AlbertEncoder,
     )
     from trellis.nlp.models.mobilebert import MobileBertEncoder as MobileBertEncoder
     from trellis.nlp.models.transformer import (
+        LayeredEncoder as LayeredEncoder,
         MultiHeadAttention as MultiHeadAttention,
         TalkingHeadsAttention as TalkingHeadsAttention,
         FeedForward as FeedForward,

@@ -11,8 +11,8 @@ Activation = Literal["gelu", "gelu_exact", "relu", "silu", "swish", "tanh", "lin
 
 
 @dataclass
-class BertEncoderConfig(Config):
-    """A BERT encoder; the defaults are those of BERT-base."""
+class TransformerConfig(Config):
+    """What BERT and ALBERT have in common; the defaults are those of BERT-base."""
 
     vocab_size: int = 30522
     hidden_size: int = 768
@@ -27,40 +27,34 @@ class BertEncoderConfig(Config):
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
     initializer_range: float = 0.02
-    embedding_size: int | None = None
-    """The width of the embeddings, which are then projected to `hidden_size`; null is the same width."""
-    output_range: int | None = None
-    """How many positions, from the first, the last layer is computed for; null is all."""
     return_all_encoder_outputs: bool = False
-    return_attention_scores: bool = False
-    return_word_embeddings: bool = False
-    norm_first: bool = False
-    """Whether blocks normalise their inputs instead of their outputs."""
     norm_epsilon: float = 1e-12
     use_gradient_checkpointing: bool = False
     """Whether the backward pass computes each layer again, which takes more time and less memory."""
 
 
 @dataclass
-class AlbertEncoderConfig(Config):
+class BertEncoderConfig(TransformerConfig):
+    """A BERT encoder; the defaults are those of BERT-base."""
+
+    embedding_size: int | None = None
+    """The width of the embeddings, which are then projected to `hidden_size`; null is the same width."""
+    output_range: int | None = None
+    """How many positions, from the first, the last layer is computed for; null is all."""
+    return_attention_scores: bool = False
+    return_word_embeddings: bool = False
+    norm_first: bool = False
+    """Whether blocks normalise their inputs instead of their outputs."""
+
+
+@dataclass
+class AlbertEncoderConfig(TransformerConfig):
     """An ALBERT encoder: BERT with one layer used again and again; the defaults are those of ALBERT-base."""
 
     vocab_size: int = 30000
     embedding_width: int = 128
-    hidden_size: int = 768
-    num_layers: int = 12
-    num_attention_heads: int = 12
-    hidden_activation: Activation = "gelu"
-    intermediate_size: int = 3072
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    initializer_range: float = 0.02
-    return_all_encoder_outputs: bool = False
-    norm_epsilon: float = 1e-12
-    use_gradient_checkpointing: bool = False
-    """Whether the backward pass computes each layer again, which takes more time and less memory."""
 
 
 @dataclass

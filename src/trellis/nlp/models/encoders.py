@@ -1,47 +1,24 @@
 """Encoders: from a batch of ids to hidden states."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
-
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
+from typing import Any
 
 from trellis.config import Config
 from trellis.errors import ConfigError
-from trellis.nlp.models.configs import (
-    AlbertEncoderConfig,
-    BertEncoderConfig,
-    EncoderConfig,
-    MobileBertEncoderConfig,
-)
-from trellis.nlp.models.layers import FROM_EMBED, Embeddings, EncoderInputs, dense
+from trellis.nlp.models.configs import AlbertEncoderConfig, BertEncoderConfig, EncoderConfig, MobileBertEncoderConfig
+from trellis.nlp.models.layers import Embeddings, EncoderInputs
 from trellis.nlp.models.mobilebert import MobileBertEncoder
 from trellis.nlp.models.transformer import (
     AttentionClass,
     FeedForward,
     FeedForwardClass,
-    GatedFeedForward,
+    LayeredEncoder,
     MultiHeadAttention,
-    TalkingHeadsAttention,
     TransformerBlock,
-    rematerialised,
 )
 
 
-class Encoder(Protocol):
-    """A linen module that turns ids into hidden states, such as `BertEncoder`."""
-
-    config: Any
-
-    def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
-        """Returns at least `sequence_output`, (batch, length, width), and `pooled_output`, (batch, width)."""
-
-    def embedding_table(self) -> jax.Array:
-        """Returns the embeddings of all words."""
-
-
-class BertEncoder(nn.Module):
+class BertEncoder(LayeredEncoder):
     """BERT: from `input_word_ids`, `input_mask` and `input_type_ids`, each of shape (batch, length), to hidden states.
 
     A batch may have `segment_ids` and `positions` too: then several sequences share a row, each with positions of its
@@ -55,27 +32,22 @@ class BertEncoder(nn.Module):
     """
 
     config: BertEncoderConfig
-    attention_cls: AttentionClass = MultiHeadAttention
-    feedforward_cls: FeedForwardClass = FeedForward
 
     def setup(self) -> None:
         """Makes the embeddings, the layers and the pooler."""
         config = self.config
         width = config.embedding_size or config.hidden_size
-        projected_width = None if width == config.hidden_size else config.hidden_size
-        self.embeddings = _embeddings(config, width=width, projected_width=projected_width)
+        self.embeddings = Embeddings(config, width, is_projected=width != config.hidden_size)
         self.layer = [
-            _block(
-                config,
-                attention_cls=self.attention_cls,
-                feedforward_cls=self.feedforward_cls,
+            self.build_layer(
+                TransformerBlock,
                 norm_first=config.norm_first,
                 output_range=config.output_range if index == config.num_layers - 1 else None,
                 return_scores=config.return_attention_scores,
             )
             for index in range(config.num_layers)
         ]
-        self.pooler = dense(config.hidden_size, initializer_range=config.initializer_range, axes=FROM_EMBED)
+        self.pooler = self.build_pooler()
 
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
         """Returns `sequence_output` and `pooled_output`, and those that the config has switched on.
@@ -84,27 +56,16 @@ class BertEncoder(nn.Module):
         """
         config = self.config
         tokens = EncoderInputs.read(inputs, max_length=config.max_position_embeddings)
-        hidden = self.embeddings(tokens, training=training)
-        mask = tokens.attention_mask()
-        layers = []
-        for layer in self.layer:
-            hidden, scores = layer(hidden, mask, training)
-            layers.append((hidden, scores))
-        outputs: dict[str, Any] = {"sequence_output": hidden, "pooled_output": jnp.tanh(self.pooler(hidden[:, 0]))}
-        if config.return_all_encoder_outputs:
-            outputs["encoder_outputs"] = [hidden for hidden, _ in layers]
+        states = self.run_layers(tokens, self.layer, training)
+        outputs = self.outputs(states)
         if config.return_attention_scores:
-            outputs["attention_scores"] = [scores for _, scores in layers]
+            outputs["attention_scores"] = [state.scores for state in states[1:]]
         if config.return_word_embeddings:
-            outputs["word_embeddings"] = self.embeddings.words(tokens)
+            outputs["word_embeddings"] = self.embeddings.word_embeddings(tokens.word_ids)
         return outputs
 
-    def embedding_table(self) -> jax.Array:
-        """Returns the embeddings of all words, for a head that shares them."""
-        return self.embeddings.table()
 
-
-class AlbertEncoder(nn.Module):
+class AlbertEncoder(LayeredEncoder):
     """ALBERT: narrow embeddings, and one layer that all the layers share. To be used as a `BertEncoder`.
 
     Example:
@@ -113,78 +74,21 @@ class AlbertEncoder(nn.Module):
     """
 
     config: AlbertEncoderConfig
-    attention_cls: AttentionClass = MultiHeadAttention
-    feedforward_cls: FeedForwardClass = FeedForward
 
     def setup(self) -> None:
         """Makes the embeddings, the layer and the pooler."""
         config = self.config
-        self.embeddings = _embeddings(config, width=config.embedding_width, projected_width=config.hidden_size)
-        self.layer = _block(config, attention_cls=self.attention_cls, feedforward_cls=self.feedforward_cls)
-        self.pooler = dense(config.hidden_size, initializer_range=config.initializer_range, axes=FROM_EMBED)
+        self.embeddings = Embeddings(config, config.embedding_width, is_projected=True)
+        self.layer = self.build_layer(TransformerBlock)
+        self.pooler = self.build_pooler()
 
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
         """Returns `sequence_output`, `pooled_output` and, if the config has it switched on, `encoder_outputs`."""
         tokens = EncoderInputs.read(inputs, max_length=self.config.max_position_embeddings)
-        hidden = self.embeddings(tokens, training=training)
-        mask = tokens.attention_mask()
-        layers = []
-        for _ in range(self.config.num_layers):
-            hidden, _ = self.layer(hidden, mask, training)
-            layers.append(hidden)
-        outputs: dict[str, Any] = {"sequence_output": hidden, "pooled_output": jnp.tanh(self.pooler(hidden[:, 0]))}
-        if self.config.return_all_encoder_outputs:
-            outputs["encoder_outputs"] = layers
-        return outputs
-
-    def embedding_table(self) -> jax.Array:
-        """Returns the embeddings of all words, for a head that shares them."""
-        return self.embeddings.table()
+        return self.outputs(self.run_layers(tokens, [self.layer] * self.config.num_layers, training))
 
 
-def _embeddings(
-    config: BertEncoderConfig | AlbertEncoderConfig, *, width: int, projected_width: int | None
-) -> Embeddings:
-    return Embeddings(
-        vocab_size=config.vocab_size,
-        width=width,
-        n_positions=config.max_position_embeddings,
-        n_types=config.type_vocab_size,
-        projected_width=projected_width,
-        dropout_rate=config.dropout_rate,
-        initializer_range=config.initializer_range,
-        norm_epsilon=config.norm_epsilon,
-    )
-
-
-def _block(config: BertEncoderConfig | AlbertEncoderConfig, **options: Any) -> Any:
-    block = rematerialised(TransformerBlock) if config.use_gradient_checkpointing else TransformerBlock
-    return block(
-        width=config.hidden_size,
-        n_heads=config.num_attention_heads,
-        intermediate_size=config.intermediate_size,
-        activation=config.hidden_activation,
-        dropout_rate=config.dropout_rate,
-        attention_dropout_rate=config.attention_dropout_rate,
-        initializer_range=config.initializer_range,
-        norm_epsilon=config.norm_epsilon,
-        **options,
-    )
-
-
-ATTENTION_CLASSES: Mapping[str, AttentionClass] = {
-    "MultiHeadAttention": MultiHeadAttention,
-    "TalkingHeadsAttention": TalkingHeadsAttention,
-}
-"""Blocks for `build_encoder(attention_cls=…)` by name."""
-
-FEEDFORWARD_CLASSES: Mapping[str, FeedForwardClass] = {
-    "FeedForward": FeedForward,
-    "GatedFeedForward": GatedFeedForward,
-}
-"""Blocks for `build_encoder(feedforward_cls=…)` by name."""
-
-_ENCODERS: Mapping[type[Config], Any] = {
+_ENCODERS: Mapping[type[Config], type[LayeredEncoder]] = {
     BertEncoderConfig: BertEncoder,
     AlbertEncoderConfig: AlbertEncoder,
     MobileBertEncoderConfig: MobileBertEncoder,
@@ -196,12 +100,11 @@ def build_encoder(
     *,
     attention_cls: AttentionClass = MultiHeadAttention,
     feedforward_cls: FeedForwardClass = FeedForward,
-) -> Any:
-    """Returns the `Encoder` that `config.type` names, built of blocks of these classes.
+) -> LayeredEncoder:
+    """Returns the encoder that `config.type` names, built of blocks of these classes.
 
     Example:
-        >>> encoder = build_encoder(EncoderConfig(type="albert"), attention_cls=TalkingHeadsAttention)
-        >>> type(encoder).__name__
+        >>> type(build_encoder(EncoderConfig(type="albert"))).__name__
         'AlbertEncoder'
     """
     chosen = config.get()

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from trellis.errors import ConfigError
 from trellis.nlp.models.configs import ClsHeadConfig, MobileBertEncoderConfig, PretrainerConfig
 from trellis.nlp.models.layers import FROM_EMBED, Initializer, activation, dense, kernel_init, named
+from trellis.nlp.models.transformer import LayeredEncoder
 
 _RESERVED = ("encoder", "masked_lm", "mlm_logits", "sequence_output", "pooled_output", "encoder_outputs")
 
@@ -33,8 +34,7 @@ class BertPretrainer(nn.Module):
     """
 
     config: PretrainerConfig
-    encoder: Any
-    """An `Encoder`."""
+    encoder: LayeredEncoder
 
     @property
     def checkpoint_items(self) -> Mapping[str, str]:
@@ -57,15 +57,8 @@ class BertPretrainer(nn.Module):
         positions = inputs.get("masked_lm_positions")
         outputs["mlm_logits"] = masked_lm(hidden, table=self.encoder.embedding_table(), positions=positions)
         for name, head in _named_heads(self.config).items():
-            classifier = ClassificationHead(
-                num_classes=head.num_classes,
-                inner_dim=head.inner_dim,
-                activation=head.activation,
-                dropout_rate=head.dropout_rate,
-                cls_token_idx=head.cls_token_idx,
-                name=name,
-            )
-            outputs[name] = classifier(hidden, training=training)
+            # Its settings have the names that the head has, its own name among them.
+            outputs[name] = ClassificationHead(**head.as_dict())(hidden, training=training)
         return outputs
 
 
@@ -94,8 +87,7 @@ class BertClassifier(nn.Module):
         logits = classifier.apply(classifier.init(jax.random.key(0), batch), batch)
     """
 
-    encoder: Any
-    """An `Encoder`."""
+    encoder: LayeredEncoder
     num_classes: int
     dropout_rate: float = 0.1
     use_encoder_pooler: bool = False
@@ -133,8 +125,7 @@ class BertSpanLabeler(nn.Module):
         outputs["start_logits"], outputs["end_logits"]
     """
 
-    encoder: Any
-    """An `Encoder`."""
+    encoder: LayeredEncoder
 
     @property
     def checkpoint_items(self) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from trellis.errors import ArgumentError, ModelError
+from trellis.nlp.models.configs import TransformerConfig
 from trellis.spelling import nearest
 
 Initializer = Callable[..., Any]
@@ -140,47 +141,34 @@ class EncoderInputs:
 class Embeddings(nn.Module):
     """The sum of word, position and type embeddings, normalised.
 
-    Example:
-        hidden = Embeddings(vocab_size=30522, width=768, n_positions=512, n_types=2)(inputs, training=False)
-
     Args:
-        projected_width: The width that the embeddings are projected to in the end; with None they are not.
+        width: Of the tables.
+        is_projected: Whether the sum is projected to the width of the encoder in the end.
     """
 
-    vocab_size: int
+    config: TransformerConfig
     width: int
-    n_positions: int
-    n_types: int
-    projected_width: int | None = None
-    dropout_rate: float = 0.0
-    initializer_range: float = 0.02
-    norm_epsilon: float = 1e-12
+    is_projected: bool
 
     def setup(self) -> None:
         """Makes the tables."""
-        words = kernel_init(self.initializer_range, ("vocab", "embed"))
-        places = kernel_init(self.initializer_range, TO_EMBED)
-        self.word_embeddings = nn.Embed(self.vocab_size, self.width, embedding_init=words)
-        self.position_embeddings = nn.Embed(self.n_positions, self.width, embedding_init=places)
-        self.type_embeddings = nn.Embed(self.n_types, self.width, embedding_init=places)
-        self.layer_norm = layer_norm(self.norm_epsilon)
-        self.dropout = nn.Dropout(self.dropout_rate)
-        if self.projected_width is not None:
-            self.projection = dense(self.projected_width, initializer_range=self.initializer_range, axes=TO_EMBED)
+        config = self.config
+        words = kernel_init(config.initializer_range, ("vocab", "embed"))
+        places = kernel_init(config.initializer_range, TO_EMBED)
+        self.word_embeddings = nn.Embed(config.vocab_size, self.width, embedding_init=words)
+        self.position_embeddings = nn.Embed(config.max_position_embeddings, self.width, embedding_init=places)
+        self.type_embeddings = nn.Embed(config.type_vocab_size, self.width, embedding_init=places)
+        self.layer_norm = layer_norm(config.norm_epsilon)
+        self.dropout = nn.Dropout(config.dropout_rate)
+        if self.is_projected:
+            self.projection = dense(config.hidden_size, initializer_range=config.initializer_range, axes=TO_EMBED)
 
     def __call__(self, inputs: EncoderInputs, *, training: bool) -> jax.Array:
         """The first hidden states."""
-        hidden = self.words(inputs) + embed_places(inputs, self.position_embeddings, self.type_embeddings)
+        hidden = self.word_embeddings(inputs.word_ids)
+        hidden = hidden + embed_places(inputs, self.position_embeddings, self.type_embeddings)
         hidden = self.dropout(self.layer_norm(hidden), deterministic=not training)
-        return hidden if self.projected_width is None else self.projection(hidden)
-
-    def words(self, inputs: EncoderInputs) -> jax.Array:
-        """The embeddings of the words alone."""
-        return self.word_embeddings(inputs.word_ids)
-
-    def table(self) -> jax.Array:
-        """The embeddings of the whole vocabulary."""
-        return self.word_embeddings.embedding
+        return self.projection(hidden) if self.is_projected else hidden
 
 
 def embed_places(inputs: EncoderInputs, positions: nn.Embed, types: nn.Embed) -> jax.Array:

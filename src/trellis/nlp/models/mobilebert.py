@@ -18,13 +18,7 @@ from trellis.nlp.models.layers import (
     kernel_init,
     layer_norm,
 )
-from trellis.nlp.models.transformer import (
-    AttentionClass,
-    FeedForward,
-    FeedForwardClass,
-    MultiHeadAttention,
-    rematerialised,
-)
+from trellis.nlp.models.transformer import Attended, AttentionClass, FeedForwardClass, LayeredEncoder
 
 _PADDING_ID = 0
 
@@ -53,10 +47,6 @@ class TrigramEmbeddings(nn.Module):
         dropped: jax.Array = self.dropout(self.layer_norm(hidden), deterministic=not training)
         return dropped
 
-    def table(self) -> jax.Array:
-        """The embeddings of the whole vocabulary."""
-        return self.word_embeddings.embedding
-
     def _trigrams(self, inputs: EncoderInputs) -> jax.Array:
         """The embeddings of the next word, the word and the one before it, zero where a row ends."""
         words = self.word_embeddings(inputs.word_ids)
@@ -65,7 +55,8 @@ class TrigramEmbeddings(nn.Module):
         if inputs.segment_ids is not None:
             # As in a row of its own: behind a packed sequence is padding, unless it fills the row.
             ids = inputs.segment_ids[..., None]
-            fills, same = ids[:, :1] == ids[:, -1:], ids[:, 1:] == ids[:, :-1]
+            fills = ids[:, :1] == ids[:, -1:]
+            same = ids[:, 1:] == ids[:, :-1]
             padding = self.word_embeddings(jnp.full((1, 1), _PADDING_ID))
             after = jnp.where(jnp.concatenate([same, fills], axis=1), after, padding)
             before = jnp.where(jnp.pad(same, ((0, 0), (1, 0), (0, 0))), before, 0)
@@ -99,7 +90,8 @@ class MobileBertBlock(nn.Module):
     def setup(self) -> None:
         """Makes the bottlenecks, and the attention and feedforward blocks between them."""
         config = self.config
-        width, blocks = config.intra_bottleneck_size, range(config.num_feedforward_networks)
+        width = config.intra_bottleneck_size
+        blocks = range(config.num_feedforward_networks)
         self.input_bottleneck = Bottleneck(config, width)
         if config.key_query_shared_bottleneck:
             self.shared_bottleneck = Bottleneck(config, width)
@@ -125,7 +117,7 @@ class MobileBertBlock(nn.Module):
         self.output_layer_norm = _norm(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def __call__(self, outside: jax.Array, mask: jax.Array, training: bool) -> jax.Array:
+    def __call__(self, outside: jax.Array, mask: jax.Array, training: bool) -> Attended:
         """New hidden states."""
         inside = self.input_bottleneck(outside)
         query, value = self._attention_inputs(outside, inside)
@@ -134,8 +126,7 @@ class MobileBertBlock(nn.Module):
         for feedforward, feedforward_norm in zip(self.feedforward, self.feedforward_layer_norm, strict=True):
             hidden = feedforward_norm(feedforward(hidden) + hidden)
         hidden = self.dropout(self.output(hidden), deterministic=not training)
-        normed: jax.Array = self.output_layer_norm(hidden + outside)
-        return normed
+        return Attended(self.output_layer_norm(hidden + outside))
 
     def _attention_inputs(self, outside: jax.Array, inside: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The hidden states that queries and keys are made of, and those that values are made of."""
@@ -146,7 +137,7 @@ class MobileBertBlock(nn.Module):
         return outside, outside
 
 
-class MobileBertEncoder(nn.Module):
+class MobileBertEncoder(LayeredEncoder):
     """MobileBERT: trigram embeddings and many thin layers. To be used as a `BertEncoder`.
 
     Example:
@@ -155,37 +146,18 @@ class MobileBertEncoder(nn.Module):
     """
 
     config: MobileBertEncoderConfig
-    attention_cls: AttentionClass = MultiHeadAttention
-    feedforward_cls: FeedForwardClass = FeedForward
 
     def setup(self) -> None:
         """Makes the embeddings, the blocks and, if there is one, the pooler."""
         config = self.config
         self.embeddings = TrigramEmbeddings(config)
-        block = rematerialised(MobileBertBlock) if config.use_gradient_checkpointing else MobileBertBlock
-        self.block = [block(config, self.attention_cls, self.feedforward_cls) for _ in range(config.num_blocks)]
-        if config.classifier_activation:
-            self.pooler = dense(config.hidden_size, initializer_range=config.initializer_range, axes=FROM_EMBED)
+        self.block = [self.build_layer(MobileBertBlock) for _ in range(config.num_blocks)]
+        self.pooler = self.build_pooler() if config.classifier_activation else None
 
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
         """Returns `sequence_output`, `pooled_output` and, if the config has it, `encoder_outputs`, embeddings first."""
-        config = self.config
-        tokens = EncoderInputs.read(inputs, max_length=config.max_sequence_length)
-        hidden = self.embeddings(tokens, training=training)
-        mask = tokens.attention_mask()
-        layers = [hidden]
-        for block in self.block:
-            hidden = block(hidden, mask, training)
-            layers.append(hidden)
-        pooled = jnp.tanh(self.pooler(hidden[:, 0])) if config.classifier_activation else hidden[:, 0]
-        outputs: dict[str, Any] = {"sequence_output": hidden, "pooled_output": pooled}
-        if config.return_all_encoder_outputs:
-            outputs["encoder_outputs"] = layers
-        return outputs
-
-    def embedding_table(self) -> jax.Array:
-        """Returns the embeddings of all words, for a head that shares them."""
-        return self.embeddings.table()
+        tokens = EncoderInputs.read(inputs, max_length=self.config.max_sequence_length)
+        return self.outputs(self.run_layers(tokens, self.block, training), first=0)
 
 
 def _norm(config: MobileBertEncoderConfig) -> nn.Module:

@@ -1,6 +1,7 @@
-"""A layer of an encoder: attention, by which tokens see each other, then a feedforward block on each token."""
+"""A layer of an encoder (attention, by which tokens see each other, then a feedforward block), and layers in a row."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import flax.linen as nn
@@ -9,10 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from trellis.errors import ArgumentError
-from trellis.nlp.models.layers import activation, dense, kernel_init, layer_norm
+from trellis.nlp.models.configs import TransformerConfig
+from trellis.nlp.models.layers import FROM_EMBED, EncoderInputs, activation, dense, kernel_init, layer_norm
 
-_TO_HEADS, _FROM_HEADS = ("embed", "heads", "kv"), ("heads", "kv", "embed")
-_WIDER, _NARROWER = ("embed", "mlp"), ("mlp", "embed")
+_TO_HEADS = ("embed", "heads", "kv")
+_FROM_HEADS = ("heads", "kv", "embed")
+_WIDER = ("embed", "mlp")
+_NARROWER = ("mlp", "embed")
 _FIRST_CAPABILITY = 8.0
 _SHORT = 128
 _NEVER = float(np.finfo("float32").min)
@@ -20,11 +24,11 @@ _HALF_PRECISION = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
 
 
 class Attended(NamedTuple):
-    """What an attention block returns."""
+    """What an attention block returns, and so does a whole layer."""
 
     hidden: jax.Array
     """New hidden states, one for each query."""
-    scores: jax.Array | None
+    scores: jax.Array | None = None
     """How much each query takes of each key, of shape (batch, heads, queries, keys); None without `return_scores`."""
 
 
@@ -67,12 +71,14 @@ class MultiHeadAttention(_Attention):
         Args:
             mask: True where a query may see a key, of shape (batch, 1, queries or 1, keys).
         """
-        query, key, value = self.query(query), self.key(key), self.value(value)
+        query = self.query(query)
+        key = self.key(key)
+        value = self.value(value)
         if self.return_scores or (training and self.dropout_rate):
             scores = _softmax(_logits(query, key), mask)
             mixed = _mix(self.dropout(scores, deterministic=not training), value)
             return Attended(self.output(mixed), scores if self.return_scores else None)
-        return Attended(self.output(_fused(query, key, value, mask)), None)
+        return Attended(self.output(_fused(query, key, value, mask)))
 
 
 class TalkingHeadsAttention(_Attention):
@@ -227,38 +233,32 @@ class TransformerBlock(nn.Module):
         return_scores: Whether the attention scores are returned too.
     """
 
-    width: int
-    n_heads: int
-    intermediate_size: int
-    activation: str = "gelu"
-    dropout_rate: float = 0.0
-    attention_dropout_rate: float = 0.0
-    initializer_range: float = 0.02
-    norm_epsilon: float = 1e-12
+    config: TransformerConfig
+    attention_cls: AttentionClass
+    feedforward_cls: FeedForwardClass
     norm_first: bool = False
     output_range: int | None = None
     return_scores: bool = False
-    attention_cls: AttentionClass = MultiHeadAttention
-    feedforward_cls: FeedForwardClass = FeedForward
 
     def setup(self) -> None:
         """Makes the two parts and their norms."""
+        config = self.config
         self.attention = self.attention_cls(
-            width=self.width,
-            n_heads=self.n_heads,
-            dropout_rate=self.attention_dropout_rate,
-            initializer_range=self.initializer_range,
+            width=config.hidden_size,
+            n_heads=config.num_attention_heads,
+            dropout_rate=config.attention_dropout_rate,
+            initializer_range=config.initializer_range,
             return_scores=self.return_scores,
         )
-        self.attention_layer_norm = layer_norm(self.norm_epsilon)
+        self.attention_layer_norm = layer_norm(config.norm_epsilon)
         self.feedforward = self.feedforward_cls(
-            width=self.width,
-            intermediate_size=self.intermediate_size,
-            activation=self.activation,
-            initializer_range=self.initializer_range,
+            width=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            activation=config.hidden_activation,
+            initializer_range=config.initializer_range,
         )
-        self.output_layer_norm = layer_norm(self.norm_epsilon)
-        self.dropout = nn.Dropout(self.dropout_rate)
+        self.output_layer_norm = layer_norm(config.norm_epsilon)
+        self.dropout = nn.Dropout(config.dropout_rate)
 
     def __call__(self, hidden: jax.Array, mask: jax.Array, training: bool) -> Attended:
         """New hidden states, and the scores with `return_scores`."""
@@ -273,7 +273,53 @@ class TransformerBlock(nn.Module):
         return Attended(hidden if self.norm_first else self.output_layer_norm(hidden), scores)
 
 
-def rematerialised(block: Any) -> Any:
-    """Returns a block's class, whose inner values the backward pass computes again instead of keeping them."""
-    # `training` decides what is traced; it is the fourth argument of `__call__`, self included.
-    return nn.remat(block, static_argnums=(3,))
+class LayeredEncoder(nn.Module):
+    """What all encoders have in common: they embed tokens, call layers one after another, and pool the first token.
+
+    A subclass makes `embeddings`, its layers and a `pooler`, which may be None.
+
+    Args:
+        config: Of the encoder; heads read its `hidden_size`, `initializer_range` and `norm_epsilon`.
+    """
+
+    config: Any
+    attention_cls: AttentionClass = MultiHeadAttention
+    feedforward_cls: FeedForwardClass = FeedForward
+
+    def build_layer(self, layer_cls: Any, **options: Any) -> Any:
+        """Returns a layer; if the config says so, the backward pass computes its inner values again."""
+        if self.config.use_gradient_checkpointing:
+            # `training` decides what is traced; it is the fourth argument of `__call__`, self included.
+            layer_cls = nn.remat(layer_cls, static_argnums=(3,))
+        return layer_cls(self.config, self.attention_cls, self.feedforward_cls, **options)
+
+    def build_pooler(self) -> nn.Module:
+        """Returns the dense layer that the first token's output goes through."""
+        return dense(self.config.hidden_size, initializer_range=self.config.initializer_range, axes=FROM_EMBED)
+
+    def run_layers(self, tokens: EncoderInputs, layers: Sequence[Any], training: bool) -> list[Attended]:
+        """Returns the embeddings of the tokens, then what comes out of each layer."""
+        states = [Attended(self.embeddings(tokens, training=training))]
+        mask = tokens.attention_mask()
+        for layer in layers:
+            states.append(layer(states[-1].hidden, mask, training))
+        return states
+
+    def outputs(self, states: Sequence[Attended], *, first: int = 1) -> dict[str, Any]:
+        """Returns `sequence_output`, `pooled_output` and, if the config has it switched on, `encoder_outputs`.
+
+        Args:
+            states: As `run_layers` returns them.
+            first: Where `encoder_outputs` begin; 0 is at the embeddings.
+        """
+        hidden = states[-1].hidden
+        pooled = hidden[:, 0] if self.pooler is None else jnp.tanh(self.pooler(hidden[:, 0]))
+        outputs: dict[str, Any] = {"sequence_output": hidden, "pooled_output": pooled}
+        if self.config.return_all_encoder_outputs:
+            outputs["encoder_outputs"] = [state.hidden for state in states[first:]]
+        return outputs
+
+    def embedding_table(self) -> jax.Array:
+        """Returns the embeddings of all words, for a head that shares them."""
+        table: jax.Array = self.embeddings.word_embeddings.embedding
+        return table

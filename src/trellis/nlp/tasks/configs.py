@@ -16,6 +16,9 @@ from trellis.nlp.models import ClsHeadConfig, EncoderConfig, PretrainerConfig
 from trellis.tasks import TaskConfig
 
 _NEXT_SENTENCE = ClsHeadConfig(inner_dim=768, num_classes=2, dropout_rate=0.1, name="next_sentence")
+_LOCAL_TEXT = BertPretrainTextDataConfig(
+    global_batch_size=32, seq_length=32, max_predictions_per_seq=5, use_next_sentence_label=False
+)
 
 
 @dataclass
@@ -39,17 +42,8 @@ class LocalMaskedLMConfig(MaskedLMConfig):
     """Which words were masked in the documentation of Python's own standard library; its data needs no files."""
 
     model: PretrainerConfig = PretrainerConfig()
-    train_data: DataConfig = BertPretrainTextDataConfig(
-        global_batch_size=32, seq_length=32, max_predictions_per_seq=5, use_next_sentence_label=False
-    )
-    validation_data: DataConfig = BertPretrainTextDataConfig(
-        global_batch_size=32,
-        seq_length=32,
-        max_predictions_per_seq=5,
-        use_next_sentence_label=False,
-        is_training=False,
-        drop_remainder=False,
-    )
+    train_data: DataConfig = _LOCAL_TEXT
+    validation_data: DataConfig = _LOCAL_TEXT.replace(is_training=False, drop_remainder=False)
 
 
 @dataclass

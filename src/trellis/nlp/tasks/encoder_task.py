@@ -24,7 +24,7 @@ from trellis.nlp.answers import (
     with_vocabulary,
 )
 from trellis.nlp.data import data_place
-from trellis.nlp.models import EncoderConfig, build_encoder
+from trellis.nlp.models import EncoderConfig, LayeredEncoder, build_encoder
 from trellis.nlp.tasks.pretrained import check_is_local, read_encoder_config, read_hugging_face_weights
 from trellis.tasks import BoundModel, InputContext, Task, read_warm_start, traceable
 
@@ -99,13 +99,13 @@ class EncoderTask(Task):
         """The vocabulary of the data; None if it is not known, because the data came as ids."""
         return find_vocabulary(self.task_config)
 
-    def build_encoder(self) -> Any:
+    def build_encoder(self) -> LayeredEncoder:
         """The encoder."""
         return bound(build_encoder)(self.encoder_config)
 
     def build_inputs(self, params: DataConfig, input_context: InputContext | None = None) -> Stream:
         """The stream for a data config; its first batch shows whether the encoder knows its tokens."""
-        params = with_vocabulary(params, find=self.find_vocabulary)
+        params = with_vocabulary(params, vocab_file=self.find_vocabulary())
         stream = self.build_stream(params, input_context or InputContext())
         most = int(np.max(stream.batch(0)["input_word_ids"]))
         if most >= self.vocab_size:
@@ -132,11 +132,17 @@ class EncoderTask(Task):
     @property
     def text_settings(self) -> TextSettings:
         """All that text is answered with beside the model and the vocabulary."""
-        return TextSettings.of_task(self.task_config, answerer=self.answerer, vocab_size=self.vocab_size)
+        data = self.task_config.train_data.as_dict()
+        return TextSettings(
+            answerer=self.answerer,
+            tokenization=data.get("tokenization", "WordPiece"),
+            lower_case=data.get("lower_case", data.get("do_lower_case", True)),
+            vocab_size=self.vocab_size,
+        )
 
     @traceable
     def initialize(self, model: BoundModel) -> Variables:
-        """The variables to start from at step 0, with pretrained ones in their place.
+        """The pretrained variables to start from at step 0; others are the model's own.
 
         The vocabulary is kept with the run, which can then be asked wherever it is.
         """

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from trellis.aliases import Variables
 from trellis.bridges import read_hugging_face, read_hugging_face_config
@@ -52,7 +50,7 @@ def read_encoder_config(directory: str) -> EncoderConfig:
 
 
 def read_hugging_face_weights(source: str, *, model: BoundModel, encoder: EncoderConfig) -> Variables:
-    """The model's variables, with those of its `checkpoint_items` that Hugging Face's directory has in their place.
+    """Those parameters of the model's `checkpoint_items` that Hugging Face's directory has.
 
     Args:
         source: The directory, which has the encoder at least.
@@ -61,17 +59,12 @@ def read_hugging_face_weights(source: str, *, model: BoundModel, encoder: Encode
     fields, weights = read_hugging_face(source)
     _check_settings(source, EncoderConfig(fields), encoder)
     arrays = flatten_dict(weights, sep="/")
-    pretrained = {target: arrays[name] for name, target in _sources(model, arrays).items()}
-    new = flatten_dict(model.params, sep="/").keys() - pretrained.keys()
+    own = flatten_dict(model.params, sep="/").keys()
+    pretrained = {target: arrays[name] for name, target in _sources(model, arrays).items() if target in own}
+    new = own - pretrained.keys()
     parts = sorted({"/".join(name.split("/")[:2]) for name in new})
     print_line(f"Weights of `{source}` are taken; new are {', '.join(parts) or 'none'}.")
-
-    def pick(path: Any, leaf: Any) -> Any:
-        array = pretrained.get(jax.tree_util.keystr(path, simple=True, separator="/"))
-        return leaf if array is None else jnp.asarray(array, leaf.dtype)
-
-    params = jax.tree_util.tree_map_with_path(pick, model.params)
-    return {**model.variables, "params": params}
+    return {"params": unflatten_dict(pretrained, sep="/")}
 
 
 def _check_settings(source: str, theirs: EncoderConfig, ours: EncoderConfig) -> None:

@@ -80,9 +80,13 @@ class QuestionAnsweringTask(EncoderTask):
     def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: int | None = None) -> dict[str, float]:
         """Exact match and F1 over all questions; for SQuAD 2.0 at the best thresholds, as published."""
         logits = {name: np.concatenate([part[name] for part in aggregated_logs]) for name in aggregated_logs[0]}
-        questions, tokenizer = self._questions, question_tokenizer(self._validation_data)
+        questions = self._questions
         answers = answer_questions(
-            questions, windows=self._windows, **logits, tokenizer=tokenizer, options=self.answerer.options
+            questions,
+            windows=self._windows,
+            **logits,
+            tokenizer=question_tokenizer(self._validation_data),
+            options=self.answerer.options,
         )
         texts = {key: answer.text for key, answer in answers.items()}
         if not self._validation_data.version_2_with_negative:
@@ -95,7 +99,8 @@ class QuestionAnsweringTask(EncoderTask):
     @property
     def answerer(self) -> QuestionAnswerer:
         """Finds answers in passages."""
-        config, data = self.task_config, self.task_config.validation_data
+        config = self.task_config
+        data = config.validation_data
         options = AnswerOptions(
             n_best_size=config.n_best_size,
             max_answer_length=config.max_answer_length,
@@ -106,7 +111,7 @@ class QuestionAnsweringTask(EncoderTask):
 
     @cached_property
     def _validation_data(self) -> QADataConfig:
-        data = with_vocabulary(self.task_config.validation_data, find=self.find_vocabulary)
+        data = with_vocabulary(self.task_config.validation_data, vocab_file=self.find_vocabulary())
         assert isinstance(data, QADataConfig)
         return data
 

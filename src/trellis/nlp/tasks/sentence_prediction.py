@@ -10,7 +10,7 @@ import optax
 from trellis.aliases import Array, Batch
 from trellis.config import Origin, Problem, merge, raise_if_any, setting_at
 from trellis.data import Stream
-from trellis.loops import Accuracy, Mean, MetricFunction, as_metric, batch_size, weighted_mean
+from trellis.loops import Accuracy, Mean, MetricFunction, batch_size, weighted_mean
 from trellis.nlp.answers import SentenceAnswerer, find_vocabulary, with_vocabulary
 from trellis.nlp.data import build_sentence_stream, count_classes
 from trellis.nlp.models import BertClassifier
@@ -36,7 +36,8 @@ class SentencePredictionTask(EncoderTask):
     def problems(self) -> Iterator[Problem]:
         """Yields the problems with the config."""
         yield from super().problems()
-        n_classes, metric = self.task_config.model.num_classes, self.task_config.metric_type
+        n_classes = self.task_config.model.num_classes
+        metric = self.task_config.metric_type
         if n_classes < 1:
             advice = "Give the number of classes, or 1 for regression: --params_override=task.model.num_classes=2"
             reason = "" if n_classes else ", and there is no training data to count them in"
@@ -88,8 +89,7 @@ class SentencePredictionTask(EncoderTask):
     ) -> Mapping[str, Any]:
         """The loss and metrics, and logits and labels for the scores of the whole set."""
         logits = self.inference_step(inputs, model)
-        values = {self.loss: self.build_losses(inputs, logits), **self.process_metrics(metrics or {}, inputs, logits)}
-        logs = {name: as_metric(value, batch_size(inputs), name) for name, value in values.items()}
+        logs = self._measure(inputs, logits, model, metrics, batch_size(inputs))
         return {**logs, "logits": logits.astype(jnp.float32), "labels": self._labels(inputs)}
 
     def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
@@ -120,7 +120,8 @@ class SentencePredictionTask(EncoderTask):
         return SentenceAnswerer(data["seq_length"], data.get("label_values"), data.get("text_fields") or ())
 
     def _loss(self, logits: Array, batch: Mapping[str, Array]) -> Mean:
-        labels, logits = self._labels(batch), logits.astype(jnp.float32)
+        labels = self._labels(batch)
+        logits = logits.astype(jnp.float32)
         if self.is_regression:
             return weighted_mean(jnp.square(logits[:, 0] - labels))
         return weighted_mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
@@ -134,7 +135,7 @@ def _with_classes(params: SentencePredictionConfig) -> SentencePredictionConfig:
     """The config with the number of classes, if it has one or the training data can be counted."""
     if params.model.num_classes or not params.train_data.input_path:
         return params
-    data: Any = with_vocabulary(params.train_data, find=lambda: find_vocabulary(params))
+    data: Any = with_vocabulary(params.train_data, vocab_file=find_vocabulary(params))
     n_classes = count_classes(data)
     config = params.replace()
     raise_if_any(merge(config, setting_at("model.num_classes", n_classes, Origin("the labels of the training data"))))

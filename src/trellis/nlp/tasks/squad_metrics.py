@@ -46,7 +46,8 @@ def evaluate_squad_v1(questions: Sequence[Question], *, predictions: Mapping[str
         predictions: From the id of a question to the text that answers it.
     """
     _check(questions)
-    exact, f1 = 0.0, 0.0
+    exact = 0.0
+    f1 = 0.0
     for question in questions:
         prediction = predictions.get(question.id)
         if prediction is not None:
@@ -76,25 +77,23 @@ def evaluate_squad_v2(
     answered = [question for question in questions if question.id in predictions]
     _check(answered)
     odds = null_odds or {}
-    raw = {"exact": _raw_scores(answered, predictions, exact_score), "f1": _raw_scores(answered, predictions, f1_score)}
     has_answer = {question.id: bool(question.answers) for question in answered}
-    thresholded = {
-        name: {
-            key: float(not has_answer[key]) if odds.get(key, 0.0) > threshold else score
-            for key, score in scores.items()
-        }
-        for name, scores in raw.items()
+    # Those whose prediction the threshold makes empty, with the score of an empty one.
+    emptied = {key: float(not has) for key, has in has_answer.items() if odds.get(key, 0.0) > threshold}
+    parts = {
+        "": list(has_answer),
+        "HasAns_": [key for key, has in has_answer.items() if has],
+        "NoAns_": [key for key, has in has_answer.items() if not has],
     }
-    result = _means(thresholded, "")
-    for prefix, has in (("HasAns_", True), ("NoAns_", False)):
-        part = {
-            name: {key: score for key, score in scores.items() if has_answer[key] is has}
-            for name, scores in thresholded.items()
-        }
-        result |= _means(part, prefix) if part["exact"] else {}
-    if null_odds is not None:
-        for name, scores in raw.items():
-            best, at = _best_threshold(predictions, scores, null_odds, has_answer)
+    result: dict[str, float] = {}
+    for name, score in (("exact", exact_score), ("f1", f1_score)):
+        raw = _raw_scores(answered, predictions, score)
+        for prefix, keys in parts.items():
+            if keys:
+                total = sum(emptied.get(key, raw[key]) for key in keys)
+                result |= {f"{prefix}{name}": 100 * total / len(keys), f"{prefix}total": float(len(keys))}
+        if null_odds is not None:
+            best, at = _best_threshold(predictions, raw, null_odds, has_answer)
             result |= {f"best_{name}": best, f"best_{name}_thresh": at}
     return result
 
@@ -115,12 +114,6 @@ def _raw_scores(
     return raw
 
 
-def _means(scores: Mapping[str, Mapping[str, float]], prefix: str) -> dict[str, float]:
-    n = len(scores["exact"])
-    means = {f"{prefix}{name}": 100 * sum(values.values()) / n for name, values in scores.items()}
-    return {**means, f"{prefix}total": float(n)}
-
-
 def _best_threshold(
     predictions: Mapping[str, str],
     scores: Mapping[str, float],
@@ -136,7 +129,8 @@ def _best_threshold(
         elif predictions[key]:
             current -= 1
         if current > best:
-            best, at = current, null_odds[key]
+            best = current
+            at = null_odds[key]
     return 100 * best / len(scores), at
 
 
