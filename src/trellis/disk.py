@@ -220,3 +220,8 @@ def _named(path: Path, *, only: tuple[int, ...] = ()) -> Iterator[None]:
             f"`{path}` could not be written: {error.strerror}. What was there before is untouched. Make room, or "
             f"choose a directory that can be written to."
         ) from error
+
+
+def default_cache_dir(name: str) -> Path:
+    """Returns where what can be made again is kept, unless another place is named: `~/.cache/trellis/NAME`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "trellis", name)

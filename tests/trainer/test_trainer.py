@@ -114,6 +114,16 @@ def test_a_run_that_is_through_is_finished_and_not_stopped(tmp_path: Path) -> No
     assert kinds == ["initialized", "summary", "finished"]
 
 
+def test_the_events_tell_of_an_error_outside_the_loop(tmp_path: Path) -> None:
+    def fail(checkpoint: trellis.Checkpoint) -> trellis.Checkpoint:
+        raise ZeroDivisionError("of an extension")
+
+    with pytest.raises(ZeroDivisionError, match="of an extension"):
+        trellis.run_experiment(small.params(10), mode="train", model_dir=tmp_path, extensions=[fail])
+    last = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[-1])
+    assert (last["kind"], last["error"]) == ("stopped", "ZeroDivisionError('of an extension')")
+
+
 def test_a_run_told_not_to_save_when_stopped_does_not(tmp_path: Path) -> None:
     import os
     import signal

@@ -5,7 +5,7 @@ import importlib
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -18,7 +18,7 @@ from trellis.cli.parser import Parser
 from trellis.disk import write_whole
 from trellis.errors import ArgumentError, MissingPackageError
 from trellis.experiments import find_config_file
-from trellis.spelling import nearest
+from trellis.spelling import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -127,20 +127,21 @@ def _way_out(message: str) -> str:
     wrong = re.search(r"'([\w.]+)' (?:doesn't have a|doesn't include) .*'(\w+)'", message)
     if wrong and wrong[1] in BINDABLE:
         names = BINDABLE[wrong[1]].arguments or tuple(inspect.signature(_target(wrong[1])).parameters)
-        return f"\n{_suggestion(nearest(wrong[2], names))}Its arguments that can be bound are: {', '.join(names)}."
+        return f"\n{_suggestion(wrong[2], names)}Its arguments that can be bound are: {', '.join(names)}."
     unknown = re.search(r"No configurable matching (?:reference )?'@?([\w.]+)", message)
     if not unknown:
         return ""
     listed = f"{', '.join(BINDABLE)}, and what a --module makes so with gin.configurable"
-    return f"\n{_suggestion(nearest(unknown[1], BINDABLE))}What can be bound: {listed}."
+    return f"\n{_suggestion(unknown[1], BINDABLE)}What can be bound: {listed}."
 
 
-def _suggestion(close: str | None) -> str:
-    return f"Did you mean {close}? " if close else ""
+def _suggestion(name: str, candidates: Iterable[str]) -> str:
+    sentence = did_you_mean(name, candidates, show=str).lstrip()
+    return f"{sentence} " if sentence else ""
 
 
 def _missing_file(name: str) -> str:
     directory = Path(name).parent
-    close = nearest(Path(name).name, [file.name for file in directory.glob("*.gin")])
-    suggestion = f" Did you mean `{directory / close}`?" if close else ""
+    names = [file.name for file in directory.glob("*.gin")]
+    suggestion = did_you_mean(Path(name).name, names, show=lambda close: f"`{directory / close}`")
     return f"--gin_file: there is no file `{name}`.{suggestion}"

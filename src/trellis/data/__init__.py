@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     )
     from trellis.data.examples import decode_example as decode_example, encode_example as encode_example
     from trellis.data.files import (
-        default_cache_dir as default_cache_dir,
         matching_paths as matching_paths,
         patterns_in as patterns_in,
         find_files as find_files,

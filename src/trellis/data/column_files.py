@@ -12,7 +12,8 @@ from numpy.typing import DTypeLike
 from trellis.data.columns import Columns, cached_columns
 from trellis.data.examples import read_record_examples
 from trellis.data.features import Column, ExampleBlock, Feature, column_of, infer_features, parse_feature
-from trellis.data.files import Format, default_cache_dir, find_files, fingerprint, format_of
+from trellis.data.files import Format, find_files, fingerprint, format_of
+from trellis.disk import default_cache_dir
 from trellis.errors import ArgumentError, DataError
 
 # Part of the key of the cache: raised when the same files would give other columns than before.

@@ -115,8 +115,3 @@ def fingerprint(path: Path) -> tuple[str, int, int, str]:
         file.seek(max(0, status.st_size - _HEAD_BYTES))
         digest.update(file.read(_HEAD_BYTES))
     return path.name, status.st_size, status.st_mtime_ns, digest.hexdigest()
-
-
-def default_cache_dir(name: str) -> Path:
-    """Returns where what is made of files is kept, unless another place is named: `~/.cache/trellis/NAME`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "trellis", name)

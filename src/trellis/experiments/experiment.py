@@ -12,7 +12,7 @@ from trellis.config import Config, Origin, stamp
 from trellis.errors import ArgumentError, ConfigError
 from trellis.registry import Registry
 from trellis.runtime import RuntimeConfig
-from trellis.spelling import nearest
+from trellis.spelling import did_you_mean
 from trellis.tasks import TaskConfig
 from trellis.trainer import TrainerConfig
 
@@ -106,8 +106,8 @@ def _import_name(name: str) -> None:
 
 def _import_file(path: Path) -> None:
     if not path.is_file():
-        close = nearest(path.name, [file.name for file in path.parent.glob("*.py")])
-        suggestion = f" Did you mean `{path.parent / close}`?" if close else ""
+        names = [file.name for file in path.parent.glob("*.py")]
+        suggestion = did_you_mean(path.name, names, show=lambda close: f"`{path.parent / close}`")
         raise ArgumentError(f"There is no file `{path}`.{suggestion}")
     file = path.resolve()
     loaded = sys.modules.get(file.stem)

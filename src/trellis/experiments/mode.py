@@ -11,7 +11,7 @@ from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.optimizers import optimization_problems
 from trellis.runtime import runtime_problems
-from trellis.spelling import nearest
+from trellis.spelling import did_you_mean
 
 _MOST_NAMED = 3
 
@@ -64,8 +64,7 @@ def get_mode(name: str) -> Mode:
         True
     """
     if name not in _MODES:
-        close = nearest(name, MODES)
-        suggestion = f" Did you mean {close}?" if close else ""
+        suggestion = did_you_mean(name, MODES, show=str)
         raise ArgumentError(f"There is no mode {name!r}.{suggestion} Modes are: {', '.join(MODES)}.")
     return _MODES[name]
 
@@ -204,9 +203,8 @@ def _where_to_look(path: str) -> str:
     directory = Path(path).parent
     if not directory.is_dir():
         return f"There is no directory `{directory}`; paths are taken from `{Path.cwd()}`."
-    close = nearest(Path(path).name, os.listdir(directory))
-    suggestion = f"Did you mean `{directory / close}`? " if close else ""
-    return f"{suggestion}Paths are taken from `{Path.cwd()}`."
+    suggestion = did_you_mean(Path(path).name, os.listdir(directory), show=lambda close: f"`{directory / close}`")
+    return f"{suggestion} Paths are taken from `{Path.cwd()}`.".lstrip()
 
 
 def _listed(files: list[Path]) -> str:

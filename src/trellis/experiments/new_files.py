@@ -1,13 +1,12 @@
 """Checkpoint files as another process writes them, and the events that tell of its end."""
 
-import json
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trellis.extensions import regular_files
+from trellis.extensions import parse_event, regular_files
 from trellis.runtime import print_line
 
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -83,6 +82,8 @@ class NewEvents:
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
+            # The next file of this name may get the same number on the disk.
+            self._identity = (0, 0)
             return []
         with file:
             status = os.fstat(file.fileno())
@@ -95,13 +96,4 @@ class NewEvents:
             content = file.read()
         content = content[: content.rfind(b"\n") + 1]
         self._offset += len(content)
-        events = map(_parsed, content.split(b"\n"))
-        return [event for event in events if event is not None]
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) else None
+        return [event for event in map(parse_event, content.splitlines()) if event]

@@ -17,7 +17,7 @@ from trellis.experiments.overrides import resolve
 from trellis.experiments.run import run_experiment
 from trellis.extensions import newest_file
 from trellis.runtime import ONE_DEVICE, is_first_process, join_processes, wait_for_processes
-from trellis.spelling import nearest
+from trellis.spelling import did_you_mean
 from trellis.trainer import ProgressiveTrainerConfig
 
 _CHECKPOINT = "checkpoint"
@@ -83,8 +83,7 @@ def _check_workers(params: ExperimentConfig, mode: str) -> None:
 def _settings(custom_config: Mapping[str, Any]) -> dict[str, Any]:
     unknown = [name for name in custom_config if name not in _SETTINGS]
     if unknown:
-        close = nearest(unknown[0], _SETTINGS)
-        suggestion = f" Did you mean {close!r}?" if close else ""
+        suggestion = did_you_mean(unknown[0], _SETTINGS)
         raise ArgumentError(f"custom_config has no {unknown[0]!r}.{suggestion} It takes {', '.join(_SETTINGS)}.")
     if not custom_config.get("experiment"):
         raise ArgumentError("custom_config names no experiment. Give one, such as {'experiment': 'digits/classifier'}.")

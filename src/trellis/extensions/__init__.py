@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         restore_file as restore_file,
     )
     from trellis.extensions.recovery import DivergenceCheck as DivergenceCheck, SkippedData as SkippedData
-    from trellis.extensions.event_writer import EventWriter as EventWriter
+    from trellis.extensions.event_writer import EventWriter as EventWriter, parse_event as parse_event
     from trellis.extensions.extension import Extension as Extension, every as every, serial as serial
     from trellis.extensions.progress import ProgressBar as ProgressBar
     from trellis.extensions.summary_logger import SummaryLogger as SummaryLogger

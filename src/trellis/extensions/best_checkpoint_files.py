@@ -13,7 +13,7 @@ from trellis.extensions.checkpoint_files import FileReader, FileWriter, find_fil
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Summary
 from trellis.runtime import print_line
-from trellis.spelling import nearest
+from trellis.spelling import did_you_mean
 
 
 class BestCheckpointFileWriter(FileWriter):
@@ -65,11 +65,9 @@ class BestCheckpointFileWriter(FileWriter):
             f"{group}/{key}": value for group, named in checkpoint.metrics.items() for key, value in named.items()
         }
         if name not in values:
-            close = nearest(name, values)
-            hint = f" Did you mean {close}?" if close else ""
             raise ArgumentError(
                 f"Cannot read the metric {name} from the summary of step {checkpoint.step}, which holds "
-                f"{', '.join(values) or 'none'}.{hint}"
+                f"{', '.join(values) or 'none'}.{did_you_mean(name, values, show=str)}"
             )
         return values[name]
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trellis.aliases import PyTree
-from trellis.disk import checksum, files_in, remove_whole, sync_all
+from trellis.disk import checksum, files_in, sync_all
 from trellis.errors import CheckpointFileError
 from trellis.loops import Checkpoint, Summary
 from trellis.runtime import fetch, spans_processes
@@ -202,9 +202,6 @@ def unflatten(templates: dict[str, PyTree], arrays: Mapping[str, np.ndarray]) ->
 
     trees: dict[str, PyTree] = jax.tree_util.tree_map_with_path(pick, templates)
     return trees
-
-
-remove = remove_whole  # A checkpoint file is a directory.
 
 
 def peek_manifest(path: Path) -> dict[str, Any]:

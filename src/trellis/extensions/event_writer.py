@@ -87,7 +87,7 @@ class EventWriter(Extension):
         self._is_whole = True
         lines = self._read_lines()
         if lines and not lines[-1].endswith(b"\n"):
-            lines[-1] = lines[-1] + b"\n" if _parse(lines[-1]) else b""
+            lines[-1] = lines[-1] + b"\n" if parse_event(lines[-1]) else b""
             write_whole(self._path, b"".join(lines))
 
     def _drop_summaries_past(self, start: int) -> None:
@@ -103,12 +103,12 @@ class EventWriter(Extension):
 
 def _is_summary_past(start: int, line: bytes) -> bool:
     # Most lines of other kinds need not be parsed.
-    event = _parse(line) if b'"summary"' in line else {}
+    event = parse_event(line) if b'"summary"' in line else {}
     step = event.get("step")
     return event.get("kind") == "summary" and isinstance(step, int) and step > start
 
 
-def _parse(line: bytes) -> dict[str, Any]:
+def parse_event(line: bytes) -> dict[str, Any]:
     """The object on a line; empty if it holds none, or is cut short."""
     try:
         event = json.loads(line)

@@ -1,10 +1,10 @@
 """Where compiled programs are kept from run to run."""
 
-import os
 from pathlib import Path
 
 import jax
 
+from trellis.disk import default_cache_dir
 from trellis.runtime.console import print_line
 
 
@@ -20,7 +20,7 @@ def keep_programs() -> Path | None:
     """
     if getattr(jax.config, "jax_compilation_cache_dir", None) is not None or jax.default_backend() == "cpu":
         return None
-    directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "trellis", "compiled")
+    directory = default_cache_dir("compiled")
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError:

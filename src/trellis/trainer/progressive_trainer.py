@@ -8,8 +8,9 @@ from typing import Any
 
 from trellis.aliases import Variables
 from trellis.data import is_stream
+from trellis.disk import remove_whole
 from trellis.errors import ArgumentError, ModelError
-from trellis.extensions import CheckpointFileWriter, Extension, checkpoint_storage, every, regular_files
+from trellis.extensions import CheckpointFileWriter, Extension, every, regular_files
 from trellis.loops import Checkpoint, Event, Session, overlaid
 from trellis.tasks import BoundModel
 from trellis.trainer.configs import ProgressiveTrainerConfig
@@ -135,7 +136,7 @@ class _PlainModelWriter(Extension):
         if event.kind == "initialized":
             for step, path in regular_files(self._dir):
                 if step > event.step:
-                    checkpoint_storage.remove(path)
+                    remove_whole(path)
 
 
 class _StageStart(Extension):

@@ -147,10 +147,14 @@ class StagedTrainer(ABC):
         loop.attach(process)
         summary = None
         with closing(loop.run(stage.config.train_steps)) as checkpoints:
-            for checkpoint in checkpoints:
-                summary = Summary.from_checkpoint(process(checkpoint))
-                if summary.is_last and not checkpoint.is_last:
-                    break
+            try:
+                for checkpoint in checkpoints:
+                    summary = Summary.from_checkpoint(process(checkpoint))
+                    if summary.is_last and not checkpoint.is_last:
+                        break
+            except BaseException as error:  # noqa: BLE001  (the loop raises it again)
+                # The loop tells in its events why it was left.
+                checkpoints.throw(error)
         return summary
 
     def _build_extensions(self, stage: Stage, stopping: EarlyStopping | None) -> list[Callable[[Any], Any]]:

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trellis.data import default_cache_dir
-from trellis.disk import write_whole
+from trellis.disk import default_cache_dir, write_whole
 from trellis.errors import ArgumentError, DataError
 from trellis.nlp.data.vocabulary import train_wordpiece
 

@@ -27,7 +27,7 @@ from trellis.nlp.data.stream_parts import (
 )
 from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map
 from trellis.nlp.data.tokenizer import Tokenizer
-from trellis.spelling import nearest
+from trellis.spelling import did_you_mean
 from trellis.tasks import InputContext
 
 _BLOCK_ROWS = 1 << 11
@@ -190,8 +190,7 @@ def get_sentence_task(name: str) -> SentenceTask:
     """
     by_name = {known.lower(): task for known, task in TASKS.items()}
     if name.lower() not in by_name:
-        close = nearest(name, TASKS)
-        suggestion = f" Did you mean {close}?" if close else ""
+        suggestion = did_you_mean(name, TASKS, show=str)
         raise ArgumentError(f"There is no task {name!r}.{suggestion} There are: {', '.join(TASKS)}.")
     return by_name[name.lower()]
 

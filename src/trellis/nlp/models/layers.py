@@ -10,7 +10,7 @@ from flax import struct
 
 from trellis.errors import ArgumentError, ModelError
 from trellis.nlp.models.configs import TransformerConfig
-from trellis.spelling import nearest
+from trellis.spelling import did_you_mean
 
 Initializer = Callable[..., Any]
 AxisNames = tuple[str | None, ...]
@@ -42,8 +42,7 @@ def activation(name: str) -> Callable[[jax.Array], jax.Array]:
         [0.0, 2.0]
     """
     if name not in ACTIVATIONS:
-        close = nearest(name, ACTIVATIONS)
-        suggestion = f" Did you mean {close!r}?" if close else ""
+        suggestion = did_you_mean(name, ACTIVATIONS)
         raise ArgumentError(f"There is no activation {name!r}.{suggestion} There are: {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[name]
 
