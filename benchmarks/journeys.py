@@ -7,6 +7,7 @@ file. `docs/architecture.md` shows the output.
 
     .venv/bin/python benchmarks/journeys.py             # all three
     .venv/bin/python benchmarks/journeys.py loop        # one of them
+    .venv/bin/python benchmarks/journeys.py --update    # all three, into docs/architecture.md
     .venv/bin/python benchmarks/journeys.py --package   # code lines by package, without docstrings and comments
 """
 
@@ -25,6 +26,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "src" / "trellis"
+PAGE = REPOSITORY / "docs" / "architecture.md"
 
 # Python imports this in every process that starts with it on its path. A line in the file that it writes is the time
 # at which a function ran first, its file, and the number of its first line there.
@@ -247,6 +249,7 @@ def main() -> None:
     """Prints the journeys, or the sizes of the packages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"which journeys: {', '.join(JOURNEYS)}; the default is all")
+    parser.add_argument("--update", action="store_true", help=f"write all journeys into {PAGE.relative_to(REPOSITORY)}")
     parser.add_argument("--package", action="store_true", help="print the sizes of the packages instead")
     args = parser.parse_args()
     unknown = [name for name in args.names if name not in JOURNEYS]
@@ -255,8 +258,19 @@ def main() -> None:
     if args.package:
         print(*describe_packages(), sep="\n")
         return
+    if args.update:
+        update([line for journey in JOURNEYS.values() for line in describe(journey)])
+        return
     for name in args.names or JOURNEYS:
         print(*describe(JOURNEYS[name]), sep="\n", flush=True)
+
+
+def update(lines: list[str]) -> None:
+    """Writes lines into the block of code that the page on the architecture has under Journeys."""
+    before, heading, rest = PAGE.read_text().partition("## Journeys\n")
+    text, fence, block = rest.partition("```\n")
+    after = block[block.index("```") :]
+    PAGE.write_text("".join([before, heading, text, fence, *(f"{line}\n" for line in lines), after]))
 
 
 if __name__ == "__main__":

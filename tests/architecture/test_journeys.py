@@ -1,5 +1,6 @@
 """What there is to read is computed from what runs."""
 
+import itertools
 import subprocess
 import sys
 
@@ -14,6 +15,14 @@ def journeys(*arguments: str) -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
+
+
+def files_on_the_page(title: str) -> set[str]:
+    """The files of a journey that the page on the architecture lists."""
+    page = (REPOSITORY / "docs" / "architecture.md").read_text()
+    _, _, rest = page.partition(f"\n{title}: ")
+    rows = itertools.takewhile(lambda line: line.startswith("  "), rest.splitlines()[1:])
+    return {row.split()[-1] for row in rows}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +44,7 @@ def test_a_journey_is_traced_from_its_entry_to_a_metric(name: str, first: str, c
     assert next(file for file in files if file != "doors.py") == first
     assert crossed <= set(files)
     assert not [file for file in files if file.startswith(never)]
+    assert files_on_the_page(title.partition(":")[0]) == set(files)
 
 
 def test_the_sizes_of_all_packages_are_told() -> None:
