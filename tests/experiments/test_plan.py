@@ -242,6 +242,16 @@ def test_a_run_is_refused_for_the_same_reasons_before_anything_is_written(tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+def test_a_directory_that_cannot_be_read_again_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    directory = tmp_path / "rate[0.1]"
+    params = small.params(10)
+    _, (problem,) = planned(params, directory)
+    assert "has brackets or a backslash in it" in problem
+    with pytest.raises(ConfigError, match="has brackets or a backslash in it"):
+        trellis.run_experiment(params, mode="train", model_dir=directory)
+    assert not directory.exists()
+
+
 def test_data_from_an_iterator_is_looked_at_without_losing_a_batch(tmp_path: Path) -> None:
     class IteratorTask(small.SmallTask):
         def build_inputs(self, params: Any, input_context: Any = None) -> Any:

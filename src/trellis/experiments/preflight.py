@@ -13,10 +13,10 @@ import jax
 from trellis.aliases import PyTree
 from trellis.config import DEFAULT, Problem
 from trellis.data import SizedStream, is_stream
-from trellis.errors import CheckpointFileError, TrellisError
+from trellis.errors import ArgumentError, CheckpointFileError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.mode import Mode, problem_at
-from trellis.extensions import checkpoint_storage as storage, newest_file, regular_files
+from trellis.extensions import check_readable, checkpoint_storage as storage, newest_file, regular_files
 from trellis.loops import Outline, batch_size
 from trellis.optimizers import AverageState
 from trellis.runtime import describe_size
@@ -204,7 +204,11 @@ def _memory_problems(run: Preflight) -> Iterator[Problem]:
 
 
 def _disk_problems(run: Preflight) -> Iterator[Problem]:
-    """The checkpoint files have room on the disk."""
+    """The checkpoint files can be read again, and have room on the disk."""
+    try:
+        check_readable(run.trainer.model_dir)
+    except ArgumentError as error:
+        yield Problem(str(error), DEFAULT)
     disk = run.disk
     if run.mode.trains and disk.total > disk.free:
         message = (

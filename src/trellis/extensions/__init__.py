@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trellis.extensions.checkpoint_files import (
         CheckpointFileReader as CheckpointFileReader,
         CheckpointFileWriter as CheckpointFileWriter,
+        check_readable as check_readable,
         newest_file as newest_file,
         regular_files as regular_files,
         restore_file as restore_file,

@@ -84,7 +84,7 @@ class FileWriter(Extension):
         self._keep = keep
         self._overwrite = overwrite
         self._written: Future[None] | None = None
-        _check_readable(self._dir)
+        check_readable(self._dir)
         check_writable(self._dir)
 
     def write(self, checkpoint: Checkpoint, *, prefix: str | None = None) -> None:
@@ -282,7 +282,7 @@ class CheckpointFileReader(FileReader):
     prefixes = (REGULAR, PREEMPTED)
 
 
-def _check_readable(directory: Path) -> None:
+def check_readable(directory: Path) -> None:
     """Raises an error if Orbax could not find again what it has written to a directory."""
     path = str(directory.absolute())
     if "\\" in path or re.search(r"\[.*\]", path):
