@@ -28,6 +28,8 @@ from trellis.extensions import checkpoint_storage
 from trellis.loops import Session
 from trellis.runtime.random import quick_key
 
+GOLDEN = Path(__file__).parents[1] / "golden"
+
 
 def names(directory: Path) -> list[str]:
     """The files in a directory, by name."""
@@ -607,3 +609,33 @@ def test_a_file_is_self_describing(tmp_path: Path) -> None:
 def test_bad_input_is_a_clear_error(tmp_path: Path, call: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         call(tmp_path)
+
+
+def test_a_file_of_the_first_version_is_resumed(tmp_path: Path) -> None:
+    # It was written by a run that was stopped at step 16, with the sums of its last six steps.
+    shutil.copytree(GOLDEN / "checkpoint_files" / "preempted_16", tmp_path / "preempted_16")
+    model = tiny.Classifier(has_statistics=True)
+
+    def last(init: Any) -> trellis.Checkpoint:
+        loop = tiny.train_loop(
+            tiny.train_task(
+                tiny.Classifier(train=True, dropout_rate=0.3, has_statistics=True), data=tiny.stream(seed=7)
+            ),
+            init=init,
+            rnkey=jax.random.key(11),
+            collections={"apply": ["dropout"]},
+            n_steps=20,
+            n_steps_per_checkpoint=10,
+            n_fused_steps=3,
+        )
+        *_, checkpoint = loop
+        return checkpoint
+
+    resumed = last(trellis.CheckpointFileReader(dir=tmp_path, target=model.init))
+    whole = last(model.init)
+    assert (resumed.step, resumed.n_completed_steps) == (20, 10)
+    # Not to the bit: the file is of another machine, and may be of other versions of JAX.
+    np.testing.assert_allclose(resumed.loss, whole.loss, rtol=1e-4)
+    for name in ("model_params", "model_state", "optimizer_state"):
+        one, other = getattr(resumed, name), getattr(whole, name)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), one, other)
