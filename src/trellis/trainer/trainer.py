@@ -3,7 +3,7 @@
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
@@ -145,17 +145,13 @@ class StagedTrainer(ABC):
             return None
         process = serial(*self._build_extensions(stage, stopping))
         loop.attach(process)
-        summary = None
         with closing(loop.run(stage.config.train_steps)) as checkpoints:
             try:
-                for checkpoint in checkpoints:
-                    summary = Summary.from_checkpoint(process(checkpoint))
-                    if summary.is_last and not checkpoint.is_last:
-                        break
-            except BaseException as error:  # noqa: BLE001  (the loop raises it again)
+                return _process_all(checkpoints, process)
+            except BaseException as error:
                 # The loop tells in its events why it was left.
                 checkpoints.throw(error)
-        return summary
+                raise
 
     def _build_extensions(self, stage: Stage, stopping: EarlyStopping | None) -> list[Callable[[Any], Any]]:
         return default_extensions(
@@ -312,6 +308,16 @@ def _check_task(task: Task, config: TrainerConfig) -> None:
             f"trainer.n_microbatches is {config.n_microbatches}, but {type(task).__name__}.train_step takes no "
             f"n_microbatches. Let it cut the batch into so many parts, or leave trainer.n_microbatches at 1."
         )
+
+
+def _process_all(checkpoints: Iterable[Checkpoint], process: Extension) -> Summary | None:
+    """Processes checkpoints up to one that an extension calls the last; returns the last summary."""
+    summary = None
+    for checkpoint in checkpoints:
+        summary = Summary.from_checkpoint(process(checkpoint))
+        if summary.is_last and not checkpoint.is_last:
+            break
+    return summary
 
 
 def _on_the_host(model: Model, checkpoint: Checkpoint) -> BoundModel:
