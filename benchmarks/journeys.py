@@ -160,6 +160,7 @@ def travel(journey: Journey, folder: Path) -> dict[str, set[int]]:
         "PYTHONPATH": os.pathsep.join([str(folder / "tracer"), str(PACKAGE.parent)]),
         "JOURNEY_PACKAGE": str(PACKAGE),
         "JOURNEY_TRACE": str(trace),
+        "XDG_CACHE_HOME": str(folder / "cache"),  # Empty, as for a first run.
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "",
         "PYTHONUNBUFFERED": "1",

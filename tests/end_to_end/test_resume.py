@@ -156,19 +156,37 @@ import trellis
 from tests import tiny
 
 loop = tiny.train_loop(tiny.train_task(), n_steps=10, n_steps_per_checkpoint=2)
-process = trellis.serial(trellis.EventWriter(sys.argv[1]), trellis.CheckpointFileWriter(sys.argv[1]))
+loop.attach(trellis.EventWriter(sys.argv[1]))
 checkpoints = iter(loop)
-process(next(checkpoints))
+next(checkpoints)
+"""
+ONE_STEP = """
+import sys
+import trellis
+from tests import tiny
+
+loop = tiny.train_loop(tiny.train_task())
+process = trellis.serial(trellis.EventWriter(sys.argv[1]), trellis.CheckpointFileWriter(sys.argv[1]))
+process(loop.next_step())
 """
 
 
-def test_a_script_may_end_in_the_middle_of_a_loop(tmp_path: Path) -> None:
+def run_script(script: str, directory: Path) -> None:
+    """Runs a script that has to end in silence."""
     paths = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
-    command = [sys.executable, "-c", LEFT_OPEN, str(tmp_path)]
+    command = [sys.executable, "-c", script, str(directory)]
     environment = os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": ""}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "regular_2").is_dir()
+
+
+def test_a_script_may_end_in_the_middle_of_a_loop(tmp_path: Path) -> None:
+    run_script(LEFT_OPEN, tmp_path)
     last = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[-1])
     assert (last["kind"], last["step"]) == ("stopped", 2)
     assert "error" not in last
+
+
+def test_a_script_may_end_after_it_has_saved_a_step(tmp_path: Path) -> None:
+    run_script(ONE_STEP, tmp_path)
+    assert checkpoint_storage.read_manifest(tmp_path / "regular_1")["step"] == 1

@@ -57,12 +57,20 @@ def test_a_save_that_failed_is_raised_once_and_not_committed() -> None:
 
 def test_writing_goes_on_beside_the_loop() -> None:
     session, gate, done = Session(), threading.Event(), []
-    session.save(lambda: done.append(gate.wait(10)), lambda: done.append("committed"), is_resumable=True)
-    session.advance()
-    assert done == []
-    gate.set()
-    session.finish()
+    with session.running(lambda: 1):
+        session.save(lambda: done.append(gate.wait(10)), lambda: done.append("committed"), is_resumable=True)
+        session.advance()
+        assert done == []
+        gate.set()
     assert done == [True, "committed"]
+
+
+def test_without_a_loop_a_save_is_waited_for_and_committed_later() -> None:
+    session, done = Session(), []
+    session.save(lambda: done.append("written"), lambda: done.append("committed"), is_resumable=True)
+    assert done == ["written"]
+    session.finish()
+    assert done == ["written", "committed"]
 
 
 def test_all_saves_of_a_process_can_be_waited_for() -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import GEN_RUNNING, getgeneratorstate
@@ -54,6 +54,7 @@ class Session:
     def __init__(self, *, stdout: bool = False, is_shared: bool = False) -> None:
         self.is_stopping = False
         """Whether SIGTERM has come."""
+        self._is_running = False
         self._is_shared = is_shared
         self._stdout = stdout
         self._lock = threading.Lock()
@@ -124,11 +125,17 @@ class Session:
             listener(step, n_steps)
 
     def save(self, write: Callable[[], None], commit: Callable[[], None], *, is_resumable: bool) -> Future[None]:
-        """Runs `write` in the background now, and `commit` after it once the loop has moved on."""
+        """Runs `write` in the background now, and `commit` after it once the loop has moved on.
+
+        Outside of a loop that is iterated over, this waits until it is written: a script may end after a single step,
+        and then no thread can be started any more that the write would need.
+        """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trellis-save")
         _process.unfinished.add(self)
         written = self._pool.submit(write)
+        if not self._is_running:
+            wait([written])
         self._pending.append(_Save(written, commit, is_resumable))
         return written
 
@@ -184,11 +191,13 @@ class Session:
         Args:
             step: Returns how many steps are completed.
         """
+        self._is_running = True
         try:
             with self.watching_for_sigterm():
                 try:
                     yield
                 finally:
+                    self._is_running = False
                     self.finish()
         except (GeneratorExit, Preempted):
             # Someone left the loop by `break`, or it was told to stop and did: there is no error.
