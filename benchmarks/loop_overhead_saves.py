@@ -16,6 +16,7 @@ WIDTH = 1000
 BATCH_SIZE = 8
 N_BASELINE_STEPS = 7
 MOST_STEPS = 500
+_NEVER = 10**9
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,12 @@ def save_with_trellis(n_parameters: int, output_dir: Path) -> tuple[Times, float
     loop = trellis.TrainLoop(init=init, task=task, rnkey=jax.random.key(0), grads=False, stdout=False)
     writer = trellis.CheckpointFileWriter(output_dir=output_dir, keep=1)
 
-    checkpoint = loop.next_step()
+    checkpoints = loop(n_steps=_NEVER)
+    checkpoint = next(checkpoints)
 
     def train() -> None:
         nonlocal checkpoint
-        checkpoint = loop.next_step()
+        checkpoint = next(checkpoints)
         jax.block_until_ready(checkpoint.model_params)
 
     def save() -> None:
@@ -88,7 +90,7 @@ def save_with_trellis(n_parameters: int, output_dir: Path) -> tuple[Times, float
     train()
     loop.session.finish()
     times = measure_call(save, train, output_dir / f"regular_{loop.step + N_BASELINE_STEPS}")
-    loop.session.finish()
+    checkpoints.close()
     reader = trellis.CheckpointFileReader(output_dir, target=init)
     return times, _seconds(reader.read)
 

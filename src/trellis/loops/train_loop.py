@@ -141,12 +141,15 @@ class TrainLoop:
     __call__ = run
 
     def next_step(self) -> Checkpoint:
-        """Trains one step."""
+        """Trains one step.
+
+        What is saved of its checkpoint is written before the writer returns, as this step may be the last.
+        """
         running = self._start()
         return self._advance(running, running.step + 1, self.n_steps)
 
     def next_checkpoint(self) -> Checkpoint:
-        """Trains up to the step at which the next checkpoint is due."""
+        """Trains up to the step at which the next checkpoint is due; saves are as those of `next_step`."""
         running = self._start()
         targets = [self._plan.due_after(running.step), self.n_steps or 0]
         return self._advance(running, min(step for step in targets if step > running.step), self.n_steps)
