@@ -289,6 +289,24 @@ def test_a_field_that_would_hide_a_method_is_told(name: str) -> None:
         hiding()
 
 
+def test_a_default_that_can_be_called_is_no_method() -> None:
+    holding = make_dataclass("Holding", [("function", Any, len)], bases=(Config,))
+    with pytest.raises(ConfigError, match="function takes plain data, not <built-in function len>"):
+        holding()
+
+
+def test_a_typo_is_told_without_making_a_config_that_is_not_there() -> None:
+    def refuse(self: Config, *arguments: object) -> None:
+        raise ValueError("a user's own check")
+
+    inner = make_dataclass("Inner", [("x", int, 1)], bases=(Config,), namespace={"__post_init__": refuse})
+    outer = make_dataclass("Outer", [("inner", inner | None, None), ("size", int, 1)], bases=(Config,))()
+    with pytest.raises(ConfigError, match=r"siize is not a field of Outer[\s\S]*Did you mean size\?"):
+        outer.override({"siize": 2})
+    with pytest.raises(ConfigError, match=r"qqq is not a field of Outer"):
+        outer.override({"qqq": 2})
+
+
 def test_a_plain_config_has_no_fields_to_set() -> None:
     with pytest.raises(ConfigError, match="a is not a field of Config.\n  Config has no fields."):
         Config({"a": 1})

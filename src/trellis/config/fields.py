@@ -104,7 +104,7 @@ def _fields(cls: type[Branch]) -> Mapping[str, Field]:
     declared = {}
     for field in fields(cls):  # type: ignore[arg-type]
         name = field.name
-        if name in vars(Branch) or any(callable(getattr(base, name, None)) for base in cls.__mro__):
+        if name in vars(Branch) or any(_has_method(base, name) for base in cls.__mro__):
             raise ConfigError(f"{cls.__name__}.{name} hides a method of that name. Give the field another one.")
         kind = _kind(hints[name], where=f"{cls.__name__}.{name}")
         if field.default is None and not isinstance(kind, AnyKind | UnionKind):
@@ -115,6 +115,11 @@ def _fields(cls: type[Branch]) -> Mapping[str, Field]:
         choices = tuple(name for name in declared if name != cls.selector)
         declared[cls.selector] = replace(declared[cls.selector], kind=UnionKind((ChoiceKind(choices), NoneKind())))
     return types.MappingProxyType(declared)
+
+
+def _has_method(cls: type, name: str) -> bool:
+    # A field is no method, though its default may be something that can be called.
+    return name not in vars(cls).get("__dataclass_fields__", {}) and callable(getattr(cls, name, None))
 
 
 def draft_changes(branch: Branch, setting: Setting, draft: Draft) -> None:
@@ -174,20 +179,24 @@ def _branches_in(value: object, path: str) -> Iterator[tuple[str, Branch]]:
             yield from _branches_in(item, f"{path}.{key}")
 
 
-def paths(root: Branch, above: tuple[type[Branch], ...] = ()) -> Iterator[str]:
-    """Yields the dotted path of every field, also of those below a field that is None.
-
-    Args:
-        above: The classes that the config is below, none of which is entered again.
-    """
+def paths(root: Branch) -> Iterator[str]:
+    """Yields the dotted path of every field, also of those below a field that is None."""
     for prefix, branch in branches(root):
         for name, field in fields_of(type(branch)).items():
             path = join_path(prefix, name)
             yield path
-            cls = _branch_class(field.kind)
-            entered = (*above, type(branch))
-            if cls is not None and cls not in entered and not isinstance(vars(branch).get(name), Branch):
-                yield from (join_path(path, inner) for inner in paths(cls(), entered))
+            declared = _branch_class(field.kind)
+            if declared is not None and not isinstance(vars(branch).get(name), Branch):
+                yield from _class_paths(declared, path, (type(branch),))
+
+
+def _class_paths(cls: type[Branch], prefix: str, above: tuple[type[Branch], ...]) -> Iterator[str]:
+    # Of the class and not of a config of it, which a user's own code may refuse to make.
+    for name, field in fields_of(cls).items():
+        yield f"{prefix}.{name}"
+        inner = _branch_class(field.kind)
+        if inner is not None and inner not in (*above, cls):
+            yield from _class_paths(inner, f"{prefix}.{name}", (*above, cls))
 
 
 def _branch_class(kind: Kind) -> type[Branch] | None:
