@@ -124,7 +124,7 @@ def test_questions_without_an_answer_need_version_2(tmp_path: Path) -> None:
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', "paragraph 0: there is no 'context'"),
         ('{"data": [{"paragraphs": [{"context": 3}]}]}', "paragraph 0: 'context' is 3"),
         ('{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "x"}]}]}]}', "question x: there is no 'answers'"),
-        ('{"data": [{"paragraphs": [', "not JSON, or cut short"),
+        ('{"data": [{"paragraphs": [', r"not JSON, or cut short \(.*\). Copy the file again"),
         ('{"data": []}', "There are no questions in"),
     ],
 )

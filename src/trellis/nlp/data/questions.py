@@ -130,17 +130,18 @@ def _with_span(question: Question, passage: str, start: int) -> Question | None:
 
 
 def _articles(file: Path) -> list[Any]:
-    way_out = "Give SQuAD's JSON files."
     try:
-        content = json.loads(file.read_text(encoding="utf-8-sig"))
+        text = file.read_text(encoding="utf-8-sig")
+        content = json.loads(text)
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not UTF-8 ({error}). Convert the file to UTF-8.") from error
     except json.JSONDecodeError as error:
-        problem = f"there is no list `data`; it is not JSON, or cut short ({error})"
-        raise DataError(f"{file} is not in SQuAD's format: {problem}. {way_out}") from error
+        if '"data"' in text:
+            raise DataError(f"{file}: not JSON, or cut short ({error}). Copy the file again.") from error
+        content = None
     articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list):
-        raise DataError(f"{file} is not in SQuAD's format: there is no list `data`. {way_out}")
+        raise DataError(f"{file} is not in SQuAD's format: there is no list `data`. Give SQuAD's JSON files.")
     return articles
 
 
