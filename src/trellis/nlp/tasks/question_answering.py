@@ -1,5 +1,6 @@
 """The task of finding the part of a passage that answers a question."""
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from trellis.data import Columns, Stream
 from trellis.loops import Accuracy, Mean, MetricFunction, weighted_mean
 from trellis.nlp.answers import AnswerOptions, QuestionAnswerer, answer_questions, with_vocabulary
 from trellis.nlp.data import (
+    FIRST_UNIQUE_ID,
     QADataConfig,
     Question,
     Windows,
@@ -25,18 +27,25 @@ from trellis.nlp.models import BertSpanLabeler
 from trellis.nlp.tasks.configs import QuestionAnsweringConfig
 from trellis.nlp.tasks.encoder_task import EncoderTask
 from trellis.nlp.tasks.squad_metrics import evaluate_squad_v1, evaluate_squad_v2
+from trellis.runtime import print_line
 from trellis.tasks import BoundModel, InputContext, register_task_cls
 
 _ENDS = ("start", "end")
 _V2_NAMES = {
-    "exact_match": "best_exact",
-    "exact_match_threshold": "best_exact_thresh",
-    "final_f1": "best_f1",
-    "f1_threshold": "best_f1_thresh",
+    "exact_match": "exact",
+    "final_f1": "f1",
     "has_answer_exact_match": "HasAns_exact",
     "has_answer_f1": "HasAns_f1",
+    "no_answer_exact_match": "NoAns_exact",
+    "no_answer_f1": "NoAns_f1",
+    "best_exact": "best_exact",
+    "exact_match_threshold": "best_exact_thresh",
+    "best_f1": "best_f1",
+    "f1_threshold": "best_f1_thresh",
 }
-"""From the published names of the scores of SQuAD 2.0 to the official ones."""
+"""From the names of the scores of SQuAD 2.0 here to those of the official script.
+
+What is called `best` is what the best threshold would reach; all else is of the answers as they are given."""
 
 
 @register_task_cls(QuestionAnsweringConfig)
@@ -78,23 +87,36 @@ class QuestionAnsweringTask(EncoderTask):
         return [*(state or []), step_outputs]
 
     def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: int | None = None) -> dict[str, float]:
-        """Exact match and F1 over all questions; for SQuAD 2.0 at the best thresholds, as published."""
+        """Exact match and F1 over the questions that were seen whole; for SQuAD 2.0 at the best thresholds, too."""
         logits = {name: np.concatenate([part[name] for part in aggregated_logs]) for name in aggregated_logs[0]}
-        questions = self._questions
+        questions = self._seen_questions(logits["unique_ids"])
         answers = answer_questions(
-            questions,
+            self._questions,
             windows=self._windows,
             **logits,
             tokenizer=question_tokenizer(self._validation_data),
             options=self.answerer.options,
         )
-        texts = {key: answer.text for key, answer in answers.items()}
+        texts = {question.id: answers[question.id].text for question in questions}
         if not self._validation_data.version_2_with_negative:
             scores = evaluate_squad_v1(questions, predictions=texts)
             return {"exact_match": scores["exact_match"], "final_f1": scores["f1"]}
-        odds = {key: answer.null_odds for key, answer in answers.items()}
-        scores = evaluate_squad_v2(questions, predictions=texts, null_odds=odds)
+        odds = {key: answers[key].null_odds for key in texts}
+        # The answers are those that the task's own threshold has chosen; none of them is taken back.
+        scores = evaluate_squad_v2(questions, predictions=texts, null_odds=odds, threshold=math.inf)
         return {name: scores[official] for name, official in _V2_NAMES.items() if official in scores}
+
+    def _seen_questions(self, unique_ids: np.ndarray) -> list[Question]:
+        """The questions all of whose windows were seen: an answer may be in any of them."""
+        windows = np.asarray(self._windows["question"])
+        is_seen = np.ones(len(self._questions), bool)
+        is_seen[np.delete(windows, np.unique(unique_ids) - FIRST_UNIQUE_ID)] = False
+        if not is_seen.all():
+            print_line(
+                f"{is_seen.sum():,} of {len(is_seen):,} questions were seen whole, and only these are scored: "
+                f"the evaluation ended before its data. Set trainer.validation_steps to -1 to see all."
+            )
+        return [question for question, seen in zip(self._questions, is_seen, strict=True) if seen]
 
     @property
     def answerer(self) -> QuestionAnswerer:
