@@ -4,6 +4,7 @@ import jax
 import numpy as np
 
 from trellis.aliases import Batch, PyTree
+from trellis.data.order import Order
 from trellis.data.stream import Examples
 from trellis.errors import ArgumentError, DataError
 
@@ -63,7 +64,7 @@ class ExampleStream:
         self._shuffle = shuffle
         self._n_epochs = n_epochs
         self._drop_remainder = drop_remainder
-        self._orders: dict[int, np.ndarray] = {}
+        self._orders: dict[int, Order] = {}
 
     @property
     def n_batches(self) -> int | None:
@@ -95,16 +96,15 @@ class ExampleStream:
             epoch, offset = divmod(start, n_examples)
             if self._n_epochs is not None and epoch >= self._n_epochs:
                 break
-            part = self._order(epoch)[offset : offset + n]
+            stop = min(offset + n, n_examples)
+            part = self._order(epoch).between(offset, stop) if self._shuffle else np.arange(offset, stop)
             parts.append(part)
             start, n = start + len(part), n - len(part)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _order(self, epoch: int) -> np.ndarray:
+    def _order(self, epoch: int) -> Order:
         if epoch not in self._orders:
-            n_examples = len(self._examples)
-            generator = np.random.Generator(np.random.Philox(key=[self._seed % 2**64, epoch]))
-            order = generator.permutation(n_examples) if self._shuffle else np.arange(n_examples)
+            order = Order(len(self._examples), key=[self._seed % 2**64, epoch])
             # A batch may span the border of two epochs, so the one before is needed too.
             self._orders = {old: self._orders[old] for old in self._orders if old == epoch - 1} | {epoch: order}
         return self._orders[epoch]

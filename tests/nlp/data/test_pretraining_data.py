@@ -1,7 +1,10 @@
 """Records to pretrain on: pairs, masks, and the same bytes whatever made them."""
 
+import mmap
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,13 @@ import pytest
 from tests.nlp.data.small_text import small_tokenizer, write_corpus_file
 from trellis.data import decode_example, read_records
 from trellis.errors import ArgumentError, DataError
-from trellis.nlp.data import PretrainingOptions, WordPieceTokenizer, write_pretraining_data
+from trellis.nlp.data import (
+    PretrainingOptions,
+    WordPieceTokenizer,
+    corpus as corpus_module,
+    token_cache,
+    write_pretraining_data,
+)
 from trellis.nlp.data.corpus import Corpus
 from trellis.nlp.data.next_sentences import Pairing, plan_pairs
 
@@ -128,6 +137,44 @@ def test_text_that_looks_as_it_did_is_not_read_again(tmp_path: Path, monkeypatch
     first = Corpus.read(str(path), tokenizer=tokenizer).directory
     monkeypatch.delattr("hashlib.file_digest")
     assert Corpus.read(str(path), tokenizer=tokenizer).directory == first
+
+
+def test_text_is_tokenized_by_several_processes_to_the_same_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write_corpus_file(tmp_path / "text.txt")
+    alone = Corpus.read(text, tokenizer=small_tokenizer(tmp_path), cache_dir=tmp_path / "alone")
+    monkeypatch.setattr(token_cache, "_BYTES_WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(token_cache.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(corpus_module, "_BLOCK_SENTENCES", 7)
+    monkeypatch.setattr(corpus_module, "_BLOCK_NUMBERS", 5)
+    pools: list[int] = []
+    pool = token_cache.ProcessPoolExecutor
+    monkeypatch.setattr(token_cache, "ProcessPoolExecutor", lambda n, **options: pools.append(n) or pool(n, **options))
+    together = Corpus.read(text, tokenizer=small_tokenizer(tmp_path), cache_dir=tmp_path / "together")
+    assert pools == [2]
+    np.testing.assert_array_equal(together.sentences.values, alone.sentences.values)
+    np.testing.assert_array_equal(together.sentences.offsets, alone.sentences.offsets)
+    np.testing.assert_array_equal(together.document_offsets, alone.document_offsets)
+
+
+def test_a_script_that_is_not_guarded_against_its_import_can_start_processes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from trellis.nlp.data.token_cache import ordered_map\n"
+        "print(list(ordered_map(len, [[1], [1, 2], []], n_workers=2)))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[1, 2, 0]\n", "")
+
+
+def test_a_corpus_keeps_no_list_of_its_documents_in_memory(tmp_path: Path) -> None:
+    corpus = Corpus.read(write_corpus_file(tmp_path / "text.txt"), tokenizer=small_tokenizer(tmp_path))
+    for array in (corpus.document_offsets, corpus.sentences.offsets, corpus.sentences.values):
+        bases = [array]
+        while getattr(bases[-1], "base", None) is not None:
+            bases.append(bases[-1].base)
+        assert isinstance(bases[-1], mmap.mmap)
 
 
 def test_documents_of_rows_are_read_by_their_columns(tmp_path: Path) -> None:

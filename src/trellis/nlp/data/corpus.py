@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from trellis.data import Columns, Ragged, cached_columns, find_files, read_rows
 from trellis.errors import DataError
-from trellis.nlp.data.token_cache import cache_directory, in_blocks, ordered_map
+from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map
 from trellis.nlp.data.tokenizer import Tokenizer
+from trellis.runtime import Tally
 
 _BLOCK_SENTENCES = 1 << 14
+_BLOCK_NUMBERS = 1 << 22
 # Part of the key of the cache: raised when the same text would give other tokens than before.
 _VERSION = 1
 _ROW_SUFFIXES = (".jsonl", ".ndjson", ".tsv", ".csv")
@@ -28,7 +30,7 @@ class Sentence(NamedTuple):
 
 
 class Corpus:
-    """Documents of sentences as ids in one array, memory-mapped.
+    """Documents of sentences as ids in one array, memory-mapped, as is where each document begins.
 
     Example:
         corpus = Corpus.read(["wiki.txt"], tokenizer=tokenizer, cache_dir="tokens")
@@ -39,8 +41,9 @@ class Corpus:
         self.directory = directory
         columns = Columns.open(directory)
         self.sentences = columns.ragged("ids")
-        starts = np.flatnonzero(np.diff(np.asarray(columns["document"]), prepend=-1))
-        self.document_offsets: NDArray[np.int64] = np.append(starts, len(self.sentences))
+        offsets = directory.with_name(f"{directory.name}-documents")
+        documents = cached_columns(offsets, _document_offsets(np.asarray(columns["document"])))
+        self.document_offsets: NDArray[np.int64] = np.asarray(documents["offset"])
 
     @staticmethod
     def read(
@@ -59,7 +62,8 @@ class Corpus:
         """
         files = find_files(paths)
         directory = cache_directory(files, cache_dir, settings=[_VERSION, tokenizer.fingerprint, list(text_fields)])
-        return write_corpus(directory, read_sentences(files, text_fields=text_fields), tokenizer=tokenizer)
+        sentences = Tally("Tokenizing", unit="sentences").over(read_sentences(files, text_fields=text_fields))
+        return write_corpus(directory, sentences, tokenizer=tokenizer, n_workers=n_useful_workers(files))
 
     @property
     def n_documents(self) -> int:
@@ -110,6 +114,16 @@ def write_corpus(directory: Path, sentences: Iterable[Sentence], *, tokenizer: T
 
 open_corpus = functools.lru_cache(maxsize=1)(Corpus)
 """A corpus that a process works on block by block, opened once."""
+
+
+def _document_offsets(documents: NDArray[np.int64]) -> Iterator[dict[str, NDArray[np.int64]]]:
+    """Yields the number of the first sentence of each document, and in the end that of all sentences."""
+    last = -1
+    for start in range(0, len(documents), _BLOCK_NUMBERS):
+        block = np.asarray(documents[start : start + _BLOCK_NUMBERS])
+        yield {"offset": start + np.flatnonzero(np.diff(block, prepend=last))}
+        last = int(block[-1])
+    yield {"offset": np.array([len(documents)])}
 
 
 def _token_blocks(

@@ -61,9 +61,12 @@ def write_plan(
 
     How a document is cut is a function of (seed, pass, document).
     """
-    starts = range(0, corpus.n_documents, _BLOCK_DOCUMENTS)
-    blocks = [range(start, min(start + _BLOCK_DOCUMENTS, corpus.n_documents)) for start in starts]
-    jobs = ((n_pass, documents) for n_pass in range(n_passes) for documents in blocks)
+    n_documents = corpus.n_documents
+    jobs = (
+        (n_pass, range(start, min(start + _BLOCK_DOCUMENTS, n_documents)))
+        for n_pass in range(n_passes)
+        for start in range(0, n_documents, _BLOCK_DOCUMENTS)
+    )
     plan_job = functools.partial(_plan_documents, corpus.directory, pairing)
     plans = ordered_map(plan_job, jobs, n_workers=n_workers)
     cached_columns(directory, ({**planned.pairs._asdict(), "is_random": planned.is_random} for planned in plans))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import find_files
+from trellis.data import Order, find_files
 from trellis.errors import ArgumentError
 from trellis.nlp.data.corpus import open_corpus, read_sentences, write_corpus
 from trellis.nlp.data.masking import Masking, build_masking, example_keys, mask_pairs
@@ -50,7 +50,7 @@ def write_pretraining_data(
 ) -> int:
     """Makes records of plain text, a sentence a line with empty lines between documents; returns how many.
 
-    Tokens and pairs lie on disk while it works, so memory does not grow with the text (but for some bytes a pair). The
+    Tokens and pairs lie on disk while it works, so memory does not grow with the text. The
     result depends on the text, the vocabulary and the options, and on nothing else.
 
     Args:
@@ -76,11 +76,10 @@ def write_pretraining_data(
         corpus = write_corpus(tokens, sentences, tokenizer=tokenizer, n_workers=n_workers)
         planned = write_plan(plan, corpus=corpus, pairing=pairing, n_passes=options.dupe_factor, n_workers=n_workers)
         n_pairs = len(planned.is_random)
-        generator = np.random.Generator(np.random.Philox(key=options.random_seed % 2**64))
-        order = generator.permutation(n_pairs)
+        order = Order(n_pairs, key=options.random_seed % 2**64)
         return write_features(
             output_files,
-            np.split(order, range(_BLOCK_PAIRS, n_pairs, _BLOCK_PAIRS)),
+            (order.between(start, start + _BLOCK_PAIRS) for start in range(0, n_pairs, _BLOCK_PAIRS)),
             make=functools.partial(_features, tokens, plan, options, masking),
             output_format=output_format,
             gzip=options.gzip_compress,

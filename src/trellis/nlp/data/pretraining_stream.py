@@ -15,7 +15,14 @@ from trellis.nlp.data.masking import Masked, Masking, build_masking, example_key
 from trellis.nlp.data.next_sentences import Pairing, PlannedPairs, write_plan
 from trellis.nlp.data.packing import pack, pack_masked
 from trellis.nlp.data.sequences import INPUTS, Sequences
-from trellis.nlp.data.stream_parts import config_tokenizer, example_stream, input_paths, read_features, seed_of
+from trellis.nlp.data.stream_parts import (
+    MadeExamples,
+    config_tokenizer,
+    example_stream,
+    input_paths,
+    read_features,
+    seed_of,
+)
 from trellis.nlp.data.token_cache import n_useful_workers
 from trellis.tasks import InputContext
 
@@ -127,7 +134,7 @@ def _build_text_stream(params: BertPretrainTextDataConfig, context: InputContext
     planned = write_plan(directory, corpus=corpus, pairing=pairing, n_workers=n_workers)
     rows = _packed(planned, masking, params.seq_length) if params.pack_sequences else None
     n_rows = len(planned.is_random) if rows is None else len(rows)
-    order = example_stream(np.arange(n_rows), params=params, context=context)
+    order = example_stream(MadeExamples(n_rows, make=np.asarray), params=params, context=context)
     return MaskedStream(tokens, planned, pairing, masking, order, rows)
 
 

@@ -6,10 +6,12 @@ import itertools
 import json
 import multiprocessing
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 from trellis.data import fingerprint
@@ -73,16 +75,19 @@ def in_blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 def n_useful_workers(files: Iterable[Path], *, n_passes: int = 1) -> int:
     """How many processes are worth starting to work through files: each takes a second to start."""
     n_bytes = n_passes * sum(file.stat().st_size for file in files)
-    return max(1, min(os.cpu_count() or 1, n_bytes // _BYTES_WORTH_A_PROCESS))
+    # A scheduler may have given this process some of the machine's cores only.
+    n_cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, min(n_cores, n_bytes // _BYTES_WORTH_A_PROCESS))
 
 
 def ordered_map(function: Callable[[Block], Result], blocks: Iterable[Block], *, n_workers: int) -> Iterator[Result]:
     """Yields the function's results in the order of the blocks, whatever the number of processes.
 
-    Only a few blocks are in memory at a time.
+    Only a few blocks are in memory at a time. The script that is run need not guard its code against being imported.
 
     Args:
-        function: It goes to another process with each block, so it has to be small when it is pickled.
+        function: It goes to another process with each block, so it has to be small when it is pickled; it is none of
+            the script's own.
         n_workers: With one, the work is done in this process.
     """
     if n_workers <= 1:
@@ -91,8 +96,20 @@ def ordered_map(function: Callable[[Block], Result], blocks: Iterable[Block], *,
     with ProcessPoolExecutor(n_workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting: deque[Future[Result]] = deque()
         for block in blocks:
-            waiting.append(pool.submit(function, block))
+            with _hidden_script():
+                waiting.append(pool.submit(function, block))
             if len(waiting) > 2 * n_workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+@contextlib.contextmanager
+def _hidden_script() -> Iterator[None]:
+    """Has a process that is started not import the script that is run, which would run it a second time."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
