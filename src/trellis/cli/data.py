@@ -13,6 +13,7 @@ from trellis.runtime import print_line
 _TOKENIZATIONS = ("WordPiece", "SentencePiece")
 _TASK_TYPES = ("classification", "regression", "squad")
 _FORMATS = ("tfrecord", "columns")
+_DOCUMENTS = ("blank_lines", "headings")
 
 _FINETUNING = """\
   trellis data finetuning --classification_task_name=MRPC --input_data_dir=glue/MRPC --vocab_file=vocab.txt \\
@@ -23,7 +24,8 @@ _FINETUNING = """\
     --vocab_file=vocab.txt --train_data_output_path=squad/train.tfrecord --meta_data_file_path=squad/meta.json
 """
 _PRETRAINING = """\
-The text has a sentence a line, and an empty line between documents.
+The text has a sentence a line, and an empty line between documents. WikiText, where such a line parts paragraphs, has
+documents that begin with a title: --documents=headings.
 
   trellis data pretraining --input_file='text/*.txt' --output_file=a.tfrecord,b.tfrecord --vocab_file=vocab.txt
 """
@@ -79,6 +81,7 @@ def add_pretraining_flags(parser: Parser) -> None:
     _add(parser, "random_seed", int, 12345, "of pairs, masks and order")
     _add(parser, "gzip_compress", _boolean, False, "whether the files are compressed")
     _add(parser, "use_v2_feature_names", _boolean, False, "input_word_ids instead of input_ids, and so on")
+    _add(parser, "documents", str, "blank_lines", "what parts documents", choices=_DOCUMENTS)
     _add(parser, "n_workers", int, None, "how many processes work; as many as do good")
     _add_tokenizer_flags(parser)
 

@@ -44,7 +44,7 @@ OURS: dict[type[DataConfig], dict[str, Any]] = {
     SentencePredictionTextDataConfig: {"label_values": None, "column_names": None, "cache_dir": ""},
     BertPretrainTextDataConfig: {
         "tokenization": "WordPiece", "lower_case": True, "max_ngram_size": None, "pack_sequences": False,
-        "cache_dir": "",
+        "cache_dir": "", "documents": "blank_lines",
     },
 }  # fmt: skip
 

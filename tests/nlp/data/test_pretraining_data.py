@@ -22,7 +22,7 @@ from trellis.nlp.data import (
     write_pretraining_data,
 )
 from trellis.nlp.data.corpus import Corpus
-from trellis.nlp.data.next_sentences import Pairing, plan_pairs
+from trellis.nlp.data.next_sentences import Pairing, plan_pairs, write_plan
 
 OPTIONS = PretrainingOptions(max_seq_length=24, max_predictions_per_seq=4, dupe_factor=3)
 
@@ -175,6 +175,41 @@ def test_a_corpus_keeps_no_list_of_its_documents_in_memory(tmp_path: Path) -> No
         while getattr(bases[-1], "base", None) is not None:
             bases.append(bases[-1].base)
         assert isinstance(bases[-1], mmap.mmap)
+
+
+WIKI = """
+ = Cats =
+
+ the cat sat .
+
+ the cat ran on the mat .
+
+ = = Dogs = =
+
+ a dog ran .
+
+ = Mats =
+
+ the mat sat on the cat .
+
+ a mat ran .
+"""
+
+
+def test_pairs_that_are_nearly_all_random_are_told_and_documents_may_begin_with_headings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wiki.txt").write_text(WIKI)
+    pairing = Pairing(seq_length=24, seed=0)
+    paragraphs = Corpus.read(str(tmp_path / "wiki.txt"), tokenizer=small_tokenizer(tmp_path))
+    assert paragraphs.n_documents == 8
+    assert write_plan(tmp_path / "paragraphs", corpus=paragraphs, pairing=pairing).is_random.all()
+    said = "100% of the pairs do not follow each other, for want of a next sentence: a document has 1.0 sentences. "
+    assert said in capsys.readouterr().out.replace("\n", " ")
+    articles = Corpus.read(str(tmp_path / "wiki.txt"), tokenizer=small_tokenizer(tmp_path), documents="headings")
+    assert np.diff(articles.document_offsets).tolist() == [5, 3]
+    assert not write_plan(tmp_path / "articles", corpus=articles, pairing=pairing).is_random.all()
+    assert capsys.readouterr().out == ""
 
 
 def test_documents_of_rows_are_read_by_their_columns(tmp_path: Path) -> None:

@@ -26,7 +26,16 @@ EXPERIMENTS = {
 OUR_OWN = {
     *("n_microbatches", "keep_gradients", "early_stopping_steps", "train_epochs", "mesh", "seed"),
     *("norm_epsilon", "use_gradient_checkpointing", "return_all_encoder_outputs"),
-    *("label_values", "column_names", "cache_dir", "tokenization", "lower_case", "max_ngram_size", "pack_sequences"),
+    *(
+        "label_values",
+        "column_names",
+        "cache_dir",
+        "documents",
+        "tokenization",
+        "lower_case",
+        "max_ngram_size",
+        "pack_sequences",
+    ),
 }
 
 
@@ -53,7 +62,7 @@ def test_a_published_file_resolves_to_the_values_that_it_has_in_model_garden(gol
 def test_every_file_resolves_for_each_experiment_of_its_kind() -> None:
     for file in filter(lambda file: file.suffix == ".yaml", shipped_config_files().values()):
         kinds = {"wiki": ["pretraining"], "squad": ["squad"]}.get(file.stem.split("_")[0], ["sentence_prediction"])
-        kinds = ["sentence_prediction_text"] if file.stem.endswith("_text") else kinds
+        kinds = ["sentence_prediction_text"] if file.match("glue_*_text.yaml") else kinds
         kinds = ["text_wiki_pretraining"] if "tfds" in file.stem else kinds
         for kind in ["pretraining", "squad"] if file.parent.name == "models" else kinds:
             assert resolve(f"bert/{kind}", config_file=[str(file)], mode="train")

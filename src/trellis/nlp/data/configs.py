@@ -9,6 +9,7 @@ from trellis.data import DataConfig
 FileType = Literal["tfrecord", "tfrecord_compressed"]
 Tokenization = Literal["WordPiece", "SentencePiece"]
 LabelType = Literal["int", "float"]
+Documents = Literal["blank_lines", "headings"]
 
 _NO_EFFECT = {**DataConfig.no_effect, "file_type": "the content of a file tells what it is"}
 
@@ -41,6 +42,8 @@ class BertPretrainTextDataConfig(DataConfig):
     use_next_sentence_label: bool = True
     text_field_names: list[str] = field(default_factory=lambda: ["text"])
     """In files of rows, the columns with text; each row is a document."""
+    documents: Documents = "blank_lines"
+    """What parts the documents of plain text: empty lines, or lines such as ` = Title = `, as WikiText has them."""
     vocab_file_path: str = ""
     """A vocabulary for WordPiece, or a model for SentencePiece."""
     masking_rate: float = 0.15

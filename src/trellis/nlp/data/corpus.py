@@ -1,7 +1,9 @@
 """A corpus: documents of tokenized sentences on disk, and the files that it is made of."""
 
 import functools
+import operator
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 from trellis.data import Columns, Ragged, cached_columns, find_files, read_rows
 from trellis.errors import DataError
+from trellis.nlp.data.configs import Documents
 from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map
 from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.runtime import Tally
@@ -19,6 +22,8 @@ _BLOCK_SENTENCES = 1 << 14
 _BLOCK_NUMBERS = 1 << 22
 # Part of the key of the cache: raised when the same text would give other tokens than before.
 _VERSION = 1
+_HEADING = re.compile(r"= [^=].* =")
+"""The title of an article of WikiText; those of its sections have more signs."""
 _ROW_SUFFIXES = (".jsonl", ".ndjson", ".tsv", ".csv")
 
 
@@ -52,18 +57,27 @@ class Corpus:
         tokenizer: Tokenizer,
         cache_dir: str | os.PathLike[str] = "",
         text_fields: Sequence[str] = ("text",),
+        documents: Documents = "blank_lines",
     ) -> "Corpus":
         """Tokenizes files once into a cache: the next call for the same files memory-maps it.
 
         Args:
-            paths: Plain text with a sentence a line and empty lines between documents, or files of rows.
+            paths: Plain text with a sentence a line, or files of rows.
+            documents: What parts the documents of plain text.
             cache_dir: The default is a folder `.trellis` beside the first file.
             text_fields: In files of rows, the columns with text; each row is a document, each line of it a sentence.
         """
         files = find_files(paths)
-        directory = cache_directory(files, cache_dir, settings=[_VERSION, tokenizer.fingerprint, list(text_fields)])
-        sentences = Tally("Tokenizing", unit="sentences").over(read_sentences(files, text_fields=text_fields))
-        return write_corpus(directory, sentences, tokenizer=tokenizer, n_workers=n_useful_workers(files))
+        settings = [
+            _VERSION,
+            tokenizer.fingerprint,
+            list(text_fields),
+            *([documents] if documents == "headings" else []),
+        ]
+        directory = cache_directory(files, cache_dir, settings=settings)
+        sentences = read_sentences(files, text_fields=text_fields, documents=documents)
+        counted = Tally("Tokenizing", unit="sentences").over(sentences)
+        return write_corpus(directory, counted, tokenizer=tokenizer, n_workers=n_useful_workers(files))
 
     @property
     def n_documents(self) -> int:
@@ -71,13 +85,16 @@ class Corpus:
         return len(self.document_offsets) - 1
 
 
-def read_sentences(files: Iterable[Path], *, text_fields: Sequence[str] = ("text",)) -> Iterator[Sentence]:
+def read_sentences(
+    files: Iterable[Path], *, text_fields: Sequence[str] = ("text",), documents: Documents = "blank_lines"
+) -> Iterator[Sentence]:
     """Yields the sentences of files; documents are numbered over all of them."""
     document = 0
     for file in files:
         lines = _row_lines(file, text_fields) if is_rows(file) else _text_lines(file)
+        begins = _HEADING.fullmatch if documents == "headings" and not is_rows(file) else operator.not_
         for text in lines:
-            document += not text
+            document += bool(begins(text))
             if text:
                 yield Sentence(document, text)
         document += 1

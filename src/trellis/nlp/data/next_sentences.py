@@ -15,9 +15,11 @@ from trellis.errors import ArgumentError
 from trellis.nlp.data.corpus import Corpus, open_corpus
 from trellis.nlp.data.sequences import Pairs
 from trellis.nlp.data.token_cache import ordered_map
+from trellis.runtime import print_line
 
 _N_DRAWS = 10
 _BLOCK_DOCUMENTS = 1 << 10
+_MOST_RANDOM = 0.85
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,15 @@ def write_plan(
     plan_job = functools.partial(_plan_documents, corpus.directory, pairing)
     plans = ordered_map(plan_job, jobs, n_workers=n_workers)
     cached_columns(directory, ({**planned.pairs._asdict(), "is_random": planned.is_random} for planned in plans))
-    return read_plan(directory)
+    planned = read_plan(directory)
+    share = float(np.mean(planned.is_random))
+    if share > _MOST_RANDOM:
+        print_line(
+            f"{share:.0%} of the pairs do not follow each other, for want of a next sentence: a document has "
+            f"{len(corpus.sentences) / n_documents:.1f} sentences. If empty lines in the text part its paragraphs, say "
+            f"what parts its documents: documents=headings for lines such as ` = Title = `."
+        )
+    return planned
 
 
 def _plan_documents(directory: Path, pairing: Pairing, job: tuple[int, range]) -> PlannedPairs:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from trellis.data import Order, find_files
 from trellis.errors import ArgumentError
+from trellis.nlp.data.configs import Documents
 from trellis.nlp.data.corpus import open_corpus, read_sentences, write_corpus
 from trellis.nlp.data.masking import Masking, build_masking, example_keys, mask_pairs
 from trellis.nlp.data.next_sentences import Pairing, read_plan, write_plan
@@ -37,6 +38,8 @@ class PretrainingOptions:
     max_ngram_size: int | None = None
     use_v2_feature_names: bool = False
     gzip_compress: bool = False
+    documents: Documents = "blank_lines"
+    """What parts the documents of the text."""
 
 
 def write_pretraining_data(
@@ -48,7 +51,7 @@ def write_pretraining_data(
     output_format: OutputFormat = "tfrecord",
     n_workers: int | None = None,
 ) -> int:
-    """Makes records of plain text, a sentence a line with empty lines between documents; returns how many.
+    """Makes records of plain text, a sentence a line; returns how many.
 
     Tokens and pairs lie on disk while it works, so memory does not grow with the text. The
     result depends on the text, the vocabulary and the options, and on nothing else.
@@ -72,7 +75,8 @@ def write_pretraining_data(
         n_workers = n_useful_workers(files, n_passes=options.dupe_factor)
     with work_folder(output_files[0] if output_files else "") as folder:
         tokens, plan = folder / "tokens", folder / "plan"
-        sentences = Tally("Tokenizing", unit="sentences").over(read_sentences(files))
+        sentences = read_sentences(files, documents=options.documents)
+        sentences = Tally("Tokenizing", unit="sentences").over(sentences)
         corpus = write_corpus(tokens, sentences, tokenizer=tokenizer, n_workers=n_workers)
         planned = write_plan(plan, corpus=corpus, pairing=pairing, n_passes=options.dupe_factor, n_workers=n_workers)
         n_pairs = len(planned.is_random)

@@ -125,6 +125,7 @@ def _build_text_stream(params: BertPretrainTextDataConfig, context: InputContext
         tokenizer=tokenizer,
         cache_dir=params.cache_dir,
         text_fields=list(params.text_field_names),
+        documents=params.documents,
     )
     tokens = corpus.sentences.values
     # The pairs of a corpus are kept beside its tokens.
