@@ -270,6 +270,57 @@ def test_accumulated_gradients_equal_those_of_the_big_batch(loss: Any) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
+class _Convolution(nn.Module):
+    """Inputs as a small image."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        x = nn.relu(nn.Conv(4, (2, 2))(x.reshape(len(x), 2, 4, 1)))
+        return nn.Dense(4)(x.reshape(len(x), -1))
+
+
+def _scanned_primitives(jaxpr: Any, *, inside: bool = False) -> set[str]:
+    """The names of what runs in a scan, at any depth; one that is unrolled is none."""
+    names: set[str] = set()
+    for equation in jaxpr.eqns:
+        names |= {equation.primitive.name} if inside else set()
+        params = equation.params
+        is_scan = equation.primitive.name == "scan" and params["unroll"] < params["length"]
+        for leaf in jax.tree.leaves(params, is_leaf=lambda leaf: hasattr(leaf, "eqns")):
+            if hasattr(leaf, "eqns"):
+                names |= _scanned_primitives(leaf, inside=inside or is_scan)
+    return names
+
+
+@pytest.mark.parametrize("n_parts", [1, 4])
+def test_convolutions_are_not_put_into_a_scan_on_cpus_where_they_are_slow(
+    n_parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scanned: set[str] = set()
+    lower = FusedSteps._compile
+
+    def compiled(self: Any, n: int, *arguments: Any) -> Any:
+        step = self._scan if n > 1 else self._one
+        scanned.update(_scanned_primitives(jax.make_jaxpr(step)(arguments[0], None, *arguments[1:])))
+        return lower(self, n, *arguments)
+
+    monkeypatch.setattr(FusedSteps, "_compile", compiled)
+    task = tiny.train_task(_Convolution(), n_microbatches=n_parts)
+    options = {"n_steps": 6, "n_steps_per_checkpoint": 3, "grads": False}
+    losses = [
+        [checkpoint.loss for checkpoint in tiny.train_loop(task, init=_Convolution().init, n_fused_steps=n, **options)]
+        for n in (None, 1)
+    ]
+    assert "conv_general_dilated" not in scanned
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    scanned.clear()
+    list(tiny.train_loop(task, init=_Convolution().init, n_fused_steps=3, **options))
+    assert "conv_general_dilated" in scanned  # where somebody asks for it
+    scanned.clear()
+    list(tiny.train_loop(n_fused_steps=None, **options))
+    assert "dot_general" in scanned
+
+
 def test_a_batch_in_which_all_is_masked_changes_nothing() -> None:
     def nothing(logits: Any, labels: Any) -> trellis.Mean:
         return trellis.Mean(total=jnp.sum(logits) * 0, weight=jnp.sum(labels) * 0)

@@ -109,7 +109,7 @@ def _number_problems(params: ExperimentConfig, *, trains: bool) -> Iterator[Prob
     at_least = {"max_to_keep": 1, "n_microbatches": 1, "early_stopping_steps": 0, "validation_steps": -1}
     at_least |= dict.fromkeys(("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval"), 1)
     at_least |= {"train_steps": 1} if trains and params.trainer.train_epochs <= 0 else {}
-    for name in ("export_checkpoint_interval", "export_max_to_keep"):
+    for name in ("n_fused_steps", "export_checkpoint_interval", "export_max_to_keep"):
         at_least |= {name: 1} if getattr(params.trainer, name, None) is not None else {}
     for name, value in at_least.items():
         current = getattr(params.trainer, name)

@@ -167,16 +167,21 @@ class FusedSteps:
         return jax.lax.scan(body, (state, last, totals), batches)[0]
 
 
-def choose_lengths(*, flops: float, batch: Batch, platform: str, most_steps: int | None) -> tuple[int, int]:
+def choose_lengths(
+    *, flops: float, batch: Batch, platform: str, most_steps: int | None, is_slow_in_scan: bool = False
+) -> tuple[int, int]:
     """The least steps that are worth a call, and the most that one takes: a function of what a step costs.
 
     Args:
         flops: Of one step.
         batch: Of one step.
         most_steps: The most, if somebody has chosen it.
+        is_slow_in_scan: Whether a step loses more inside of a scan than a call takes to start.
     """
     if most_steps is not None:
         return most_steps, most_steps
+    if is_slow_in_scan:
+        return 1, 1
     n_bytes = sum(np.size(leaf) * np.asarray(leaf).dtype.itemsize for leaf in jax.tree.leaves(batch))
     by_flops = _FLOPS_PER_CALL.get(platform, _FLOPS_PER_CALL_ON_ACCELERATORS) / max(flops, 1.0)
     fits = min(by_flops, _BATCH_BYTES_PER_CALL / max(n_bytes, 1), _MOST_STEPS_PER_CALL)
@@ -207,6 +212,18 @@ def _count(equation: Any) -> float:
     if not within:
         return float(n_made)
     return max(within) if name == "cond" else params.get("length", 1) * sum(within)
+
+
+def is_slow_in_scan(jaxpr: Jaxpr, *, platform: str) -> bool:
+    """Whether XLA makes slow code of it inside of a scan: on CPUs a convolution took 14 to 26 times as long there."""
+    return platform == "cpu" and any(map(_has_convolution, jaxpr.eqns))
+
+
+def _has_convolution(equation: Any) -> bool:
+    if equation.primitive.name == "conv_general_dilated":
+        return True
+    within = (leaf for leaf in jax.tree.leaves(equation.params, is_leaf=_is_jaxpr) if _is_jaxpr(leaf))
+    return any(_has_convolution(inner) for jaxpr in within for inner in jaxpr.eqns)
 
 
 def _is_jaxpr(leaf: Any) -> bool:

@@ -13,6 +13,7 @@ import optax
 from trellis.aliases import Apply, Array, Batch, Key, PyTree, Variables
 from trellis.errors import ArgumentError, ModelError
 from trellis.loops.batch import as_outputs, batch_size, split_batch
+from trellis.loops.fused_steps import is_slow_in_scan
 from trellis.loops.metrics import HostMetrics, Mean, Metric, MetricFunction, as_metric, merge, zeros
 from trellis.loops.state import StepOutput, TrainState
 from trellis.optimizers import all_finite, current_loss_scale
@@ -243,9 +244,11 @@ def _compute_gradients_in_parts(
     # Every n-th example, not every n-th block: so each part is spread over all devices, as the whole is.
     parts = jax.tree.map(lambda leaf: leaf.reshape(size // n_parts, n_parts, *leaf.shape[1:]).swapaxes(0, 1), batch)
     first = jax.tree.map(lambda leaf: leaf[0], parts)
-    shapes = jax.eval_shape(total_loss, state.params, state.model_state, first, jnp.int32(0))[1][1]
+    traced = jax.make_jaxpr(total_loss, return_shape=True)
+    jaxpr, (_, (_, shapes)) = traced(state.params, state.model_state, first, jnp.int32(0))
     start = (jax.tree.map(jnp.zeros_like, state.params), state.model_state, zeros(shapes))
-    (grads, model_state, totals), _ = jax.lax.scan(body, start, (jnp.arange(n_parts), parts))
+    unroll = is_slow_in_scan(jaxpr.jaxpr, platform=jax.default_backend())
+    (grads, model_state, totals), _ = jax.lax.scan(body, start, (jnp.arange(n_parts), parts), unroll=unroll)
     return _divided(grads, _scaled(_divisor(totals["loss"].weight), loss_scale)), model_state, totals
 
 

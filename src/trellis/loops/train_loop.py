@@ -16,7 +16,7 @@ from trellis.aliases import Batch, Init, Key, PyTree
 from trellis.errors import ArgumentError, Preempted, StreamEndedError
 from trellis.loops.batch import batch_size, check_divisible, split_batch
 from trellis.loops.feed import build_feed
-from trellis.loops.fused_steps import FusableStep, FusedSteps, StepPlan, choose_lengths, count_flops
+from trellis.loops.fused_steps import FusableStep, FusedSteps, StepPlan, choose_lengths, count_flops, is_slow_in_scan
 from trellis.loops.initial_state import InitialState
 from trellis.loops.metrics import FirstStep, Metric, Packing, as_metric, merge, pack, zeros
 from trellis.loops.session import Attachable, Session, close_at_exit
@@ -210,7 +210,8 @@ class TrainLoop:
             metrics=tuple(name for name in metrics if name != _DIVERGED),
             flops=count_flops(jaxpr.jaxpr),
         )
-        return _TracedStep(step, no_totals=no_totals, packing=packing, outline=outline)
+        is_slow = is_slow_in_scan(jaxpr.jaxpr, platform=self._placement.devices[0].platform)
+        return _TracedStep(step, no_totals=no_totals, packing=packing, outline=outline, is_slow_in_scan=is_slow)
 
     def start(self) -> Checkpoint:
         """Makes the arrays for the first step, or reads them from a file, if that is not done yet; returns them."""
@@ -264,6 +265,7 @@ class TrainLoop:
             batch=outline.batch,
             platform=self._placement.devices[0].platform,
             most_steps=self._n_fused_steps,
+            is_slow_in_scan=self._traced.is_slow_in_scan,
         )
         return _Running(
             FusedSteps(self._traced.step, self._placement, lengths=lengths),
@@ -406,6 +408,7 @@ class _TracedStep:
     """The sums of the loss and the metrics when nothing was seen, packed."""
     packing: Packing
     outline: Outline
+    is_slow_in_scan: bool
 
 
 @dataclass

@@ -52,6 +52,8 @@ class TrainerConfig(Config):
     keep_gradients: bool = False
     """Whether checkpoints hold the gradients of their last step, so that the norm of these is reported as that of the
     weights is; for the memory of one more set of parameters."""
+    n_fused_steps: int | None = None
+    """The most steps in one compiled call; null follows from the cost of a step, 1 fuses none."""
     train_epochs: float = 0.0
     """How often the training data is seen, if `train_steps` is 0."""
     early_stopping_steps: int = 0

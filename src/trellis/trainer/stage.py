@@ -114,6 +114,7 @@ class Stage:
             rnkey=self._root,
             n_steps_per_checkpoint=self.periods,
             devices=self.placement,
+            n_fused_steps=self.config.n_fused_steps,
             grads=self.config.keep_gradients,
         )
 
