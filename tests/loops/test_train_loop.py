@@ -321,6 +321,26 @@ def test_convolutions_are_not_put_into_a_scan_on_cpus_where_they_are_slow(
     assert "dot_general" in scanned
 
 
+class _Logarithm(nn.Module):
+    """A model whose logits are NaN for inputs of the second batch."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return jnp.log(jnp.float32(1) - x[:, :4]) + nn.Dense(4)(x) * 0
+
+
+def test_jax_names_the_operation_that_makes_a_nan_where_it_is_asked_to() -> None:
+    x = np.zeros((32, 8), np.float32)
+    x[16:] = 2
+    data = trellis.ExampleStream((x, np.zeros(32, np.int32)), batch_size=16, shuffle=False)
+    loop = tiny.train_loop(tiny.train_task(_Logarithm(), data=data), init=_Logarithm().init, n_steps=4)
+    with jax.debug_nans(True):
+        assert loop.next_step().step == 1
+        with pytest.raises(FloatingPointError, match=r"invalid value \(nan\) encountered in log") as error:
+            loop.next_step()
+    assert any(frame.name == "__call__" and frame.path == Path(__file__) for frame in error.traceback)
+
+
 def test_a_batch_in_which_all_is_masked_changes_nothing() -> None:
     def nothing(logits: Any, labels: Any) -> trellis.Mean:
         return trellis.Mean(total=jnp.sum(logits) * 0, weight=jnp.sum(labels) * 0)

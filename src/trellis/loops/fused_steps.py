@@ -129,15 +129,17 @@ class FusedSteps:
         shardings = shardings_of(state)
         everywhere = self._placement.replicated
         devices = self._placement.devices
+        # To find the operation that made a NaN, JAX runs a step again: its arrays must be there still.
+        donated = () if is_debugged() else (0, 1)
         if n == 0:
-            program = jit_on(devices, self._bare, donate_argnums=0, out_shardings=(shardings, everywhere))
+            program = jit_on(devices, self._bare, donate_argnums=donated[:1], out_shardings=(shardings, everywhere))
         else:
             if self._last is None:
                 self._last = self._nothing(n, state, totals, batch, constant)
             out_shardings = (shardings, shardings_of(self._last), everywhere)
             steps = self._one if n == 1 else self._scan
             # What the last step left is not read, but its memory is used again: nothing is allocated from call to call.
-            program = jit_on(devices, steps, donate_argnums=(0, 1), keep_unused=True, out_shardings=out_shardings)
+            program = jit_on(devices, steps, donate_argnums=donated, keep_unused=True, out_shardings=out_shardings)
 
         def first(*arguments: Any) -> Any:
             results = program(*arguments)
@@ -178,6 +180,8 @@ def choose_lengths(
         most_steps: The most, if somebody has chosen it.
         is_slow_in_scan: Whether a step loses more inside of a scan than a call takes to start.
     """
+    if is_debugged():
+        return 1, 1
     if most_steps is not None:
         return most_steps, most_steps
     if is_slow_in_scan:
@@ -186,6 +190,12 @@ def choose_lengths(
     by_flops = _FLOPS_PER_CALL.get(platform, _FLOPS_PER_CALL_ON_ACCELERATORS) / max(flops, 1.0)
     fits = min(by_flops, _BATCH_BYTES_PER_CALL / max(n_bytes, 1), _MOST_STEPS_PER_CALL)
     return math.ceil(by_flops * _LEAST_SHARE), max(1, int(fits))
+
+
+def is_debugged() -> bool:
+    """Whether JAX is to name the operation that makes a NaN or an infinity (`JAX_DEBUG_NANS`, `JAX_DEBUG_INFS`)."""
+    settings: Any = jax.config
+    return bool(settings.jax_debug_nans or settings.jax_debug_infs)
 
 
 def count_flops(jaxpr: Jaxpr) -> float:
