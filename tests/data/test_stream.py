@@ -111,3 +111,19 @@ def test_an_iterator_that_ends_before_the_position_is_an_error() -> None:
 def test_bad_input_is_a_clear_error(build: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         build()
+
+
+def test_lists_of_numbers_are_columns() -> None:
+    stream = trellis.ExampleStream(([[1.0, 2.0], [3.0, 4.0]], [0, 1]), batch_size=2, shuffle=False)
+    inputs, labels = stream.batch(0)
+    np.testing.assert_array_equal(inputs, [[1.0, 2.0], [3.0, 4.0]])
+    np.testing.assert_array_equal(labels, [0, 1])
+    first, second = trellis.ExampleStream([np.arange(2), np.arange(2)], batch_size=2, shuffle=False).batch(0)
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("options", [{"seed": None}, {"batch_size": "4"}, {"batch_size": 2.5}])
+def test_a_size_or_a_seed_that_is_no_number_is_refused(options: Any) -> None:
+    name, value = next(iter(options.items()))
+    with pytest.raises(ArgumentError, match=f"ExampleStream's {name} is {value!r}, but it is a whole number."):
+        numbers(**options)

@@ -145,3 +145,8 @@ def test_an_extension_keeps_no_session_alive() -> None:
     del session
     gc.collect()
     assert alive() is None
+
+
+def test_what_is_no_checkpoint_is_refused_with_the_name_of_the_extension() -> None:
+    with pytest.raises(ArgumentError, match="SummaryLogger was called with None, but it takes a checkpoint"):
+        trellis.SummaryLogger()(None)  # type: ignore[arg-type]

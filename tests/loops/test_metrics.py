@@ -51,3 +51,8 @@ def test_a_class_that_is_never_said_gives_zero_and_not_nan() -> None:
     scores, labels = jnp.array([[1.0, 0.0]] * 3), jnp.array([0, 0, 0])
     assert float(trellis.F1.of(scores, labels).compute()) == 0.0
     assert float(trellis.MatthewsCorrelation.of(scores, labels).compute()) == 0.0
+
+
+def test_a_score_of_two_classes_is_made_without_counts_as_accuracy_is() -> None:
+    scores, labels = scores_and_labels(2)
+    assert float(trellis.F1()(scores, labels).compute()) == float(trellis.F1.of(scores, labels).compute())

@@ -443,9 +443,87 @@ def bad_shapes() -> Iterator[Any]:
         yield (x[:5], y[:5]) if step == 2 else (x, y)
 
 
+def bare_loss(state: Any, batch: Any, keys: Any) -> Any:
+    """A step of another library's shape."""
+    return jnp.sum(batch[0])
+
+
+def step_with_optimizer(state: Any, batch: Any, keys: Any) -> Any:
+    """A step that updates by an optimizer which the loop was not told of."""
+    return optax.adam(1e-3).update(state.params, state.optimizer_state, state.params)
+
+
+def words() -> trellis.ExampleStream:
+    """Batches with a column of text."""
+    return trellis.ExampleStream({"word": np.array(["a", "b"] * 8)}, batch_size=4)
+
+
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [
+        (
+            lambda: tiny.train_task(optimizer=0.001),
+            ArgumentError,
+            r"TrainTask.optimizer is 0.001. Give an optimizer with that rate: optax.adam\(0.001\)",
+        ),
+        (
+            lambda: tiny.train_task(optimizer=optax.adam),
+            ArgumentError,
+            r"TrainTask.optimizer is the function adam. Give what it returns: optax.adam\(1e-3\)",
+        ),
+        (lambda: tiny.train_task(optimizer="adam"), ArgumentError, "TrainTask.optimizer is a str, which has no `init`"),
+        (lambda: tiny.train_task(loss="mse"), ArgumentError, "TrainTask.loss is 'mse', which cannot be called"),
+        (
+            lambda: tiny.train_task(metrics=[tiny.accuracy]),
+            ArgumentError,
+            "TrainTask.metrics is a list. Give each metric a name",
+        ),
+        (
+            lambda: tiny.train_task(metrics={"a": 1}),
+            ArgumentError,
+            r"TrainTask.metrics\['a'\] is 1, which cannot be called",
+        ),
+        (
+            lambda: trellis.TrainTask(train_step=lambda state, batch: None, data=tiny.stream()),
+            ArgumentError,
+            r"TrainTask.train_step takes \(state, batch\), but it is called with a state, a batch and keys",
+        ),
+        (
+            lambda: tiny.train_loop(trellis.TrainTask(train_step=bare_loss, data=tiny.stream())),
+            ModelError,
+            r"train_step returned an array, .*: return state, trellis.StepOutput\(loss, metrics, grads\)",
+        ),
+        (
+            lambda: tiny.train_loop(trellis.TrainTask(train_step=step_with_optimizer, data=tiny.stream())),
+            Exception,
+            "TrainTask has a train_step and no optimizer, so that state.optimizer_state is empty",
+        ),
+        (lambda: tiny.train_loop(rnkey=3), ArgumentError, r"rnkey is 3, which is no .*: jax.random.key\(3\)"),
+        (
+            lambda: tiny.train_loop(init=tiny.Classifier()),
+            ArgumentError,
+            r"init is the module Classifier. Give its method: init=Classifier\(…\).init",
+        ),
+        (lambda: tiny.train_loop(init=None), ArgumentError, "TrainLoop.init is None, which cannot be called"),
+        (
+            lambda: tiny.train_loop(collections=["dropout"]),
+            ArgumentError,
+            r"collections is \['dropout'\]. Say for",
+        ),
+        (lambda: tiny.train_loop(devices=1), ArgumentError, r"devices is 1. Give a list of devices"),
+        (lambda: tiny.train_loop(n_steps="10"), ArgumentError, "n_steps is '10', which is no whole number"),
+        (lambda: tiny.train_loop(n_steps=2.5), ArgumentError, "n_steps is 2.5, which is no whole number"),
+        (lambda: tiny.train_loop(n_steps_per_checkpoint="5"), ArgumentError, "n_steps_per_checkpoint is '5', which is"),
+        (
+            lambda: tiny.train_loop(tiny.train_task(data=words())),
+            DataError,
+            r"batch\['word'\] holds text \(<U1\), but a batch has numbers. Turn classes into numbers",
+        ),
+        (
+            lambda: tiny.train_loop(tiny.train_task(loss=lambda logits, labels: None)),
+            ModelError,
+            "'loss' returned None, but a scalar is needed. Does the function end without `return`?",
+        ),
         (lambda: tiny.train_loop(n_steps=0), ArgumentError, "n_steps is 0, but training takes at least one step"),
         (lambda: tiny.train_loop(n_steps=-3), ArgumentError, "n_steps is -3"),
         (lambda: tiny.train_loop(n_steps=4, n_steps_per_checkpoint=0), ArgumentError, "n_steps_per_checkpoint is 0"),
@@ -600,3 +678,31 @@ def test_a_task_may_change_the_variables_to_start_from() -> None:
     np.testing.assert_array_equal(started.model_params["Dense_1"]["kernel"], own.model_params["Dense_1"]["kernel"])
     with pytest.raises(ModelError, match="TrainTask.initialize returned variables that its model does not have"):
         tiny.train_loop(tiny.train_task(initialize=lambda variables: {"params": {"no": 1.0}}), n_steps=1).start()
+
+
+def test_an_error_in_a_users_loss_has_no_note_on_what_jax_has_left_out() -> None:
+    with pytest.raises(TypeError) as error:
+        tiny.train_loop(tiny.train_task(loss=lambda logits, labels: logits @ labels)).outline()
+    told = "".join(traceback.format_exception(error.value))
+    assert "internal frames" not in told
+    assert "That was while tracing a training step with a batch of (float32[16,8], int32[16])." in told
+
+
+def test_a_plain_number_among_the_metrics_of_a_step_is_a_mean() -> None:
+    def step(state: Any, batch: Any, keys: Any) -> Any:
+        return state, trellis.StepOutput(jnp.float32(2), {"step": state.step.astype(jnp.float32)}, None)
+
+    loop = tiny.train_loop(trellis.TrainTask(train_step=step, data=tiny.stream()), n_steps=4, n_steps_per_checkpoint=4)
+    (checkpoint,) = loop
+    assert checkpoint.loss == 2.0
+    assert checkpoint.train_metrics["step"] == 1.5
+
+
+def test_an_optimizer_may_search_along_a_line() -> None:
+    loop = tiny.train_loop(tiny.train_task(optimizer=optax.lbfgs(), data=tiny.stream(256)), n_steps=12)
+    losses = [checkpoint.loss for checkpoint in loop(n_steps=12)]
+    assert losses[-1] < 0.2 < losses[0]
+
+
+def test_a_number_of_steps_may_be_written_with_an_exponent() -> None:
+    assert tiny.train_loop(n_steps=1e3, n_steps_per_checkpoint=np.int64(100)).n_steps == 1000

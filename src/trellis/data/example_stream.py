@@ -13,7 +13,9 @@ class ArrayExamples:
     """Arrays in memory (or memory-mapped) as examples: any tree of arrays with a common leading axis."""
 
     def __init__(self, arrays: PyTree) -> None:
-        self._leaves, self._structure = jax.tree.flatten(jax.tree.map(np.asarray, arrays))
+        # A list of numbers is a column; one of arrays is a part of the tree.
+        leaves, self._structure = jax.tree.flatten(arrays, is_leaf=_is_column)
+        self._leaves = [np.asarray(leaf) for leaf in leaves]
         sizes = {leaf.shape[0] if leaf.ndim else None for leaf in self._leaves}
         if len(sizes) != 1 or None in sizes:
             lengths = ", ".join(sorted(map(str, sizes)))
@@ -55,6 +57,9 @@ class ExampleStream:
         # An array has `len` and `take` too, but its `take` knows no rows.
         is_array = isinstance(examples, np.ndarray | jax.Array)
         self._examples = examples if isinstance(examples, Examples) and not is_array else ArrayExamples(examples)
+        for name, value in (("batch_size", batch_size), ("seed", seed)):
+            if not isinstance(value, int | np.integer):
+                raise ArgumentError(f"ExampleStream's {name} is {value!r}, but it is a whole number.")
         if batch_size < 1:
             raise ArgumentError(f"batch_size is {batch_size}, but a batch has at least one example.")
         if len(self._examples) == 0:
@@ -108,3 +113,7 @@ class ExampleStream:
             # A batch may span the border of two epochs, so the one before is needed too.
             self._orders = {old: self._orders[old] for old in self._orders if old == epoch - 1} | {epoch: order}
         return self._orders[epoch]
+
+
+def _is_column(node: object) -> bool:
+    return isinstance(node, list) and bool(node) and isinstance(node[0], list | int | float | str | bytes)

@@ -17,6 +17,11 @@ class Extension(ABC):
 
     def __call__(self, checkpoint: Checkpoint) -> Checkpoint:
         """Handles a checkpoint, and returns it, possibly with more in it."""
+        if not isinstance(checkpoint, Checkpoint):
+            raise ArgumentError(
+                f"{type(self).__name__} was called with {checkpoint!r}, but it takes a checkpoint: what a loop yields, "
+                f"or what the extension before it returns."
+            )
         if checkpoint.session is not None:
             self.attach(checkpoint.session)
         return self.handle(checkpoint)

@@ -10,6 +10,9 @@ import numpy as np
 from trellis.aliases import Batch
 from trellis.errors import DataError, ModelError
 
+_NO_NUMBERS = "SUOMm"
+"""The kinds of NumPy's dtypes that JAX does not compute with: text, objects, times."""
+
 
 def batch_size(batch: Batch) -> int:
     """The length of the leading axis, which all leaves share."""
@@ -17,6 +20,14 @@ def batch_size(batch: Batch) -> int:
         jax.tree_util.keystr(path): np.shape(leaf)[0] if np.ndim(leaf) else None
         for path, leaf in jax.tree_util.tree_leaves_with_path(batch)
     }
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        kind = getattr(np.result_type(leaf) if not isinstance(leaf, jax.Array) else leaf.dtype, "kind", "")
+        if kind in _NO_NUMBERS:
+            what = "text" if kind in "SU" else "objects"
+            raise DataError(
+                f"batch{jax.tree_util.keystr(path)} holds {what} ({np.result_type(leaf)}), but a batch has numbers. "
+                f"Turn classes into numbers (np.unique(names, return_inverse=True)), or leave the column out."
+            )
     if not sizes:
         raise DataError(f"A batch holds no array: {batch!r}. Yield (inputs, targets) or a mapping of arrays.")
     if len(set(sizes.values())) != 1 or None in sizes.values():

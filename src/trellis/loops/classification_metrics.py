@@ -39,12 +39,19 @@ class Accuracy:
 
 @struct.dataclass
 class Confusion:
-    """How often each of two classes was said, by what was right: the counts that scores of a binary decision need."""
+    """How often each of two classes was said, by what was right: the counts that scores of a binary decision need.
 
-    true_positives: Array
-    false_positives: Array
-    true_negatives: Array
-    false_negatives: Array
+    One without counts is a metric function, as `Accuracy()` is; so is `of`.
+    """
+
+    true_positives: Array | float = 0.0
+    false_positives: Array | float = 0.0
+    true_negatives: Array | float = 0.0
+    false_negatives: Array | float = 0.0
+
+    def __call__(self, scores: Array, labels: Array, weights: Array | None = None) -> Self:
+        """The counts of a batch, as `of` has them."""
+        return self.of(scores, labels, weights)
 
     @classmethod
     def of(cls, scores: Array, labels: Array, weights: Array | None = None) -> Self:
@@ -62,10 +69,10 @@ class Confusion:
 
 @struct.dataclass
 class F1(Confusion):
-    """The harmonic mean of precision and recall of class 1; `F1.of` is the metric function.
+    """The harmonic mean of precision and recall of class 1.
 
     Example:
-        EvalTask(apply=model.apply, metrics={"f1": F1.of}, data=stream)
+        EvalTask(apply=model.apply, metrics={"f1": F1()}, data=stream)
     """
 
     def compute(self) -> Array:
@@ -76,7 +83,7 @@ class F1(Confusion):
 
 @struct.dataclass
 class MatthewsCorrelation(Confusion):
-    """The correlation of what was said with what was right; `MatthewsCorrelation.of` is the metric function."""
+    """The correlation of what was said with what was right, for two classes."""
 
     def compute(self) -> Array:
         """The correlation, from -1 to 1; 0 if one class was never said or never right."""
@@ -86,5 +93,5 @@ class MatthewsCorrelation(Confusion):
         return jnp.sqrt(squared) - jnp.sqrt(others)
 
 
-def _ratio(part: Array, whole: Array) -> Array:
+def _ratio(part: Array | float, whole: Array | float) -> Array:
     return part / jnp.where(whole == 0, 1, whole)

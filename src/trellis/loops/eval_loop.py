@@ -12,7 +12,7 @@ from trellis.loops.fused_steps import count_flops
 from trellis.loops.metrics import compute, merge, zeros
 from trellis.loops.state import Checkpoint, Outline, Summary, tracing
 from trellis.loops.step import EvalTask, build_validation_step
-from trellis.runtime import Placement, StepKeys, fetch, jit_on, shardings_of
+from trellis.runtime import Placement, StepKeys, checked_key, fetch, jit_on, shardings_of
 
 _CALLS_IN_FLIGHT = 4  # few enough to bound memory; many collectives at once can also lock up virtual CPU devices
 
@@ -48,7 +48,7 @@ class EvalLoop:
         self._task = task
         self._batches = Replay(task.data, n_batches=n_steps, place="EvalTask.data")
         self._placement = Placement.of(devices)
-        self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
+        self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else checked_key(rnkey))
         step = build_validation_step(task, rng_names=(collections or {}).get("apply", ()))
         # Compiled as a part of what calls it, so that it is traced once, whatever calls it.
         self._step = jax.jit(step, inline=True)

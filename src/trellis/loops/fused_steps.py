@@ -31,6 +31,17 @@ _LEAST_SHARE = 0.05
 _CALLS_IN_FLIGHT = 3
 
 
+def whole_number(value: Any, name: str) -> int:
+    """The value, such as 10 or 1e6, as an integer."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None or number != value or isinstance(value, bool):
+        raise ArgumentError(f"{name} is {value!r}, which is no whole number.")
+    return number
+
+
 @dataclass(frozen=True)
 class StepPlan:
     """Periods of checkpoints: one is due at every multiple of one of them.
@@ -43,7 +54,8 @@ class StepPlan:
     @classmethod
     def of(cls, periods: int | Sequence[int]) -> "StepPlan":
         """The plan for one period or several."""
-        plan = cls((periods,) if isinstance(periods, int) else tuple(periods))
+        listed = periods if isinstance(periods, list | tuple) else (periods,)
+        plan = cls(tuple(whole_number(period, "n_steps_per_checkpoint") for period in listed))
         if not plan.periods or min(plan.periods) < 1:
             raise ArgumentError(f"n_steps_per_checkpoint is {periods}, but a period has at least one step.")
         return plan

@@ -97,6 +97,8 @@ def as_metric(value: Any, n_examples: int, name: str) -> Metric:
         return Mean(jnp.asarray(value.total, jnp.float32), jnp.asarray(value.weight, jnp.float32))
     if isinstance(value, Metric):
         return value
+    if value is None:
+        raise ModelError(f"{name} returned None, but a scalar is needed. Does the function end without `return`?")
     shape = jnp.shape(value)
     if shape != ():
         raise ModelError(

@@ -174,6 +174,8 @@ def tracing(what: str, batch: Batch) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        # JAX tells in a note that it has shortened the trace, which helps nobody to find the mistake.
+        error.__notes__ = [note for note in getattr(error, "__notes__", []) if "internal frames" not in note]
         error.add_note(f"That was while tracing {what} with a batch of {describe_arrays(batch)}.")
         raise
 

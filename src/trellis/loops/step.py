@@ -1,8 +1,9 @@
 """One step of a task: the model's forward pass, loss and metrics as sums, gradients, the update."""
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import flax.errors
@@ -54,6 +55,12 @@ class TrainTask:
         is_in_parts = self.apply is not None and self.loss is not None and self.optimizer is not None
         if is_whole == is_in_parts or (is_whole and (self.apply or self.loss)):
             raise ArgumentError("A TrainTask needs apply, optimizer and loss, or in their place a whole train_step.")
+        _check_optimizer(self.optimizer)
+        for name in ("apply", "loss", "train_step"):
+            _check_callable(getattr(self, name), f"TrainTask.{name}")
+        _check_metrics(self.metrics, "TrainTask.metrics")
+        if self.train_step is not None:
+            _check_signature(self.train_step)
         if self.n_microbatches < 1:
             raise ArgumentError(f"n_microbatches is {self.n_microbatches}, but a batch has at least one part.")
 
@@ -86,6 +93,55 @@ class EvalTask:
     def __post_init__(self) -> None:
         if (self.validation_step is None) == (self.apply is None):
             raise ArgumentError("An EvalTask needs apply and metrics, or in their place a whole validation_step.")
+        _check_callable(self.apply, "EvalTask.apply")
+        _check_callable(self.validation_step, "EvalTask.validation_step")
+        _check_metrics(self.metrics, "EvalTask.metrics")
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    if optimizer is None or (
+        callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None))
+    ):
+        return
+    if isinstance(optimizer, int | float):
+        raise ArgumentError(
+            f"TrainTask.optimizer is {optimizer}. Give an optimizer with that rate: optax.adam({optimizer})"
+        )
+    name = getattr(optimizer, "__name__", None)
+    if name is not None:
+        raise ArgumentError(f"TrainTask.optimizer is the function {name}. Give what it returns: optax.{name}(1e-3)")
+    raise ArgumentError(
+        f"TrainTask.optimizer is a {type(optimizer).__name__}, which has no `init` and `update`. "
+        f"Give one of optax, such as optax.adam(1e-3)."
+    )
+
+
+def _check_callable(function: Any, place: str) -> None:
+    if function is not None and not callable(function):
+        raise ArgumentError(f"{place} is {function!r}, which cannot be called. Give a function.")
+
+
+def _check_metrics(metrics: Any, place: str) -> None:
+    if not isinstance(metrics, Mapping):
+        kind = type(metrics).__name__
+        raise ArgumentError(f"{place} is a {kind}. Give each metric a name: {{'accuracy': trellis.Accuracy()}}")
+    for name, function in metrics.items():
+        _check_callable(function, f"{place}[{name!r}]")
+
+
+def _check_signature(train_step: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(train_step)
+    except ValueError:
+        # What is written in C does not tell.
+        return
+    try:
+        signature.bind("state", "batch", "keys")
+    except TypeError as error:
+        raise ArgumentError(
+            f"TrainTask.train_step takes {signature}, but it is called with a state, a batch and keys ({error}). Write "
+            f"def train_step(state, batch, keys): …, and take what else it needs from around it."
+        ) from None
 
 
 def build_train_step(
@@ -99,7 +155,7 @@ def build_train_step(
         around: Adds to the model's `apply` what the arrangement of the devices needs.
     """
     if task.train_step is not None:
-        return task.train_step
+        return _checked(task.train_step, optimizer=task.optimizer)
     assert task.apply is not None and task.loss is not None and task.optimizer is not None
     apply, optimizer = around(task.apply), task.optimizer
     functions = {"loss": task.loss, **task.metrics}
@@ -116,6 +172,37 @@ def build_train_step(
         )
 
     return step
+
+
+def _checked(train_step: TrainStep, *, optimizer: optax.GradientTransformation | None) -> TrainStep:
+    """A user's own step, whose errors tell what the loop has given it and what it has to return."""
+
+    def step(state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
+        try:
+            result: Any = train_step(state, batch, keys)
+        except Exception as error:
+            if optimizer is None:
+                error.add_note(
+                    "TrainTask has a train_step and no optimizer, so that state.optimizer_state is empty. If the step "
+                    "needs it, give the optimizer too: TrainTask(train_step=…, optimizer=…, data=…)."
+                )
+            raise
+        is_pair = isinstance(result, tuple) and len(result) == 2
+        if not is_pair or not isinstance(result[0], TrainState) or not isinstance(result[1], StepOutput):
+            kinds = " and ".join(_kind(part) for part in (result if is_pair else (result,)))
+            raise ModelError(
+                f"TrainTask.train_step returned {kinds}, but it has to return the new state and what was measured: "
+                f"return state, trellis.StepOutput(loss, metrics, grads)"
+            )
+        new_state, output = result
+        metrics = {name: as_metric(value, batch_size(batch), f"{name!r}") for name, value in output.metrics.items()}
+        return new_state, replace(output, metrics=metrics)
+
+    return step
+
+
+def _kind(value: Any) -> str:
+    return "an array" if isinstance(value, jax.Array) else f"a {type(value).__name__}"
 
 
 def build_validation_step(task: EvalTask, *, rng_names: Sequence[str]) -> ValidationStep:
@@ -194,10 +281,17 @@ def update_state(
     scale = current_loss_scale(state.optimizer_state)
     compute = _compute_gradients if n_parts == 1 else _compute_gradients_in_parts
     grads, model_state, metrics = compute(forward, state, batch, keys, n_parts=n_parts, loss_scale=scale)
-    update = optax.with_extra_args_support(optimizer).update
-    updates, optimizer_state = update(grads, state.optimizer_state, state.params, step=state.step)
-    params = optax.apply_updates(state.params, updates)
     loss = metrics.pop("loss")
+
+    # A line search gives it every argument that it does not know itself.
+    def value_fn(params: PyTree, step: Array) -> Array:
+        return _mean_loss(forward(params, state.model_state, batch, keys)[1]["loss"])
+
+    # What line searches and others look at; XLA leaves out what is not used.
+    known = {"value": _mean_loss(loss), "grad": grads, "value_fn": value_fn, "step": state.step}
+    update = optax.with_extra_args_support(optimizer).update
+    updates, optimizer_state = update(grads, state.optimizer_state, state.params, **known)
+    params = optax.apply_updates(state.params, updates)
     if scale is not None:
         is_good = all_finite(grads)
         model_state = optax.tree.where(is_good, model_state, state.model_state)
@@ -213,9 +307,7 @@ def _compute_gradients(
 
     def mean_loss(params: PyTree) -> tuple[Array, Any]:
         model_state, metrics = forward(params, state.model_state, batch, keys)
-        loss = metrics["loss"]
-        mean = loss.total / _divisor(loss.weight) if isinstance(loss, Mean) else loss.compute()
-        return _scaled(mean, loss_scale), (model_state, metrics)
+        return _scaled(_mean_loss(metrics["loss"]), loss_scale), (model_state, metrics)
 
     grads, (model_state, metrics) = jax.grad(mean_loss, has_aux=True)(state.params)
     return grads if loss_scale is None else _divided(grads, loss_scale), model_state, metrics
@@ -250,6 +342,10 @@ def _compute_gradients_in_parts(
     unroll = is_slow_in_scan(jaxpr.jaxpr, platform=jax.default_backend())
     (grads, model_state, totals), _ = jax.lax.scan(body, start, (jnp.arange(n_parts), parts), unroll=unroll)
     return _divided(grads, _scaled(_divisor(totals["loss"].weight), loss_scale)), model_state, totals
+
+
+def _mean_loss(loss: Metric) -> Array:
+    return loss.total / _divisor(loss.weight) if isinstance(loss, Mean) else loss.compute()
 
 
 def _divisor(weight: Array) -> Array:

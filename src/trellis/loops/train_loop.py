@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from typing import Any, NoReturn
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.core import DenyList
@@ -16,13 +17,21 @@ from trellis.aliases import Batch, Init, Key, PyTree
 from trellis.errors import ArgumentError, Preempted, StreamEndedError
 from trellis.loops.batch import batch_size, check_divisible, split_batch
 from trellis.loops.feed import build_feed
-from trellis.loops.fused_steps import FusableStep, FusedSteps, StepPlan, choose_lengths, count_flops, is_slow_in_scan
+from trellis.loops.fused_steps import (
+    FusableStep,
+    FusedSteps,
+    StepPlan,
+    choose_lengths,
+    count_flops,
+    is_slow_in_scan,
+    whole_number,
+)
 from trellis.loops.initial_state import InitialState
 from trellis.loops.metrics import FirstStep, Metric, Packing, as_metric, merge, pack, zeros
 from trellis.loops.session import Attachable, Session, close_at_exit
 from trellis.loops.state import Checkpoint, CheckpointSource, Lease, Outline, TrainState, tracing
 from trellis.loops.step import TrainStep, TrainTask, build_train_step
-from trellis.runtime import Placement, StepKeys, describe_weights
+from trellis.runtime import Placement, StepKeys, checked_key, describe_weights
 
 _DIVERGED = "first step whose loss is not a number"
 _SECONDS_BETWEEN_LOOKS = 5.0
@@ -71,11 +80,14 @@ class TrainLoop:
         n_fused_steps: int | None = None,
         grads: bool = True,
     ) -> None:
-        if n_fused_steps is not None and n_fused_steps < 1:
+        _check_init(init)
+        if collections is not None and not isinstance(collections, Mapping):
+            raise ArgumentError(f"collections is {collections!r}. Say for what: collections={{'apply': ['dropout']}}")
+        if n_fused_steps is not None and whole_number(n_fused_steps, "n_fused_steps") < 1:
             raise ArgumentError(f"n_fused_steps is {n_fused_steps}, but a call runs at least one step.")
         self._task = task
         self._placement = Placement.of(devices)
-        self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else rnkey)
+        self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else checked_key(rnkey))
         self._rng_names = {"init": ["params"], "apply": [], **(collections or {})}
         self._mutable_collections = mutable_collections
         self._input_sample = input_sample
@@ -376,6 +388,7 @@ class TrainLoop:
         return split_batch(batch if self._input_sample is None else (self._input_sample, ()))[0]
 
     def _check_target(self, n_steps: int) -> int:
+        n_steps = whole_number(n_steps, "n_steps")
         if n_steps < 1:
             raise ArgumentError(f"n_steps is {n_steps}, but training takes at least one step.")
         if self._feed.n_batches is not None and self._feed.n_batches < n_steps:
@@ -384,6 +397,14 @@ class TrainLoop:
                 f"n_steps={self._feed.n_batches}, or let the stream repeat."
             )
         return n_steps
+
+
+def _check_init(init: Any) -> None:
+    if isinstance(init, nn.Module):
+        name = type(init).__name__
+        raise ArgumentError(f"TrainLoop.init is the module {name}. Give its method: init={name}(…).init")
+    if not callable(init):
+        raise ArgumentError(f"TrainLoop.init is {init!r}, which cannot be called. Give the model's init, or a reader.")
 
 
 def _measured_step(

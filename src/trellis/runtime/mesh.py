@@ -62,7 +62,11 @@ class Placement:
     @classmethod
     def of(cls, devices: "Sequence[Any] | Placement | None") -> "Placement":
         """The placement that was given, or one that splits batches over the devices that were."""
-        return devices if isinstance(devices, Placement) else cls(devices)
+        if isinstance(devices, Placement):
+            return devices
+        if devices is not None and not isinstance(devices, Sequence):
+            raise ArgumentError(f"devices is {devices!r}. Give a list of devices, such as jax.devices()[:1].")
+        return cls(devices)
 
     @property
     def shares_params(self) -> bool:

@@ -3,10 +3,14 @@
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from trellis.aliases import Array, Key
+from trellis.errors import ArgumentError
 from trellis.runtime.quick_keys import quick_key
 
 
@@ -33,6 +37,17 @@ def into_sequence(key: Key) -> Iterator[Key]:
 def into_collection(key: Key, labels: Sequence[str]) -> dict[str, Key]:
     """Splits a key into one for each label, in their order."""
     return dict(zip(labels, jax.random.split(key, len(labels)), strict=True)) if labels else {}
+
+
+def checked_key(key: Any) -> Key:
+    """The key itself; an error if it is none."""
+    if isinstance(key, jax.Array | np.ndarray):
+        # Keys of the old kind are two or four words.
+        is_old = key.dtype == np.uint32 and key.ndim == 1
+        if is_old or jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            return jnp.asarray(key)
+    seed = key if isinstance(key, int) else 0
+    raise ArgumentError(f"rnkey is {key!r}, which is no random key. Make one of a number: jax.random.key({seed})")
 
 
 @jax.tree_util.register_dataclass
