@@ -254,3 +254,29 @@ def test_a_directory_is_removed_at_once_for_every_reader(tmp_path: Path, monkeyp
             disk.remove_whole(tmp_path / "model")
     assert not (tmp_path / "model").exists()
     disk.remove_whole(tmp_path / "model")
+
+
+def test_two_directories_change_places_in_one_step(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "name").write_text(name)
+    assert disk.exchange(tmp_path / "one", tmp_path / "other")
+    assert (tmp_path / "one/name").read_text() == "other"
+    with pytest.raises(FileNotFoundError):
+        disk.exchange(tmp_path / "one", tmp_path / "missing")
+
+
+def test_a_scratch_directory_is_removed_by_its_process_or_else_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with disk.scratch_directory() as mine:
+        assert mine.parent == tmp_path
+    assert not mine.exists()
+    left = disk.hidden_path(tmp_path)
+    left.mkdir()
+    with disk.scratch_directory():
+        assert left.is_dir()
+    monkeypatch.setattr(disk, "_PROCESS", "0" * 8)
+    with disk.scratch_directory() as next_one:
+        assert list(tmp_path.iterdir()) == [next_one]

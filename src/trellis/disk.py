@@ -1,11 +1,13 @@
 """The one way to write a file or a directory whole, and what else every folder asks of a file system."""
 
+import ctypes
 import errno
 import os
 import re
 import secrets
 import shutil
 import socket
+import tempfile
 import time
 import zlib
 from collections.abc import Iterator
@@ -17,13 +19,16 @@ from trellis.errors import ArgumentError, FileWriteError
 
 _MACHINE = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 _PROCESS = secrets.token_hex(4)  # A process of another time or container may have had the same number.
-_HIDDEN = re.compile(
-    r"\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-(?P<process>[0-9a-f]{8})-[0-9a-f]{8}\.(writing|removing)"
-)
+_HIDDEN = re.compile(r"\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-(?P<process>[0-9a-f]{8})-[0-9a-f]{8}\.(?P<ending>\w+)")
+_SWEPT = ("writing", "removing")
+"""The endings of what is of no use without its process."""
 _OLDER_HIDDEN = re.compile(r"\..+(\.[0-9a-f]{32}){1,2}\.writing|\.\w+_\d+\.removed")
 """How versions before this one named the same: not by process."""
 _ABANDONED_SECONDS = 24 * 60 * 60
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_THIS_DIRECTORY = -100
+_EXCHANGE = 2
+"""Linux's AT_FDCWD and RENAME_EXCHANGE."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -87,14 +92,20 @@ def sweep(directory: Path) -> None:
     On this machine, that is what belongs to no living process. What another machine or an older version has left is
     removed when it has not changed for a day.
     """
-    for path in directory.glob(".*"):
-        if _is_abandoned(path):
-            _remove(path)
+    for path in left_behind(directory, *_SWEPT):
+        _remove(path)
 
 
-def _is_abandoned(path: Path) -> bool:
+def left_behind(directory: Path, *endings: str) -> list[Path]:
+    """What processes that were killed have left under a `hidden_path` with one of these endings."""
+    return [path for path in directory.glob(".*") if _is_abandoned(path, endings)]
+
+
+def _is_abandoned(path: Path, endings: tuple[str, ...]) -> bool:
     match = _HIDDEN.fullmatch(path.name)
-    if match is None and not _OLDER_HIDDEN.fullmatch(path.name):
+    if match is None and not (endings == _SWEPT and _OLDER_HIDDEN.fullmatch(path.name)):
+        return False
+    if match is not None and match["ending"] not in endings:
         return False
     if match is None or match["machine"] != _MACHINE:
         return time.time() - _last_change(path) > _ABANDONED_SECONDS
@@ -117,6 +128,36 @@ def _remove(path: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink()
+
+
+@contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """Gives a directory among the temporary files, which is removed when the block ends.
+
+    One whose process was killed is removed by the next process that asks for one.
+    """
+    place = Path(tempfile.gettempdir())
+    sweep(place)
+    scratch = hidden_path(place)
+    scratch.mkdir(mode=0o700)
+    try:
+        yield scratch
+    finally:
+        _remove(scratch)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Gives each of two paths what was at the other, in one step; returns False if the file system cannot do that."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):  # only Linux has it
+        return False
+    if rename(_THIS_DIRECTORY, os.fsencode(one), _THIS_DIRECTORY, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV):
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
 
 
 def _last_change(path: Path) -> float:

@@ -62,7 +62,11 @@ def test_every_flag_reaches_the_module() -> None:
         '--custom_config={"rate": 0.5}',
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(Path("out/model/Format-Serving/seen.json").read_text()) == {
+    seen = json.loads(Path("out/model/Format-Serving/seen.json").read_text())
+    # It was written beside the model before it, and put in its place when it was whole.
+    directory = Path(seen["serving_model_dir"]).parent
+    assert directory.parent == Path("out/model")
+    assert seen == {
         "working_dir": None,
         "train_files": ["one/Split-a/*", "two/Split-a/*", "one/Split-b/*", "two/Split-b/*"],
         "eval_files": ["one/Split-b/*", "two/Split-b/*"],
@@ -72,8 +76,8 @@ def test_every_flag_reaches_the_module() -> None:
         "schema_file": "schema.pbtxt",
         "transform_graph_path": "graph",
         "transform_output": "graph",
-        "serving_model_dir": "out/model/Format-Serving",
-        "eval_model_dir": "out/model/Format-TFMA",
+        "serving_model_dir": f"{directory}/Format-Serving",
+        "eval_model_dir": f"{directory}/Format-TFMA",
         "model_run_dir": "logs",
         "base_model": "base/Format-Serving",
         "hyperparameters": {"values": {"rate": 1}},
@@ -95,8 +99,8 @@ def test_bad_input_exits_with_2_and_tells_all_of_it(capsys: pytest.CaptureFixtur
     write_module("")
     assert main(["run", *FLAGS, "--custom_config=rate", "--workers=2"]) == 2
     text = capsys.readouterr().err
-    assert text.startswith("3 problems before the run\n\nexamples: there is no directory `data`.")
-    assert "custom_config: 'rate' is no JSON" in text
+    assert text.startswith("3 problems before the run\n\ncustom_config: 'rate' is no JSON")
+    assert "examples: there is no directory `data`." in text
     assert "`my_module.py` has no run_fn." in text
 
 

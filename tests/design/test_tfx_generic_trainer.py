@@ -126,7 +126,7 @@ def run_fn(run_fn_args):
     os.makedirs(run_fn_args.serving_model_dir)
     seen = {
         "data": [run_fn_args.train_files, run_fn_args.eval_files],
-        "output": run_fn_args.serving_model_dir,
+        "output": os.path.basename(run_fn_args.serving_model_dir),
         "steps": [run_fn_args.train_steps, run_fn_args.eval_steps],
         "base_model": run_fn_args.base_model,
         "tuning": run_fn_args.hyperparameters,
@@ -140,7 +140,7 @@ def run_fn(run_fn_args):
     )
     assert pickle.loads(Path("model/Format-Serving/seen.pkl").read_bytes()) == {
         "data": [["examples/Split-train/*"], ["examples/Split-eval/*"]],
-        "output": "model/Format-Serving",
+        "output": "Format-Serving",
         "steps": [2, 1],
         "base_model": "base/Format-Serving",
         "tuning": {"values": {"rate": 0.1}},

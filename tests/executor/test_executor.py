@@ -45,6 +45,10 @@ def test_every_published_field_is_filled_by_the_published_rules(monkeypatch: pyt
     paths_and_settings = {
         name: value for name, value in vars(seen).items() if name not in ("data_accessor", "num_examples")
     }
+    # The model is written beside the old one, which stays until it is whole.
+    directory = Path(seen.serving_model_dir).parent
+    assert directory.parent == Path("out/model")
+    assert directory.name.startswith(".")
     assert paths_and_settings == {
         "working_dir": None,
         "train_files": ["data/Split-train/*"],
@@ -55,8 +59,8 @@ def test_every_published_field_is_filled_by_the_published_rules(monkeypatch: pyt
         "schema_file": "schema/schema.pbtxt",
         "transform_graph_path": "graph",
         "transform_output": "graph",
-        "serving_model_dir": "out/model/Format-Serving",
-        "eval_model_dir": "out/model/Format-TFMA",
+        "serving_model_dir": f"{directory}/Format-Serving",
+        "eval_model_dir": f"{directory}/Format-TFMA",
         "model_run_dir": "out/run",
         "base_model": "base/Format-Serving/export/taxi/1646034756",
         "hyperparameters": {"rate": 0.1},
@@ -259,7 +263,9 @@ def test_a_split_of_empty_files_is_found() -> None:
 )
 def test_a_run_that_leaves_no_model_is_an_error_that_names_what_was_found(body: str, content: str) -> None:
     write_module(f"import os\nfrom pathlib import Path\n\ndef run_fn(fn_args):\n    {body}\n")
-    with pytest.raises(ModelRefusedError, match=f"no model in fn_args.serving_model_dir, `{MODEL}`: {content}"):
+    with pytest.raises(
+        ModelRefusedError, match=rf"no model in fn_args.serving_model_dir, `out/model/\S+/Format-Serving`: {content}"
+    ):
         do()
     assert files_below("out/model") == []
 

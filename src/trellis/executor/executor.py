@@ -1,30 +1,26 @@
 """The executor: runs any `run_fn` between artifacts, checks what it leaves, and publishes it."""
 
 import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trellis.disk import files_in
-from trellis.errors import ModelRefusedError
-from trellis.executor.artifacts import EVAL, SERVING, Artifacts, read_artifacts, serving_model_dir
-from trellis.executor.fn_args import Problems, build_fn_args, read_run_args
+from trellis.executor.artifacts import Artifacts, eval_model_dir, read_artifacts, serving_model_dir
+from trellis.executor.fn_args import FnArgs, Problems, RunArgs, build_fn_args, read_run_args
 from trellis.executor.module_file import call, user_function
 from trellis.executor.process import StartWorker, run_in_processes, start_process
+from trellis.executor.safekeeping import new_model, recover, unchanged_inputs
 from trellis.executor.served_model import check_served_model
-
-_SET_ASIDE = ".before-this-run"
-_SPARES = ".inputs-of-this-run"
-_MOST_LISTED = 5
 
 
 class Executor:
     """Runs a user's training code: `Do` finds it, checks all that it needs, calls it, and checks its model.
 
-    If anything fails, the model that was there before is there again, and what was written to `model_run` stays.
+    The model that was there before stays until the new one is whole, and what was written to `model_run` stays. What a
+    run that was killed has left undone, the next one puts right first.
 
     Example:
         Executor().Do(
@@ -62,9 +58,14 @@ class Executor:
         inputs = read_artifacts(input_dict)
         outputs = read_artifacts(output_dict)
         problems = Problems()
-        fn_args = build_fn_args(inputs, outputs, exec_properties, problems)
         run_args = read_run_args(exec_properties, problems)
+        # Inputs that a killed run has deleted are missing until this is done.
+        if run_args.is_chief and len(outputs.get("model", ())) == 1:
+            kept = Path(outputs.get("model_run", outputs["model"])[0].uri, "of_a_killed_run")
+            recover(Path(outputs["model"][0].uri), keep_dir=kept, model_files=run_args.model_files)
+        fn_args = build_fn_args(inputs, outputs, exec_properties, problems)
         with ExitStack() as stack:
+            train: Callable[[FnArgs], None]
             needs_process = self._is_apart or run_args.workers > 1 or run_args.timeout is not None
             if problems or not needs_process:
                 # All problems are raised together, those with the module among them.
@@ -72,129 +73,24 @@ class Executor:
                 user = problems.attempt(None, lambda: stack.enter_context(module))
                 problems.raise_if_any()
                 assert user is not None
-                train = partial(call, user, fn_args, is_chief=run_args.is_chief)
+                train = partial(call, user, is_chief=run_args.is_chief)
             else:
-                train = partial(run_in_processes, exec_properties, fn_args, run_args=run_args, start=self._start)
-            if not run_args.is_chief:
-                train()
-                return
-            model = outputs["model"][0].uri
-            refused_dir = Path(outputs["model_run"][0].uri, "refused_model")
-            with _replaced_model(Path(model), refused_dir=refused_dir):
-                with _unchanged_inputs(inputs, spare_dir=Path(model, _SPARES)):
-                    train()
-                check_served_model(serving_model_dir(model), model_files=run_args.model_files)
+                train = partial(run_in_processes, exec_properties, run_args=run_args, start=self._start)
+            if run_args.is_chief:
+                _train_and_publish(train, fn_args, inputs=inputs, outputs=outputs, run_args=run_args)
+            else:
+                train(fn_args)
 
 
-@contextmanager
-def _replaced_model(folder: Path, *, refused_dir: Path) -> Iterator[None]:
-    """Sets the old model aside while a new one is written; if that fails, puts the old one back.
-
-    A run that was killed has not put it back; the next run does so first.
-
-    Args:
-        refused_dir: Where a model goes that was written but is refused: it may be hours of work.
-    """
-    aside = folder / _SET_ASIDE
-    if aside.is_dir():
-        _put_back(folder, aside)
-    was_there = folder.is_dir()
-    aside.mkdir(parents=True)
-    for path in (folder / SERVING, folder / EVAL):
-        if path.exists():
-            path.rename(aside / path.name)
-    try:
-        yield
-    except BaseException as error:
-        if isinstance(error, ModelRefusedError):
-            _keep_refused(folder / SERVING, refused_dir, error)
-        _put_back(folder, aside)
-        if not was_there and not any(folder.iterdir()):
-            folder.rmdir()
-        raise
-    shutil.rmtree(aside)
-
-
-def _keep_refused(model: Path, refused_dir: Path, error: ModelRefusedError) -> None:
-    if model.is_dir() and any(model.iterdir()):
-        _remove(refused_dir)
-        refused_dir.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(model, refused_dir)
-        error.add_note(f"What was written is kept in `{refused_dir}`.")
-
-
-def _put_back(folder: Path, aside: Path) -> None:
-    for name in (SERVING, EVAL):
-        _remove(folder / name)
-        if (aside / name).exists():
-            (aside / name).rename(folder / name)
-    shutil.rmtree(aside)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _unchanged_inputs(inputs: Artifacts, *, spare_dir: Path) -> Iterator[None]:
-    """Puts back the inputs that a run deletes, and tells of those that it changes; either fails the run.
-
-    Args:
-        spare_dir: Where each file has a second name (a hard link) during the run. It has none on another file system.
-    """
-    paths = [Path(artifact.uri) for artifacts in inputs.values() for artifact in artifacts]
-    files = [file for path in paths for file in ([path] if path.is_file() else files_in(path))]
-    states = {file: _state(file) for file in files}
-    spares = {file: spare_dir / str(index) for index, file in enumerate(files)}
-    shutil.rmtree(spare_dir, ignore_errors=True)
-    spare_dir.mkdir(parents=True)
-    for file, spare in spares.items():
-        with suppress(OSError):  # another file system, or one without links: a deletion is still reported
-            os.link(file, spare)
-    try:
-        yield
-    except BaseException as error:
-        if fault := _put_inputs_right(states, spares):
-            error.add_note(fault)
-        raise
-    else:
-        if fault := _put_inputs_right(states, spares):
-            raise ModelRefusedError(fault)
-    finally:
-        shutil.rmtree(spare_dir, ignore_errors=True)
-
-
-def _state(path: Path) -> tuple[int, int]:
-    """Returns the size of a file, and when it was changed."""
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
-
-
-def _put_inputs_right(states: Mapping[Path, tuple[int, int]], spares: Mapping[Path, Path]) -> str:
-    """Puts back deleted files; returns a message about them and about changed files, empty if there are none."""
-    deleted = [path for path in states if not path.exists()]
-    restored = [path for path in deleted if spares[path].exists()]
-    for path in restored:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.link(spares[path], path)
-    changed = [path for path in states if path not in deleted and _state(path) != states[path]]
-    sentences = []
-    if deleted:
-        n_restored = len(restored)
-        fate = "They were put back" if n_restored == len(deleted) else f"{n_restored} of them could be put back"
-        sentences.append(f"run_fn has deleted {_listed(deleted)} of its inputs. {fate}.")
-    if changed:
-        sentences.append(f"run_fn has changed {_listed(changed)} of its inputs.")
-    if sentences:
-        owner = "Inputs belong to the steps that made them"
-        sentences.append(f"{owner}: copy what is to be changed to fn_args.model_run_dir.")
-    return " ".join(sentences)
-
-
-def _listed(paths: Sequence[Path]) -> str:
-    names = ", ".join(f"`{path}`" for path in paths[:_MOST_LISTED])
-    more = f" and {len(paths) - _MOST_LISTED} more files" if len(paths) > _MOST_LISTED else ""
-    return f"{names}{more}"
+def _train_and_publish(
+    train: Callable[[FnArgs], None], fn_args: FnArgs, *, inputs: Artifacts, outputs: Artifacts, run_args: RunArgs
+) -> None:
+    """Trains into a directory beside the model, checks what is there, and puts it in the place of the model."""
+    model = outputs["model"][0].uri
+    # A run_fn may change the directory of its process.
+    folder = Path(model).absolute()
+    with new_model(folder, refused_dir=Path(outputs["model_run"][0].uri, "refused_model")) as directory:
+        uri = os.path.join(model, directory.name)
+        with unchanged_inputs(inputs, directory=directory):
+            train(replace(fn_args, serving_model_dir=serving_model_dir(uri), eval_model_dir=eval_model_dir(uri)))
+        check_served_model(serving_model_dir(uri), model_files=run_args.model_files)

@@ -11,10 +11,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
+from trellis.disk import scratch_directory
 from trellis.errors import ArgumentError, Preempted, RunFailedError
 from trellis.executor.artifacts import eval_model_dir, serving_model_dir
 from trellis.executor.fn_args import FnArgs
@@ -55,7 +55,7 @@ def call(user: UserFunction, fn_args: FnArgs, *, is_chief: bool) -> None:
     """
     with ExitStack() as stack:
         if not is_chief:
-            scratch = stack.enter_context(TemporaryDirectory(prefix="trellis-worker-"))
+            scratch = str(stack.enter_context(scratch_directory()))
             fn_args = replace(
                 fn_args, serving_model_dir=serving_model_dir(scratch), eval_model_dir=eval_model_dir(scratch)
             )
@@ -153,11 +153,11 @@ def _unpack(wheel: Path, stack: ExitStack) -> str:
     if not zipfile.is_zipfile(wheel):
         problem = "is no wheel" if wheel.is_file() else "does not exist"
         raise ArgumentError(f"module_path: `{wheel}` {problem}. Give NAME@PATH, where PATH is that of a .whl file.")
-    folder = stack.enter_context(TemporaryDirectory(prefix="trellis-module-", ignore_cleanup_errors=True))
-    stack.callback(_forget, Path(folder), and_below=True)
+    folder = stack.enter_context(scratch_directory())
+    stack.callback(_forget, folder, and_below=True)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
-    return folder
+    return str(folder)
 
 
 def _from_module(module: ModuleType, *, place: str) -> UserFunction:

@@ -17,11 +17,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
-from trellis.disk import write_whole
+from trellis.disk import scratch_directory, write_whole
 from trellis.errors import ArgumentError, Preempted, RunFailedError, TrellisError
 from trellis.executor.data_accessor import DataAccessor
 from trellis.executor.fn_args import TF_CONFIG, ExampleCounts, FnArgs, RunArgs
@@ -120,7 +119,7 @@ def run_in_processes(
         environments = _cluster_environments(run_args.workers)
         log_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(TemporaryDirectory(prefix="trellis-run-", ignore_cleanup_errors=True)))
+        scratch = stack.enter_context(scratch_directory())
         stack.enter_context(_preempted_by_sigterm())
         instructions = {
             "source": {name: exec_properties[name] for name in SOURCES if name in exec_properties},
