@@ -95,6 +95,16 @@ def test_an_error_in_the_module_is_shown_from_its_own_line_on_and_exits_with_1()
     assert "trellis/executor" not in done.stderr
 
 
+def test_a_worker_that_does_not_publish_tells_of_no_model_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_examples(Path("data"))
+    write_module()
+    cluster = {"chief": ["a:1"], "worker": ["b:1"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))
+    done = trellis("run", *FLAGS)
+    assert done.stdout == "Done. The model is published by the chief of these workers.\n"
+    assert not Path("out").exists()
+
+
 def test_bad_input_exits_with_2_and_tells_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     write_module("")
     assert main(["run", *FLAGS, "--custom_config=rate", "--workers=2"]) == 2

@@ -193,6 +193,10 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"custom_config": {"trellis_run_args": {"workers": 0}}}, "workers is 0. Give a whole number, 1 or more."),
     ({"custom_config": {"trellis_run_args": {"timeout": "1h"}}}, "timeout is '1h'. Give the seconds that the run may"),
+    (
+        {"custom_config": {"trellis_run_args": {"worker_timeout": 0}}},
+        "worker_timeout is 0. Give the seconds that a wor",
+    ),
     *(
         ({"custom_config": {"trellis_run_args": {"model_files": files}}}, f"model_files is {files!r}. Give a list of")
         for files in ("a.cbm", 3, [""], ["/tmp/a"], ["../a"])
@@ -302,20 +306,6 @@ def test_a_model_of_an_earlier_run_does_not_count_as_that_of_this_one() -> None:
     do()
     write_module("def run_fn(fn_args): ...")
     with pytest.raises(ModelRefusedError, match="it does not exist"):
-        do()
-    assert files_below("out") == ["model/Format-Serving/model.pkl"]
-
-
-def test_what_a_killed_run_has_set_aside_is_put_back_by_the_next() -> None:
-    write_module()
-    do()
-    aside = Path("out/model/.before-this-run")
-    aside.mkdir()
-    MODEL.rename(aside / "Format-Serving")
-    MODEL.mkdir()
-    (MODEL / "half.txt").write_text("half")
-    write_module("def run_fn(fn_args): ...")
-    with pytest.raises(ModelRefusedError):
         do()
     assert files_below("out") == ["model/Format-Serving/model.pkl"]
 

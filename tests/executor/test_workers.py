@@ -29,10 +29,10 @@ def leave_a_child():
 """
 
 
-def run(n_workers: int = 2, *, timeout: float | None = None, executor: Executor | None = None) -> None:
+def run(n_workers: int = 2, *, executor: Executor | None = None, **run_args: Any) -> None:
     """Runs `my_module.py` in workers."""
-    run_args = {"workers": n_workers, "timeout": timeout} if timeout else {"workers": n_workers}
-    do(executor or Executor(is_apart=True), custom_config={"trellis_run_args": run_args})
+    custom_config = {"trellis_run_args": {"workers": n_workers, **run_args}}
+    do(executor or Executor(is_apart=True), custom_config=custom_config)
 
 
 @pytest.fixture
@@ -122,6 +122,99 @@ def test_a_run_past_its_time_is_stopped_and_told_where_it_was() -> None:
     assert text.splitlines()[-1].endswith('my_module.py", line 11 in run_fn')
     assert "in wait" in text.splitlines()[-2]
     assert text.splitlines()[-3].endswith("(most recent call first):")
+
+
+def test_a_worker_that_is_stopped_is_named_after_a_time_that_can_be_set() -> None:
+    write_module(
+        """
+        import os, signal
+
+        def run_fn(fn_args):
+            if os.environ["JAX_PROCESS_ID"] == "1":
+                print("about to be stopped", flush=True)
+                os.kill(os.getpid(), signal.SIGSTOP)
+            signal.pause()
+        """
+    )
+    with pytest.raises(RunFailedError) as caught:
+        run(2, worker_timeout=0.2, timeout=60)
+    text = str(caught.value)
+    assert text.startswith("Worker 1 of 2: The process has been stopped (SIGSTOP) for more than 0.2 seconds (worker_ti")
+    assert text.endswith("about to be stopped")
+
+
+def test_a_worker_that_is_stopped_for_a_moment_goes_on() -> None:
+    write_module(
+        WRITES_A_MODEL.replace(
+            "    os.makedirs",
+            """
+    import signal
+    from pathlib import Path
+    if os.environ["JAX_PROCESS_ID"] == "1":
+        Path(f"{os.getpid()}.pid").touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        while not (others := list(Path().glob("*.pid"))):
+            os.sched_yield()
+        while Path("/proc", others[0].stem, "stat").read_text().rpartition(")")[2].split()[0] != "T":
+            os.sched_yield()
+        os.kill(int(others[0].stem), signal.SIGCONT)
+    os.makedirs""",
+        )
+    )
+    run(2, worker_timeout=30, timeout=60)
+    assert MODEL.is_dir()
+
+
+def test_the_port_of_the_coordinator_is_on_the_loopback_and_nobody_else_can_take_it() -> None:
+    write_module(
+        WRITES_A_MODEL.replace(
+            "    os.makedirs",
+            """
+    import socket
+    host, port = os.environ["JAX_COORDINATOR_BIND_ADDRESS"].split(":")
+    assert os.environ["JAX_COORDINATOR_ADDRESS"] == f"{host}:{port}"
+    assert host == "127.0.0.1"
+    with socket.socket() as other:
+        try:
+            other.bind((host, int(port)))
+        except OSError as error:
+            print(error.strerror)
+    os.makedirs""",
+        )
+    )
+    run(2)
+    assert Path("out/run/logs/worker_1.log").read_text() == "Address already in use\n"
+
+
+def test_workers_that_have_joined_do_not_mind_what_a_stranger_sends() -> None:
+    write_module(
+        WRITES_A_MODEL.replace(
+            "    os.makedirs",
+            """
+    import socket
+    import jax
+    from pathlib import Path
+    from trellis.runtime import is_first_process, join_processes, wait_for_processes
+
+    join_processes()
+    wait_for_processes("joined")
+    host, port = os.environ["JAX_COORDINATOR_ADDRESS"].split(":")
+    if not is_first_process():
+        for text in (b"", b"GET / HTTP/1.1", b"PRI * HTTP/2.0" + bytes(range(256)), bytes(4096)):
+            with socket.create_connection((host, int(port))) as stranger:
+                stranger.sendall(text)
+    wait_for_processes("after that")
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()]
+    listening = [line[1].split(":") for line in lines if line[3] == "0A"]
+    print("listens on", *{place for place, number in listening if int(number, 16) == int(port)})
+    os.makedirs""",
+        )
+    )
+    run(2, timeout=120)
+    places = Path("out/run/logs/worker_1.log").read_text().split("listens on")[1].split()
+    # 127.0.0.1, as the kernel writes it: alone, or in an address of IPv6.
+    assert set(places) <= {"0100007F", "0000000000000000FFFF00000100007F"}
 
 
 def test_a_process_that_exits_at_once_has_not_returned() -> None:

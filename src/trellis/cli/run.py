@@ -12,8 +12,8 @@ from trellis.runtime import print_error, print_line
 
 _EPILOG = """\
 The module has a function run_fn(fn_args), which trains and writes its model to fn_args.serving_model_dir.
-Exit codes: 0 done, 1 the run failed, 2 bad input, 143 stopped by SIGTERM. Unless it is done, a model that was there
-before is there again.
+Exit codes: 0 done, 1 the run failed, 2 bad input, 143 stopped by SIGTERM. A model that was there before stays until the
+new one is whole, and is replaced in one step.
 
   trellis run --module_file=my_module.py --examples=data --model=out/model --train_steps=1000
 """
@@ -53,6 +53,8 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag("custom_config", "JSON", text, default="")
     parser.add_flag("workers", "N", "in how many processes to run; the default is 1", type=int)
     parser.add_flag("timeout", "SECONDS", "seconds after which the run is stopped; the default is never", type=float)
+    text = "seconds that one of several workers may be silent before it counts as lost; the default is 60"
+    parser.add_flag("worker_timeout", "SECONDS", text, type=float)
     text = "the files of your model, separated by commas, if the executor does not know its format, such as model.cbm"
     parser.add_flag("model_files", "NAMES", text, type=_names)
 
@@ -68,6 +70,9 @@ def run(flags: argparse.Namespace) -> None:
     except RunFailedError as error:
         print_error("\n".join([str(error), *getattr(error, "__notes__", ())]))
         sys.exit(1)
+    if not executor.publishes_model():
+        print_line("Done. The model is published by the chief of these workers.")
+        return
     print_line(f"Done. The model: {executor.serving_model_dir(flags.model)}")
     if Path(model_run).is_dir():
         print_line(f"The run:         {model_run}")
@@ -87,9 +92,8 @@ def _names(text: str) -> list[str]:
 
 def _custom_config(flags: argparse.Namespace) -> Any:
     """The user's settings, with how to run them among them."""
-    run_args = {
-        name: value for name in ("workers", "timeout", "model_files") if (value := getattr(flags, name)) is not None
-    }
+    names = ("workers", "timeout", "worker_timeout", "model_files")
+    run_args = {name: value for name in names if (value := getattr(flags, name)) is not None}
     try:
         config = executor.read_custom_config(vars(flags)) or {}
     except ArgumentError:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from trellis.executor.fn_args import (
         FnArgs as FnArgs,
         RUN_ARGS as RUN_ARGS,
+        publishes_model as publishes_model,
         read_custom_config as read_custom_config,
     )
     from trellis.executor.artifacts import (

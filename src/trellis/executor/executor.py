@@ -53,7 +53,8 @@ class Executor:
                 `base_model`, `hyperparameters`, `statistics`.
             output_dict: One artifact each: `model` and `model_run`.
             exec_properties: `train_args` and `eval_args`; one of `module_file`, `module_path`, `run_fn`; and
-                `custom_config`, of which the entry `trellis_run_args` may have `workers`, `timeout`, `model_files`.
+                `custom_config`, of which the entry `trellis_run_args` may have `workers`, `timeout`, `worker_timeout`,
+                `model_files`.
         """
         inputs = read_artifacts(input_dict)
         outputs = read_artifacts(output_dict)

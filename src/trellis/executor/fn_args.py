@@ -1,6 +1,7 @@
 """The arguments of a `run_fn`, read from artifacts and properties; all that is wrong with those is collected."""
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ RUN_ARGS = "trellis_run_args"
 """The entry of custom_config that says how a run is run."""
 TF_CONFIG = "TF_CONFIG"
 """The variable by which a cluster tells its workers who they are."""
-_RUN_ARGS = ("workers", "timeout", "model_files")
+_RUN_ARGS = ("workers", "timeout", "worker_timeout", "model_files")
 _INPUTS = ("examples", "schema", "transform_graph", "base_model", "hyperparameters", "statistics")
 _OUTPUTS = {"model": "Model", "model_run": "ModelRun"}
 
@@ -115,6 +116,8 @@ class RunArgs:
     workers: int = 1
     timeout: float | None = None
     """Seconds after which the run is stopped."""
+    worker_timeout: float = 60.0
+    """Seconds that one of several workers may be silent; then it counts as lost, and the run fails."""
     model_files: Sequence[str] = ()
     """Patterns of the files of a model whose format the executor does not know."""
     is_chief: bool = True
@@ -369,17 +372,25 @@ def _read_run_args(exec_properties: Mapping[str, Any], *, is_in_cluster: bool) -
             f"{TF_CONFIG} is set, so a cluster has started this process as one of its workers, and it cannot be "
             f"{workers} workers itself. Leave out workers, or unset {TF_CONFIG}."
         )
-    timeout = fields.get("timeout")
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0):
-        raise ArgumentError(f"timeout is {timeout!r}. Give the seconds that the run may take, more than 0.")
+    for name, what in (("timeout", "the run may take"), ("worker_timeout", "a worker may be silent")):
+        seconds = fields.get(name)
+        if seconds is None:
+            continue
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+            raise ArgumentError(f"{name} is {seconds!r}. Give the seconds that {what}, more than 0.")
     files = fields.get("model_files", ())
     if isinstance(files, str) or not (isinstance(files, Sequence) and all(map(_is_pattern_below, files))):
         raise ArgumentError(f"model_files is {files!r}. Give a list of names or patterns, such as ['model.cbm'].")
-    return fields
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _is_pattern_below(pattern: object) -> bool:
     return isinstance(pattern, str) and bool(pattern) and not Path(pattern).is_absolute() and ".." not in pattern
+
+
+def publishes_model() -> bool:
+    """Whether this process is the one of its cluster that publishes a model; one alone is."""
+    return _is_chief() is not False
 
 
 def _is_chief() -> bool | None:

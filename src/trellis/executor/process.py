@@ -4,6 +4,7 @@ import faulthandler
 import json
 import math
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -28,6 +29,8 @@ from trellis.executor.module_file import SOURCES, call, user_function
 
 _STARTED_BY = "TRELLIS_STARTED_BY"
 """The variable that names the process that started this one: when that ends, this one ends."""
+_WORKER_TIMEOUT = "TRELLIS_WORKER_TIMEOUT"
+"""The variable that tells a worker after how many seconds one that is silent counts as lost."""
 _SECONDS_BETWEEN_LOOKS = 0.02
 _SECONDS_BETWEEN_LOOKS_AT_PARENT = 1.0
 _SECONDS_TO_TELL = 1.0
@@ -88,6 +91,13 @@ def start_process(order: WorkerOrder) -> Worker:
 class _LocalProcess(subprocess.Popen[bytes]):
     """A process with a group of its own, so that what it starts ends with it."""
 
+    def is_stopped(self) -> bool:
+        """Whether it was stopped (SIGSTOP) and does not go on."""
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # it has ended
+            return False
+
     def stop(self, *, seconds: float) -> None:
         if self.poll() is None:
             self.terminate()
@@ -115,10 +125,10 @@ def run_in_processes(
     deadline = None if run_args.timeout is None else time.time() + run_args.timeout
     environments: list[dict[str, str]] = [{}]
     log_dir = Path(str(fn_args.model_run_dir), "logs")
-    if run_args.workers > 1:
-        environments = _cluster_environments(run_args.workers)
-        log_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
+        if run_args.workers > 1:
+            environments = stack.enter_context(_cluster_environments(run_args.workers))
+            log_dir.mkdir(parents=True, exist_ok=True)
         scratch = stack.enter_context(scratch_directory())
         stack.enter_context(_preempted_by_sigterm())
         instructions = {
@@ -137,34 +147,49 @@ def run_in_processes(
                 order = WorkerOrder(
                     index,
                     command=[sys.executable, "-c", _PROGRAM, str(scratch / "instructions.json"), str(index)],
-                    environment=os.environ | environment,
+                    environment=os.environ | {_WORKER_TIMEOUT: str(run_args.worker_timeout)} | environment,
                     log_file=log_dir / f"worker_{index}.log" if index else None,
                 )
                 workers.append(_StartedWorker(order, start(order), scratch, n_workers=len(environments)))
-            _wait(workers, timeout=run_args.timeout, deadline=deadline)
+            _wait(workers, run_args=run_args, deadline=deadline)
         except Preempted:
             _stop(workers, seconds=_SECONDS_TO_SAVE)
             raise
 
 
-def _cluster_environments(n_workers: int) -> list[dict[str, str]]:
-    """Returns the variables that tell workers on this machine who they are, the chief first."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(n_workers + 1)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        coordinator, *addresses = (f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
-    cluster = {"chief": addresses[:1], "worker": addresses[1:]}
-    tasks = [{"type": "chief", "index": 0}, *({"type": "worker", "index": index} for index in range(n_workers - 1))]
-    return [
-        {
-            TF_CONFIG: json.dumps({"cluster": cluster, "task": task}),
-            "JAX_COORDINATOR_ADDRESS": coordinator,
-            "JAX_NUM_PROCESSES": str(n_workers),
-            "JAX_PROCESS_ID": str(index),
-        }
-        for index, task in enumerate(tasks)
-    ]
+@contextmanager
+def _cluster_environments(n_workers: int) -> Iterator[list[dict[str, str]]]:
+    """Gives the variables that tell workers on this machine who they are, the chief first.
+
+    All addresses are those of the loopback: only processes of this machine can reach them.
+    """
+    with socket.socket() as coordinator:
+        # Nobody else is given its port while this is open, and JAX's coordinator, which shares ports, gets it.
+        coordinator.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        coordinator.bind(("127.0.0.1", 0))
+        with ExitStack() as stack:
+            sockets = [stack.enter_context(socket.socket()) for _ in range(n_workers)]
+            for each in sockets:
+                each.bind(("127.0.0.1", 0))
+            addresses = [_address(each) for each in sockets]
+        cluster = {"chief": addresses[:1], "worker": addresses[1:]}
+        tasks = [{"type": "chief", "index": 0}, *({"type": "worker", "index": index} for index in range(n_workers - 1))]
+        yield [
+            {
+                TF_CONFIG: json.dumps({"cluster": cluster, "task": task}),
+                "JAX_COORDINATOR_ADDRESS": _address(coordinator),
+                # By itself JAX listens on all interfaces.
+                "JAX_COORDINATOR_BIND_ADDRESS": _address(coordinator),
+                "JAX_NUM_PROCESSES": str(n_workers),
+                "JAX_PROCESS_ID": str(index),
+            }
+            for index, task in enumerate(tasks)
+        ]
+
+
+def _address(bound: socket.socket) -> str:
+    host, port = bound.getsockname()
+    return f"{host}:{port}"
 
 
 def _as_json(instructions: Mapping[str, Any]) -> str:
@@ -197,8 +222,11 @@ def main(instructions: dict[str, Any], *, index: int) -> NoReturn:
 
 def _end_with(parent: int) -> None:
     """Ends this process, and what it has started, when the one that waits for it is gone."""
+    looks = select.poll()
+    with suppress(OSError, AttributeError):  # only Linux wakes us at once
+        looks.register(os.pidfd_open(parent), select.POLLIN)
     while os.getppid() == parent:
-        time.sleep(_SECONDS_BETWEEN_LOOKS_AT_PARENT)
+        looks.poll(_SECONDS_BETWEEN_LOOKS_AT_PARENT * 1000)
     os.killpg(0, signal.SIGKILL)
 
 
@@ -260,7 +288,22 @@ class _StartedWorker:
             return None if report["kind"] == "done" else (report["time"], self._reported_error(report))
         if code is None:
             return None
-        return math.inf if code == -signal.SIGABRT else 0.0, self._error(_sudden_end(code))
+        is_aborted = code == -signal.SIGABRT and self.n_workers > 1
+        cause = (
+            " JAX does so when another worker is gone, or silent for too long (worker_timeout)." if is_aborted else ""
+        )
+        return math.inf if is_aborted else 0.0, self._error(f"{_sudden_end(code)}{cause}")
+
+    def is_stopped(self) -> bool:
+        """Whether it does not go on; known only of a process of this machine."""
+        return isinstance(self.worker, _LocalProcess) and self.worker.is_stopped()
+
+    def stopped_error(self, seconds: float) -> RunFailedError:
+        """The error to raise if it is stopped for too long."""
+        return self._error(
+            f"The process has been stopped (SIGSTOP) for more than {seconds:g} seconds (worker_timeout), and the "
+            f"others wait for it, so the run has ended. Let it go on (SIGCONT) sooner, or give a longer worker_timeout."
+        )
 
     def _reported_error(self, report: Mapping[str, Any]) -> BaseException:
         if report["kind"] == "preempted":
@@ -283,9 +326,10 @@ class _StartedWorker:
         return "\n".join(line for line in lines if not any(text in line for text in foreign))
 
 
-def _wait(workers: Sequence[_StartedWorker], *, timeout: float | None, deadline: float | None) -> None:
-    """Waits until all are done; raises as soon as one fails, or the time is over."""
+def _wait(workers: Sequence[_StartedWorker], *, run_args: RunArgs, deadline: float | None) -> None:
+    """Waits until all are done; raises as soon as one fails or has been stopped for too long, or the time is over."""
     running = list(workers)
+    stopped_since: dict[int, float] = {}
     while running:
         failures = [failure for worker in running if (failure := worker.failure())]
         if failures:
@@ -293,7 +337,14 @@ def _wait(workers: Sequence[_StartedWorker], *, timeout: float | None, deadline:
             raise error
         running = [worker for worker in running if worker.worker.poll() is None]
         if running and deadline is not None and time.time() > deadline:
-            _raise_late(running, timeout)
+            _raise_late(running, run_args.timeout)
+        if len(workers) > 1:  # one that runs alone keeps nobody waiting
+            now = time.monotonic()
+            stopped = [worker for worker in running if worker.is_stopped()]
+            stopped_since = {each.order.index: stopped_since.get(each.order.index, now) for each in stopped}
+            for each in stopped:
+                if now - stopped_since[each.order.index] > run_args.worker_timeout:
+                    raise each.stopped_error(run_args.worker_timeout)
         if running:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 

@@ -1,6 +1,9 @@
 """Processes that train together, each with a part of the devices: how they join, and how arrays span them."""
 
+import ipaddress
+import math
 import os
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,25 +14,109 @@ from jax.experimental import multihost_utils
 from jax.sharding import Sharding
 
 from trellis.aliases import Array, PyTree
+from trellis.errors import ArgumentError
+from trellis.runtime.console import print_line
+
+_JAX_SECONDS = 100
+"""After so many seconds JAX takes a silent process for dead, if nothing else is said."""
+_SECONDS_TO_ANSWER = 1.0
 
 
 def join_processes(environment: Mapping[str, str] = os.environ) -> None:
     """Joins the processes that this one was started with, if there are some; comes before all else that uses JAX.
 
+    The first of them listens for the others at the address that they are told, and nowhere else if it can, and says so
+    on the screen unless only this machine can reach it.
+
     Args:
-        environment: Says who they are: `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`.
+        environment: Says who they are: `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`; where the
+            first listens, if not there: `JAX_COORDINATOR_BIND_ADDRESS`; and how many seconds one may be silent:
+            `TRELLIS_WORKER_TIMEOUT`.
     """
     n_processes = int(environment.get("JAX_NUM_PROCESSES", "1"))
     if n_processes < 2:
         return
+    address = environment["JAX_COORDINATOR_ADDRESS"]
+    bind_address = environment.get("JAX_COORDINATOR_BIND_ADDRESS") or _bind_address(address)
+    index = int(environment["JAX_PROCESS_ID"])
+    if index == 0:
+        _check_free(bind_address)
+        _tell_of(bind_address, n_processes)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", True)
+    # Twice the time, so that whoever has started the processes can name the silent one before the others abort.
+    timeout = environment.get("TRELLIS_WORKER_TIMEOUT")
     jax.distributed.initialize(
-        environment["JAX_COORDINATOR_ADDRESS"],
+        address,
         num_processes=n_processes,
-        process_id=int(environment["JAX_PROCESS_ID"]),
+        process_id=index,
         cluster_detection_method="deactivate",
+        coordinator_bind_address=bind_address,
+        heartbeat_timeout_seconds=math.ceil(2 * float(timeout)) if timeout else _JAX_SECONDS,
     )
+
+
+def _bind_address(address: str) -> str:
+    """Where the first process listens, so that the others find it at an address: there, or else on all interfaces.
+
+    Many machines know themselves by an address that no other can reach, so a name that means the loopback here is no
+    place to listen, and an address in front of a machine (of a cluster's service) is none of its interfaces.
+    """
+    host, port = _host_and_port(address)
+    try:
+        with socket.create_server((host, 0), family=_family(host)) as server:
+            is_local = ipaddress.ip_address(server.getsockname()[0]).is_loopback
+    except OSError:
+        return f"[::]:{port}"
+    return f"[::]:{port}" if is_local and not _is_loopback(host) else address
+
+
+def _check_free(bind_address: str) -> None:
+    """Raises an error if somebody listens at an address: JAX would share the port, or end with a trace."""
+    host, port = _host_and_port(bind_address)
+    try:
+        socket.create_connection(("localhost" if _is_everywhere(host) else host, port), _SECONDS_TO_ANSWER).close()
+    except OSError:
+        return
+    raise ArgumentError(
+        f"The first of the processes is to listen at {bind_address} (JAX_COORDINATOR_ADDRESS, or "
+        f"JAX_COORDINATOR_BIND_ADDRESS), but another process does so already. Give all of them another port."
+    )
+
+
+def _tell_of(bind_address: str, n_processes: int) -> None:
+    host, port = _host_and_port(bind_address)
+    if not _is_loopback(host):
+        where = f"all interfaces, port {port}" if _is_everywhere(host) else bind_address
+        print_line(
+            f"Waiting for {n_processes - 1} more processes on {where}. JAX asks nobody who he is: whoever reaches this "
+            f"port can end the run, so keep it within a network that you trust."
+        )
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ArgumentError(
+            f"JAX_COORDINATOR_ADDRESS (or JAX_COORDINATOR_BIND_ADDRESS) is {address!r}. Give HOST:PORT, as in "
+            f"10.0.0.1:8476."
+        )
+    return host.strip("[]"), int(port)
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_everywhere(host: str) -> bool:
+    return host in ("::", "0.0.0.0")
 
 
 def is_first_process() -> bool:

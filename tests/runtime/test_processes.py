@@ -1,0 +1,99 @@
+"""How processes join: where the first one listens, and what is told before JAX is asked."""
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from trellis.errors import ArgumentError
+from trellis.runtime import join_processes
+
+ELSEWHERE = "192.0.2.77"
+"""An address of documentations, which no machine has."""
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What JAX is asked for."""
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        "jax.distributed.initialize", lambda address, **more: calls.append({"address": address, **more})
+    )
+    monkeypatch.setattr("jax.config.update", lambda name, value: None)
+    return calls
+
+
+@pytest.fixture
+def busy_port() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def variables(address: str, *, index: int = 0, **more: str) -> dict[str, str]:
+    """The environment of one of two processes."""
+    return {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(index), **more}
+
+
+def test_one_process_alone_joins_nobody(joined: list[dict[str, Any]]) -> None:
+    join_processes({})
+    assert joined == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_on_one_machine_the_first_listens_on_the_loopback_and_says_nothing(
+    host: str, joined: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = f"{host}:{free_port()}"
+    join_processes(variables(address))
+    assert joined[0]["coordinator_bind_address"] == address
+    assert joined[0]["heartbeat_timeout_seconds"] == 100
+    assert capsys.readouterr().out == ""
+
+
+def test_of_several_machines_the_first_says_where_it_listens(
+    joined: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    join_processes(variables(f"{ELSEWHERE}:{port}"))
+    assert joined[0]["coordinator_bind_address"] == f"[::]:{port}"
+    assert f"Waiting for 1 more processes on all interfaces, port {port}. JAX asks nobody" in capsys.readouterr().out
+
+
+def test_another_than_the_first_listens_nowhere_and_says_nothing(
+    joined: list[dict[str, Any]], busy_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    join_processes(variables(f"127.0.0.1:{busy_port}", index=1))
+    assert joined[0]["process_id"] == 1
+    assert capsys.readouterr().out == ""
+
+
+def test_the_address_to_listen_at_can_be_chosen(joined: list[dict[str, Any]]) -> None:
+    port = free_port()
+    chosen = {"JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}"}
+    join_processes(variables(f"{ELSEWHERE}:{port}", **chosen))
+    assert joined[0]["coordinator_bind_address"] == f"127.0.0.1:{port}"
+    assert joined[0]["address"] == f"{ELSEWHERE}:{port}"
+
+
+def test_a_silent_process_is_named_by_its_starter_before_jax_ends_the_others(joined: list[dict[str, Any]]) -> None:
+    join_processes(variables(f"127.0.0.1:{free_port()}", TRELLIS_WORKER_TIMEOUT="7.5"))
+    assert joined[0]["heartbeat_timeout_seconds"] == 15
+
+
+def test_a_port_in_use_is_told_before_jax_is_asked(joined: list[dict[str, Any]], busy_port: int) -> None:
+    with pytest.raises(ArgumentError, match=f"is to listen at 127.0.0.1:{busy_port} .* Give all of them another port."):
+        join_processes(variables(f"127.0.0.1:{busy_port}"))
+    assert joined == []
+
+
+def test_an_address_without_a_port_is_told(joined: list[dict[str, Any]]) -> None:
+    with pytest.raises(ArgumentError, match=r"is 'machine'. Give HOST:PORT, as in 10.0.0.1:8476."):
+        join_processes(variables("machine"))
