@@ -256,6 +256,14 @@ def test_a_directory_is_removed_at_once_for_every_reader(tmp_path: Path, monkeyp
     disk.remove_whole(tmp_path / "model")
 
 
+def test_what_a_process_has_left_that_has_ended_unasked_is_swept(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        left_by(tmp_path, pid=process.pid)
+        disk.sweep(tmp_path)
+        assert names(tmp_path) == []
+
+
 def test_two_directories_change_places_in_one_step(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()

@@ -117,7 +117,9 @@ def _is_abandoned(path: Path, endings: tuple[str, ...]) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        pass  # It lives, and is another user's.
+        return False  # It lives, and is another user's.
+    with suppress(OSError):  # Linux tells of one that has ended, but that its parent has not asked for.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return False
 
 

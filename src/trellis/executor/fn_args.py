@@ -95,7 +95,10 @@ class FnArgs:
     data_accessor: DataAccessor | None = None
     """Reads batches of examples from files."""
     serving_model_dir: str | None = None
-    """Where the model has to be when `run_fn` returns. It does not exist before; of many workers, each has its own."""
+    """Where the model has to be when `run_fn` returns, from where it is put in its place when it is whole.
+
+    It does not exist before; of many workers, each has its own.
+    """
     eval_model_dir: str | None = None
     """Where a second form of the model may be written, to be analysed."""
     model_run_dir: str | None = None

@@ -48,14 +48,17 @@ def user_function(exec_properties: Mapping[str, Any], *, fn_args: FnArgs) -> Ite
         yield user
 
 
-def call(user: UserFunction, fn_args: FnArgs, *, is_chief: bool) -> None:
+def call(user: UserFunction, fn_args: FnArgs, *, is_chief: bool, scratch_dir: str | None = None) -> None:
     """Calls a user's function; an exit without an error is a return.
 
     Only the chief gets the directories of the model. What another worker writes as a model is deleted afterwards.
+
+    Args:
+        scratch_dir: Where another worker than the chief writes its model; None means among the temporary files.
     """
     with ExitStack() as stack:
         if not is_chief:
-            scratch = str(stack.enter_context(scratch_directory()))
+            scratch = scratch_dir or str(stack.enter_context(scratch_directory()))
             fn_args = replace(
                 fn_args, serving_model_dir=serving_model_dir(scratch), eval_model_dir=eval_model_dir(scratch)
             )

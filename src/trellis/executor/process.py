@@ -215,7 +215,7 @@ def main(instructions: dict[str, Any], *, index: int) -> NoReturn:
     if instructions["deadline"] is not None:
         # The interpreter itself writes it, even if all threads of this process hang.
         faulthandler.dump_traceback_later(max(instructions["deadline"] - time.time(), 0.01), file=place)
-    report = _carry_out(instructions, is_chief=instructions["is_chief"] and index == 0)
+    report = _carry_out(instructions, index=index)
     write_whole(scratch / f"report-{index}.json", json.dumps({"time": time.time(), **report}).encode())
     sys.exit(0 if report["kind"] == "done" else 1)
 
@@ -230,7 +230,7 @@ def _end_with(parent: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _carry_out(instructions: Mapping[str, Any], *, is_chief: bool) -> dict[str, str]:
+def _carry_out(instructions: Mapping[str, Any], *, index: int) -> dict[str, str]:
     """Calls the user's function; returns a report of how that went."""
     fn_args = FnArgs(**instructions["fn_args"])
     fn_args.data_accessor = DataAccessor()
@@ -239,7 +239,11 @@ def _carry_out(instructions: Mapping[str, Any], *, is_chief: bool) -> dict[str, 
     try:
         with user_function(instructions["source"], fn_args=fn_args) as user:
             kind = "failed"
-            call(user, fn_args, is_chief=is_chief)
+            is_chief = instructions["is_chief"] and index == 0
+            # In there, it is removed with all else of this run, also if this process is killed.
+            own_dir = Path(instructions["scratch"], f"model-{index}")
+            own_dir.mkdir()
+            call(user, fn_args, is_chief=is_chief, scratch_dir=str(own_dir))
     except Preempted:
         return {"kind": "preempted"}
     except BaseException as error:  # noqa: BLE001  (the process that waits for this one raises it)

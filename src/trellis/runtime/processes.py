@@ -20,6 +20,7 @@ from trellis.runtime.console import print_line
 _JAX_SECONDS = 100
 """After so many seconds JAX takes a silent process for dead, if nothing else is said."""
 _SECONDS_TO_ANSWER = 1.0
+_SECONDS_TO_STOP = 10
 
 
 def join_processes(environment: Mapping[str, str] = os.environ) -> None:
@@ -44,7 +45,8 @@ def join_processes(environment: Mapping[str, str] = os.environ) -> None:
         _tell_of(bind_address, n_processes)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", True)
-    # Twice the time, so that whoever has started the processes can name the silent one before the others abort.
+    # More than twice the time, as JAX may not wait for all of it: whoever has started the processes is to name the
+    # silent one before the others abort.
     timeout = environment.get("TRELLIS_WORKER_TIMEOUT")
     jax.distributed.initialize(
         address,
@@ -52,7 +54,7 @@ def join_processes(environment: Mapping[str, str] = os.environ) -> None:
         process_id=index,
         cluster_detection_method="deactivate",
         coordinator_bind_address=bind_address,
-        heartbeat_timeout_seconds=math.ceil(2 * float(timeout)) if timeout else _JAX_SECONDS,
+        heartbeat_timeout_seconds=math.ceil(2 * float(timeout)) + _SECONDS_TO_STOP if timeout else _JAX_SECONDS,
     )
 
 
