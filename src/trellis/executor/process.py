@@ -343,14 +343,22 @@ def _wait(workers: Sequence[_StartedWorker], *, run_args: RunArgs, deadline: flo
         if running and deadline is not None and time.time() > deadline:
             _raise_late(running, run_args.timeout)
         if len(workers) > 1:  # one that runs alone keeps nobody waiting
-            now = time.monotonic()
-            stopped = [worker for worker in running if worker.is_stopped()]
-            stopped_since = {each.order.index: stopped_since.get(each.order.index, now) for each in stopped}
-            for each in stopped:
-                if now - stopped_since[each.order.index] > run_args.worker_timeout:
-                    raise each.stopped_error(run_args.worker_timeout)
+            stopped_since = _stopped_since(running, stopped_since, seconds=run_args.worker_timeout)
         if running:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _stopped_since(
+    running: Sequence[_StartedWorker], before: Mapping[int, float], *, seconds: float
+) -> dict[int, float]:
+    """Returns since when each worker that is stopped is so; raises an error if that is too long."""
+    now = time.monotonic()
+    stopped = [worker for worker in running if worker.is_stopped()]
+    since = {worker.order.index: before.get(worker.order.index, now) for worker in stopped}
+    for worker in stopped:
+        if now - since[worker.order.index] > seconds:
+            raise worker.stopped_error(seconds)
+    return since
 
 
 def _raise_late(running: Sequence[_StartedWorker], timeout: float | None) -> NoReturn:
