@@ -133,6 +133,19 @@ def test_a_model_that_was_not_whole_when_its_run_was_killed_is_removed_by_the_ne
     assert versions() == ["old", "old"]
 
 
+def test_a_run_that_was_killed_after_its_model_was_in_its_place_does_not_undo_that_of_another(killed: Killed) -> None:
+    publish("old")
+    directory = killed.begin()
+    write_new_model(directory, "new")
+    safekeeping._commit(directory)
+    for form in ("Format-Serving", "Format-TFMA"):
+        assert disk.exchange(directory / form, FOLDER / form)
+    publish("newer")
+    killed.kill()
+    fail()
+    assert versions() == ["newer", "newer"]
+
+
 def test_what_another_run_is_writing_is_left_alone(killed: Killed) -> None:
     directory = killed.begin()
     write_new_model(directory, "unfinished")

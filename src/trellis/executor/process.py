@@ -95,7 +95,7 @@ class _LocalProcess(subprocess.Popen[bytes]):
         """Whether it was stopped (SIGSTOP) and does not go on."""
         try:
             return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # it has ended
+        except (ChildProcessError, AttributeError):  # it has ended, or the system does not tell
             return False
 
     def stop(self, *, seconds: float) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trellis.disk import exchange, files_in, hidden_path, left_behind, remove_whole, sweep, sync, write_whole
 from trellis.errors import ModelRefusedError, RunFailedError
@@ -47,7 +48,7 @@ def recover(folder: Path, *, keep_dir: Path, model_files: Sequence[str] = ()) ->
         except FileNotFoundError:
             continue
         _recover_inputs(own, keep_dir=keep_dir)
-        _conclude(folder, own)
+        _conclude(folder, own, is_again=True)
     if (folder / _OLDER_SET_ASIDE).is_dir():
         _recover_older(folder, keep_dir=keep_dir, model_files=model_files)
 
@@ -101,16 +102,22 @@ def _keep_target(link: Path, directory: Path) -> None:
         link.symlink_to(target)
 
 
-def _conclude(folder: Path, directory: Path) -> None:
+def _conclude(folder: Path, directory: Path, *, is_again: bool = False) -> None:
     """Puts a model that is whole in its place, and removes all else that a run has written.
 
-    It may be called again after it was killed anywhere: a directory that is in its place is known by its number.
+    Args:
+        is_again: Whether it may have been begun before, and killed anywhere: then what is still new is known by its
+            inode.
     """
-    if (directory / _NEW_MODEL).is_file():
-        numbers = json.loads((directory / _NEW_MODEL).read_bytes())
+    inodes = _read_record(directory / _NEW_MODEL)
+    if inodes:
         try:
-            for name in {SERVING: None, EVAL: None, **numbers}:
-                _put_in_place(directory / name, folder / name, number=numbers.get(name))
+            for name in (SERVING, EVAL, *(inodes.keys() - {SERVING, EVAL})):
+                new = directory / name
+                if name not in inodes:
+                    _take_away(folder / name, new)
+                elif not is_again or (_is_there(new) and new.lstat().st_ino == inodes[name]):
+                    _put_in_place(new, folder / name)
             sync(folder)
         except OSError as error:
             raise RunFailedError(
@@ -120,21 +127,27 @@ def _conclude(folder: Path, directory: Path) -> None:
     _discard(directory)
 
 
-def _put_in_place(new: Path, place: Path, *, number: int | None) -> None:
-    """Puts what is new in the place of what is old, which is in the other's place then.
-
-    Args:
-        number: The inode of what is new; None if the new model has no such form.
-    """
+def _put_in_place(new: Path, place: Path) -> None:
+    """Puts what is new in the place of what is old, if there is something."""
     if not _is_there(place):
-        if number is not None:
-            new.rename(place)
-    elif number is None:
-        place.rename(new)
-    elif place.lstat().st_ino != number and not exchange(new, place):
-        # Not in one step, then. If this process is killed between these two, the next run does the second.
-        place.rename(new.with_name(f".{new.name}-before"))
         new.rename(place)
+    elif not exchange(new, place):
+        # Not in one step, then. If this process is killed between these two, the next run does the second.
+        _take_away(place, new.with_name(f".{new.name}-before"))
+        new.rename(place)
+
+
+def _take_away(old: Path, place: Path) -> None:
+    with suppress(FileNotFoundError):
+        old.rename(place)
+
+
+def _read_record(file: Path) -> dict[str, Any]:
+    """Returns what a run has noted; nothing if it was killed before that."""
+    with suppress(FileNotFoundError, ValueError):
+        record = json.loads(file.read_bytes())
+        return record if isinstance(record, dict) else {}
+    return {}
 
 
 def _keep_refused(model: Path, refused_dir: Path, error: ModelRefusedError) -> None:
@@ -150,7 +163,7 @@ def _recover_older(folder: Path, *, keep_dir: Path, model_files: Sequence[str]) 
         check_served_model(str(folder / SERVING), model_files=model_files)
     except ModelRefusedError:
         for path in aside.iterdir():
-            _put_in_place(path, folder / path.name, number=path.lstat().st_ino)
+            _put_in_place(path, folder / path.name)
         _discard(aside)
     else:
         _move(aside, keep_dir / "model_before")
@@ -272,14 +285,12 @@ def _recover_inputs(directory: Path, *, keep_dir: Path) -> None:
     Where there are others in an artifact now, or changed ones, somebody may have made it anew since: then nothing is
     put back, and what is gone is kept elsewhere.
     """
-    if not (directory / _INPUTS).is_file():
-        return
-    record = json.loads((directory / _INPUTS).read_bytes())
+    record = _read_record(directory / _INPUTS)
     before = {
         Path(file): _Input(Path(file), size=size, modified=modified, spare=directory / _SPARES / str(index))
-        for index, (file, size, modified) in enumerate(record["files"])
+        for index, (file, size, modified) in enumerate(record.get("files", ()))
     }
-    for artifact in map(Path, record["artifacts"]):
+    for artifact in map(Path, record.get("artifacts", ())):
         own = {file: each for file, each in before.items() if file == artifact or artifact in file.parents}
         gone = [each for each in own.values() if not each.file.exists()]
         others = [file for file in _files_of(artifact) if file not in own or not own[file].has_state(file)]
