@@ -19,7 +19,7 @@ import textwrap
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +62,8 @@ EVENTS = {
 }
 """The audit events that stand for calls of the file system; the last one for the exchange of two names."""
 
+TRACED = ("rename", "renameat2", "unlink", "unlinkat", "mkdir", "rmdir", "link", "fsync")
+
 
 @dataclass
 class Scene:
@@ -99,11 +101,11 @@ class Scene:
             },
         )
 
-    def command(self, version: int, *does: str) -> subprocess.Popen[bytes]:
-        """Starts the command."""
+    def command(self, version: int, *does: str, under: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """Starts the command, under another one if need be."""
         flags = ["--module_file=my_module.py", "--examples=data", "--model=out/model", "--model_files=*.bin"]
         return subprocess.Popen(
-            [sys.executable, "-m", "trellis", "run", *flags],
+            [*under, sys.executable, "-m", "trellis", "run", *flags],
             cwd=self.place,
             env=os.environ | {"VERSION": str(version), "DOES": " ".join(does), "TMPDIR": str(self.place / "tmp")},
             stdout=subprocess.DEVNULL,
@@ -296,6 +298,33 @@ def kill_commands(tally: Tally, *, n_commands: int, chance: random.Random) -> No
                 scene.command(version, "eval").wait()
 
 
+def kill_traced_commands(tally: Tally, *, n_commands: int, chance: random.Random) -> None:
+    """Kills the processes of the command at calls that change names, by tracing, and then has another one follow."""
+    if n_commands and not shutil.which("strace"):
+        print("strace is not installed, so no command is killed at its calls.")
+        return
+    with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder:
+        scene = Scene(Path(folder))
+        assert scene.command(1, "eval").wait() == 0
+        for index in range(n_commands):
+            version = 2 * index + 2
+            before = int(scene.versions()[0][0])
+            call = chance.choice(TRACED)
+            n = chance.randint(1, 12)
+            after = chance.choice(("", "fail"))
+            inject = f"inject={call}:signal=SIGKILL:when={n}"
+            tracer = ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}", "-e", inject]
+            with Reader(scene) as reader:
+                code = scene.command(version, chance.choice(("eval", "delete eval")), under=tracer).wait()
+                code_after = scene.command(version + 1, after).wait()
+            fault = reader.fault
+            if not fault and code_after != (1 if after else 0):
+                fault = f"the next run ended with {code_after}"
+            fault = fault or scene.fault({before, version} if after else {version + 1})
+            ended = "" if code < 0 or code == 128 + signal.SIGKILL else ", which was not reached or was a worker's"
+            tally.add(f"SIGKILL of the command at a traced call{ended}", fault=fault, again=f"{call}, when={n}")
+
+
 def main() -> int:
     """Reads the flags, and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -306,6 +335,7 @@ def main() -> int:
         help="how many runs to kill at a call of the file system; there are about 3,000",
     )
     parser.add_argument("--commands", type=int, default=50, help="how many commands to kill at a random moment")
+    parser.add_argument("--traced", type=int, default=0, help="how many commands to kill at a call, by strace")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", metavar="STORY,CALL", help="the one trial to repeat")
     parser.add_argument("--results_dir", type=Path)
@@ -315,6 +345,7 @@ def main() -> int:
     kill_at_calls(tally, n_kills=flags.calls, chance=chance, only=flags.only)
     if not flags.only:
         kill_commands(tally, n_commands=flags.commands, chance=chance)
+        kill_traced_commands(tally, n_commands=flags.traced, chance=chance)
     return tally.finish(flags.results_dir)
 
 
