@@ -66,11 +66,15 @@ def test_empty_lines_of_a_table_are_skipped() -> None:
             r"a.jsonl:2: not JSON \(Expecting value at column 7\). Put one object on each line",
         ),
         ("a.jsonl", "{}\n[1]", "a.jsonl:2: list, not an object. Put one object on each line"),
-        ("a.tsv", "x\ty\n1\t2\n1\n", "a.tsv:3: 1 cells, but 2 columns: x, y. Correct the line, or give names="),
+        (
+            "a.tsv",
+            "x\ty\n1\t2\n1\n",
+            "a.tsv:3: 1 cells, but 2 columns: x, y. Correct the line or, if there is no header, name",
+        ),
         ("a.csv", "x,y\n1,2,3\n", "a.csv:2: 3 cells, but 2 columns: x, y"),
         ("a.csv", 'x,y\n1,2\n"1"2,3\n', r"a.csv:3: not CSV \(.*\). Quote the cell, or give format='tsv'"),
         ("a.csv", 'x,y\n1,2\n"1,\n', r"a.csv:3: not CSV \(unexpected end of data\)"),
-        ("a.csv", "x,x\n1,2\n", "a.csv: two columns have the name 'x'. Give names= that differ if there is no header"),
+        ("a.csv", "x,x\n1,2\n", "a.csv: two columns have the name 'x'. Rename one or, if there is no header"),
         ("a.txt", b"fine\n\xff\n", r"a.txt:2: not UTF-8 \(.*\). Convert the file to UTF-8"),
     ],
 )
@@ -100,3 +104,18 @@ def test_names_are_for_tables_only() -> None:
         ArgumentError, match=r"names= is for TSV and CSV files without a header, but a.txt has format text"
     ):
         read_rows(write("a.txt", "x"), names=["x"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", b'{"x": "1"}\n{"x"\n\xff\n[]\n{"x": "5"}\n'),
+        ("a.tsv", b"x\n1\n1\t2\n\xff\n1\t2\t3\n5\n"),
+        ("a.csv", b'x\n1\n"1"2\n1,2\n1,2\n5\n'),
+    ],
+)
+def test_rows_that_cannot_be_read_are_kept_with_their_problem_when_asked_for(name: str, content: bytes) -> None:
+    first, *bad, last = read_rows(write(name, content), keep_bad=True)
+    assert (first.values, last.values) == ({"x": "1"}, {"x": "5"})
+    assert [row.line for row in bad] == list(range(first.line + 1, last.line))
+    assert all(row.problem.startswith(f"{name}:{row.line}: ") and not row.values for row in bad)

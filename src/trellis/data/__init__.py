@@ -34,6 +34,6 @@ if TYPE_CHECKING:
         format_of as format_of,
     )
     from trellis.data.column_files import read_columns as read_columns
-    from trellis.data.rows import read_rows as read_rows
+    from trellis.data.rows import Row as Row, RowFormat as RowFormat, first_names as first_names, read_rows as read_rows
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -235,7 +235,8 @@ def _is_guess(array: Any) -> bool:
 def _table_blocks(source: RowSource) -> Iterator[Any]:
     names = source.names
     if names is None:
-        _, names = next(table_cells(source.path, format=source.format), (1, list[str]()))
+        first = next(table_cells(source.path, format=source.format), None)
+        names = [] if first is None else first.cells
     if len(set(names)) != len(names) or len(names) < 2:
         raise pyarrow.ArrowInvalid("columns of one name, or one column, whose empty lines Arrow would skip")
     with open_file(source.path) as file:

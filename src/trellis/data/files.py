@@ -91,7 +91,7 @@ def format_of(path: Path) -> Format:
         return "parquet"
     if len(head) >= 12 and head[8:12] == masked_crc32c(head[:8]):
         return "tfrecord"
-    suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     if suffixes and suffixes[-1] in _FORMAT_OF_SUFFIX:
         return _FORMAT_OF_SUFFIX[suffixes[-1]]
     if head.lstrip().startswith(b"{"):

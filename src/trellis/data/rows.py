@@ -18,10 +18,16 @@ class Row(NamedTuple):
 
     line: int
     values: dict[str, object]
+    problem: str = ""
+    """Why it has no values, if it cannot be read."""
 
 
 def read_rows(
-    path: str | os.PathLike[str], *, format: RowFormat | None = None, names: Sequence[str] | None = None
+    path: str | os.PathLike[str],
+    *,
+    format: RowFormat | None = None,
+    names: Sequence[str] | None = None,
+    keep_bad: bool = False,
 ) -> Iterator[Row]:
     r"""Yields the rows of a file in UTF-8, gzip'd or not.
 
@@ -32,6 +38,9 @@ def read_rows(
     Example:
         for row in read_rows("CoLA/train.tsv", names=["source", "label", "mark", "sentence"]):
             print(row.line, row.values["sentence"])
+
+    Args:
+        keep_bad: Whether a row that cannot be read is yielded with its problem; else the first one is an error.
     """
     path = Path(path)
     known = format_of(path) if format is None else format
@@ -41,67 +50,119 @@ def read_rows(
     if names is not None and known not in ("tsv", "csv"):
         raise ArgumentError(f"names= is for TSV and CSV files without a header, but {path} has format {known}.")
     if known == "jsonl":
-        return _read_jsonl(path)
-    if known == "text":
-        return (Row(line, {"text": text}) for line, text in _read_lines(path))
-    return _read_table(path, table_cells(path, format=known), names)
+        rows = _read_jsonl(path)
+    elif known == "text":
+        rows = (Row(line, {"text": text}, problem) for line, text, problem in _read_lines(path))
+    else:
+        rows = _read_table(path, table_cells(path, format=known), names)
+    return rows if keep_bad else map(_checked, rows)
 
 
-def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
+def first_names(path: Path, *, format: RowFormat) -> list[str]:
+    """The cells of the first line of a table, or the names in the first object; these may be names of columns."""
+    if format in ("jsonl", "text"):
+        return next((list(row.values) for row in read_rows(path, format=format, keep_bad=True) if row.values), [])
+    return _header(table_cells(path, format=format))
+
+
+def _checked(row: Row) -> Row:
+    if row.problem:
+        raise DataError(row.problem)
+    return row
+
+
+class _Line(NamedTuple):
+    number: int
+    text: str
+    problem: str = ""
+
+
+class Cells(NamedTuple):
+    """The cells of a row of a table, with the line that it starts on; none if there is a problem."""
+
+    line: int
+    cells: list[str]
+    problem: str = ""
+
+
+def _read_lines(path: Path) -> Iterator[_Line]:
     with open_file(path) as file:
-        for line, data in enumerate(file, start=1):
+        for number, data in enumerate(file, start=1):
             try:
-                text = data.decode("utf-8-sig" if line == 1 else "utf-8")
+                text = data.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise DataError(f"{path}:{line}: not UTF-8 ({error}). Convert the file to UTF-8.") from error
-            yield line, text.removesuffix("\n").removesuffix("\r")
+                yield _Line(number, "", f"{path}:{number}: not UTF-8 ({error}). Convert the file to UTF-8.")
+            else:
+                yield _Line(number, text.removesuffix("\n").removesuffix("\r"))
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
-    for line, text in _read_lines(path):
+    for line, text, problem in _read_lines(path):
+        if problem:
+            yield Row(line, {}, problem)
+            continue
         if not text.strip():
             continue
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:
             problem = f"not JSON ({error.msg} at column {error.colno})"
-            raise DataError(f"{path}:{line}: {problem}. Put one object on each line.") from error
-        if not isinstance(values, dict):
-            raise DataError(f"{path}:{line}: {type(values).__name__}, not an object. Put one object on each line.")
-        yield Row(line, values)
+            yield Row(line, {}, f"{path}:{line}: {problem}. Put one object on each line.")
+            continue
+        if isinstance(values, dict):
+            yield Row(line, values)
+        else:
+            kind = type(values).__name__
+            yield Row(line, {}, f"{path}:{line}: {kind}, not an object. Put one object on each line.")
 
 
-def _read_table(path: Path, rows: Iterator[tuple[int, list[str]]], names: Sequence[str] | None) -> Iterator[Row]:
-    header = list(names) if names is not None else next(rows, (1, list[str]()))[1]
+def _read_table(path: Path, rows: Iterator[Cells], names: Sequence[str] | None) -> Iterator[Row]:
+    header = list(names) if names is not None else _header(rows)
     repeated = next((name for name in header if header.count(name) > 1), None)
     if repeated is not None:
         raise DataError(
-            f"{path}: two columns have the name {repeated!r}. Give names= that differ if there is no header."
+            f"{path}: two columns have the name {repeated!r}. Rename one or, if there is no header, name the columns."
         )
-    for line, cells in rows:
-        if len(cells) == len(header):
+    for line, cells, problem in rows:
+        if problem:
+            yield Row(line, {}, problem)
+        elif len(cells) == len(header):
             yield Row(line, dict(zip(header, cells, strict=True)))
         elif any(cells):
-            raise DataError(
-                f"{path}:{line}: {len(cells)} cells, but {len(header)} columns: {', '.join(header)}. "
-                "Correct the line, or give names= if the file has no header."
-            )
+            problem = f"{path}:{line}: {len(cells)} cells, but {len(header)} columns: {', '.join(header)}. "
+            yield Row(line, {}, problem + "Correct the line or, if there is no header, name the columns.")
 
 
-def table_cells(path: Path, *, format: Format) -> Iterator[tuple[int, list[str]]]:
-    """Yields the cells of each row of a TSV or CSV file, the header included, with the line that it starts on."""
+def _header(rows: Iterator[Cells]) -> list[str]:
+    first = next(rows, Cells(1, []))
+    if first.problem:
+        raise DataError(first.problem)
+    return first.cells
+
+
+def table_cells(path: Path, *, format: Format) -> Iterator[Cells]:
+    """Yields the cells of each row of a TSV or CSV file, the header included."""
     if format == "csv":
         return _quoted_cells(path)
-    return ((line, text.split("\t")) for line, text in _read_lines(path))
+    return (Cells(line, [] if problem else text.split("\t"), problem) for line, text, problem in _read_lines(path))
 
 
-def _quoted_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((f"{text}\n" for _, text in _read_lines(path)), strict=True)
+def _quoted_cells(path: Path) -> Iterator[Cells]:
+    reader = csv.reader((f"{line.text}\n" for line in map(_checked_line, _read_lines(path))), strict=True)
     line = 1
-    try:
-        for cells in reader:
-            yield line, cells
-            line = reader.line_num + 1
-    except csv.Error as error:
-        way_out = "Quote the cell, or give format='tsv' for tabs without quotes."
-        raise DataError(f"{path}:{line}: not CSV ({error}). {way_out}") from error
+    while True:
+        try:
+            yield Cells(line, next(reader))
+        except StopIteration:
+            return
+        except csv.Error as error:
+            way_out = "Quote the cell, or give format='tsv' for tabs without quotes."
+            yield Cells(line, [], f"{path}:{line}: not CSV ({error}). {way_out}")
+        line = reader.line_num + 1
+
+
+def _checked_line(line: _Line) -> _Line:
+    # A quoted cell may go on over many lines: what a bad one belongs to cannot be told.
+    if line.problem:
+        raise DataError(line.problem)
+    return line

@@ -158,7 +158,7 @@ def test_records_of_either_kind_of_names_are_read(tmp_path: Path, v2: bool, outp
     batch = build_pretraining_stream(params).batch(0)
     assert set(batch) == INPUTS | PREDICTIONS | {"next_sentence_labels"}
     assert batch["input_word_ids"].dtype == np.int32
-    with pytest.raises(DataError, match=r"24 values, but shape|shape \(24,\), but \(32,\)"):
+    with pytest.raises(DataError, match=r"has 24 values .* is 32\. .*--params_override=task.train_data.seq_length=24"):
         build_pretraining_stream(params.replace(seq_length=32))
     with pytest.raises(TrellisError, match="position_ids"):
         build_pretraining_stream(params.replace(use_position_id=True))
@@ -280,7 +280,7 @@ def test_tokens_are_kept_beside_the_file_and_serve_every_length(tmp_path: Path) 
         ({"tfds_name": "glue/mrpc", "is_training": False}, ConfigError, "task.validation_data.tfds_name=,task.validat"),
         ({"text_fields": ["premise"]}, DataError, "there is no column 'premise'"),
         ({"label_field": "label"}, DataError, "the label 'label' is missing"),
-        ({"label_values": ["no", "yes"]}, DataError, "the label '1' is none of 'no', 'yes'"),
+        ({"label_values": ["no"]}, DataError, "the label '1' is none of 'no'"),
         ({"global_batch_size": 0}, ConfigError, "global_batch_size is 0"),
         ({"is_training": False, "global_batch_size": 64}, DataError, "10 examples, fewer than global_batch_size=64"),
         ({"input_path": "no_such.tsv"}, DataError, "no_such.tsv: no such file"),

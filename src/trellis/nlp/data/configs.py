@@ -101,9 +101,9 @@ class SentencePredictionTextDataConfig(DataConfig):
     file_type: FileType = "tfrecord"
     include_example_id: bool = False
     label_values: list[str] | None = None
-    """What the labels are called in the files, in the order of their classes; null reads them as numbers."""
+    """What the classes are called, in their order. A file may have their names or their numbers; null: numbers."""
     column_names: list[str] | None = None
-    """The columns of TSV or CSV files that have no header."""
+    """The columns of TSV or CSV files that have no header. A first line with all `text_fields` is one all the same."""
     cache_dir: str = ""
     """Where tokens are kept; the default is beside the files."""
 

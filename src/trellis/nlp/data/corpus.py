@@ -102,7 +102,7 @@ def read_sentences(
 
 def is_rows(file: Path) -> bool:
     """Whether a file holds rows with named columns; else it is plain text."""
-    return any(suffix in _ROW_SUFFIXES for suffix in file.suffixes)
+    return any(suffix.lower() in _ROW_SUFFIXES for suffix in file.suffixes)
 
 
 def _text_lines(file: Path) -> Iterator[str]:

@@ -4,17 +4,16 @@ import functools
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import Column, Columns, DataConfig, ExampleStream, Ragged, cached_columns, find_files, read_rows
+from trellis.data import Column, Columns, DataConfig, ExampleStream, Ragged, Row, cached_columns, find_files
 from trellis.errors import ArgumentError, ConfigError, DataError
 from trellis.nlp.data.configs import SentencePredictionDataConfig, SentencePredictionTextDataConfig
-from trellis.nlp.data.corpus import is_rows
 from trellis.nlp.data.output import OutputFormat, write_features, write_meta_data
 from trellis.nlp.data.sequences import INPUTS, Features, Pairs, Specials, assemble_texts, with_record_names
 from trellis.nlp.data.stream_parts import (
@@ -25,8 +24,10 @@ from trellis.nlp.data.stream_parts import (
     input_paths,
     read_features,
 )
+from trellis.nlp.data.text_file import TextFile, open_text_file
 from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map
 from trellis.nlp.data.tokenizer import Tokenizer
+from trellis.runtime import print_line
 from trellis.spelling import did_you_mean
 from trellis.tasks import InputContext
 
@@ -72,48 +73,73 @@ class SentenceRow(NamedTuple):
 def read_sentence_rows(files: Sequence[Path], *, fields: SentenceFields) -> Iterator[SentenceRow]:
     """Yields the rows of files: TSV, CSV or JSONL; a label that is not there is 0."""
     number = 0
-    for file in files:
-        if not is_rows(file):
-            raise DataError(f"{file} has no columns. Give .tsv, .csv or .jsonl files for sentences with labels.")
-        for row in read_rows(file, names=fields.column_names):
-            texts = tuple(_text(row.values, name, f"{file}:{row.line}") for name in fields.texts)
-            yield SentenceRow(texts, _label(row.values, fields, f"{file}:{row.line}"), number)
+    for path in files:
+        file = open_text_file(path, texts=fields.texts, label=fields.label, column_names=fields.column_names)
+        for note in file.notes:
+            print_line(f"{path}: {note}")
+        file_fields = _as_labelled(file, fields)
+        for row in file.rows():
+            texts = tuple(file.text(row, name) for name in fields.texts)
+            yield SentenceRow(texts, _label(file, row, file_fields), number)
             number += 1
     if number == 0:
         raise DataError(f"There are no rows in {', '.join(map(str, files))}. Give files that have some.")
 
 
-def _text(values: dict[str, object], name: str, place: str) -> str:
-    if name not in values:
-        way_out = "Name a column that is there; columns of a file without a header are given by column_names."
-        raise DataError(f"{place}: there is no column {name!r} among {', '.join(map(repr, values))}. {way_out}")
-    value = values[name]
-    if not isinstance(value, str):
-        raise DataError(f"{place}: {name!r} is {value!r}, not text. Correct the line, or name another column.")
-    return value
+def _as_labelled(file: TextFile, fields: SentenceFields) -> SentenceFields:
+    """The fields as a file has them: where its first label is a number, classes that have names go by their numbers."""
+    names = fields.label_values
+    if fields.label is None or names is None or any(name.isdecimal() for name in names):
+        return fields
+    first = next(file.rows(keep_bad=True), None)
+    numbers = [str(number) for number in range(len(names))]
+    if first is None or str(first.values.get(file.columns[fields.label])) not in numbers:
+        return fields
+    classes = ", ".join(f"{number} is {name!r}" for number, name in enumerate(names))
+    print_line(f"{file.path}: Its labels are numbers: by label_values {classes}.")
+    return replace(fields, label_values=numbers)
 
 
-def _label(values: dict[str, object], fields: SentenceFields, place: str) -> float:
+def _label(file: TextFile, row: Row, fields: SentenceFields) -> float:
     if fields.label is None:
         return 0
-    value = values.get(fields.label)
+    place, column = f"{file.path}:{row.line}", file.columns[fields.label]
+    value = row.values.get(column)
     text = "" if value is None else str(value)
     if not text:
-        columns = "" if fields.label in values else f"; the columns are {', '.join(map(repr, values))}"
+        columns = "" if column in row.values else f"; the columns are {', '.join(map(repr, row.values))}"
         raise DataError(
-            f"{place}: the label {fields.label!r} is missing{columns}. Fill it in, or name the column with the labels."
+            f"{place}: the label {column!r} is missing{columns}. Fill it in, or name the column with the labels by "
+            f"label_field."
         )
-    if fields.label_values is not None and not fields.is_regression:
-        if text not in fields.label_values:
-            known = ", ".join(map(repr, fields.label_values))
+    if fields.is_regression:
+        return _number(text, place)
+    return _class(text, fields.label_values, place)
+
+
+def _class(text: str, names: Sequence[str] | None, place: str) -> int:
+    if names is not None:
+        if text not in names:
+            known = ", ".join(map(repr, names))
             raise DataError(f"{place}: the label {text!r} is none of {known}. Correct it, or name all labels.")
-        return list(fields.label_values).index(text)
+        return list(names).index(text)
     try:
-        return float(text) if fields.is_regression else int(text)
+        return int(text)
     except ValueError:
-        kind = "number" if fields.is_regression else "whole number"
-        way_out = "Correct it, or say in label_values what the classes are called."
-        raise DataError(f"{place}: the label {text!r} is no {kind}. {way_out}") from None
+        way_out = "Correct it; say in label_values what the classes are called; or set label_type to float"
+        problem = f"{place}: the label {text!r} is no whole number"
+        raise DataError(f"{problem}. {way_out}, if numbers are to be learned.") from None
+
+
+def _number(text: str, place: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        way_out = "Correct it or, if labels are the names of classes, set label_type to int, and name them in"
+        raise DataError(f"{place}: the label {text!r} is no number. {way_out} label_values.") from None
+    if not math.isfinite(number):
+        raise DataError(f"{place}: the label {text!r} is no finite number. Correct it, or leave the row out.")
+    return number
 
 
 def tokenize_rows(
@@ -259,8 +285,7 @@ def build_sentence_stream(
         n_classes: A label has to be below it; with None any label is taken.
     """
     examples = _read(params)
-    if n_classes is not None:
-        _check_labels(np.asarray(examples[params.label_field]), params, n_classes)
+    _check_labels(np.asarray(examples[params.label_field]), params, n_classes)
     return example_stream(_fitted(examples) if params.is_training else examples, params=params, context=context)
 
 
@@ -319,15 +344,19 @@ def _read_text(params: SentencePredictionTextDataConfig) -> "SentencePairs":
     return SentencePairs(columns, Columns(rest), params.seq_length, Specials.of(tokenizer))
 
 
-def _check_labels(labels: NDArray[Any], params: DataConfig, n_classes: int) -> None:
-    is_wrong = (labels < 0) | (labels >= n_classes)
+def _check_labels(labels: NDArray[Any], params: DataConfig, n_classes: int | None) -> None:
+    if n_classes is None:
+        is_wrong = ~np.isfinite(labels)
+        problem = "which is no finite number. Correct it, or leave the example out."
+    else:
+        is_wrong = (labels < 0) | (labels >= n_classes)
+        more = f"Set num_classes to {int(labels.max()) + 1}" if labels.min() >= 0 else "Count classes from 0 on"
+        classes = f"but there are {n_classes} classes, from 0 on (task.model.num_classes)"
+        problem = f"{classes}. {more}, or correct the label."
     if is_wrong.any():
         first = int(is_wrong.argmax())
-        more = f"Set num_classes to {int(labels.max()) + 1}" if labels.min() >= 0 else "Count classes from 0 on"
-        raise DataError(
-            f"{data_place(params)}.input_path: {params.input_path!r} has the label {labels[first]} in example {first}, "
-            f"but there are {n_classes} classes, from 0 on (task.model.num_classes). {more}, or correct the label."
-        )
+        place = f"{data_place(params)}.input_path: {params.input_path!r}"
+        raise DataError(f"{place} has the label {labels[first]} in example {first}, {problem}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,6 @@
 """What the streams of text have in common: which files, in what order, by which names."""
 
+import math
 import os
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
@@ -120,12 +121,15 @@ def read_features(
     if len(paths) == 1 and os.path.isdir(paths[0]):
         columns = Columns.open(paths[0])
         names = {name: _name_on_disk(name, columns.features) for name in features}
-        _check_shapes(columns, features, names, paths[0])
+        on_disk = columns.select(list(names.values())).features
+        _check_lengths({name: on_disk[names[name]].shape for name in features}, features, params, place=paths[0])
     else:
         files = find_files(paths)
         _check_kind(files[0], text_config)
         first_example = decode_example(next(read_records(files[0])))
         names = {name: _name_on_disk(name, first_example) for name in features}
+        lengths = {name: np.shape(first_example[names[name]]) for name in features if names[name] in first_example}
+        _check_lengths(lengths, features, params, place=str(files[0]))
         columns = read_columns(files, features={names[name]: feature for name, feature in features.items()})
     return Columns({name: columns[names[name]] for name in features})
 
@@ -136,14 +140,18 @@ def _name_on_disk(name: str, columns: Container[str]) -> str:
     return record_name if record_name in columns and name not in columns else name
 
 
-def _check_shapes(columns: Columns, features: Mapping[str, Any], names: Mapping[str, str], place: str) -> None:
-    on_disk = columns.select(list(names.values())).features
+def _check_lengths(
+    shapes: Mapping[str, tuple[int | None, ...]], features: Mapping[str, Any], params: DataConfig, *, place: str
+) -> None:
+    """Refuses sequences of another length than the config has, and tells which field has it."""
     for name, (_, shape) in features.items():
-        shape_on_disk = on_disk[names[name]].shape
-        if shape_on_disk != shape:
+        if len(shape) == 1 and shapes.get(name, shape) != shape:
+            length = math.prod(size or 0 for size in shapes[name])
+            field = "max_predictions_per_seq" if name.startswith("masked_lm_") else "seq_length"
+            setting = f"{data_place(params)}.{field}"
             raise DataError(
-                f"{place}: {names[name]!r} has shape {shape_on_disk}, but {shape} was asked for. "
-                "Set seq_length (and max_predictions_per_seq) to what the data was made with."
+                f"{place}: {name!r} has {length} values in an example, but {setting} is {shape[0]}. Set it to what "
+                f"the data was made with: --params_override={setting}={length}"
             )
 
 
