@@ -12,6 +12,7 @@ import sklearn.metrics
 from tests.nlp.data.small_text import write_vocabulary
 from tests.nlp.tasks.small import LENGTH, bound, encoder, one_step, part_of, sequences, validated
 from trellis.config import origin_of
+from trellis.data import cached_columns
 from trellis.errors import ConfigError, DataError
 from trellis.nlp.data import SentencePredictionDataConfig, SentencePredictionTextDataConfig
 from trellis.nlp.tasks import SentencePredictionConfig, SentencePredictionModelConfig
@@ -95,7 +96,7 @@ def test_a_step_changes_the_head_and_the_encoder() -> None:
     [
         (0, "accuracy", "task.model.num_classes is 0, and there is no training data to count them in."),
         (-1, "accuracy", "task.model.num_classes is -1."),
-        (1, "accuracy", "task.metric_type is accuracy, but task.model.num_classes is 1."),
+        (1, "f1", "task.metric_type is f1, but task.model.num_classes is 1."),
         (2, "pearson_spearman_corr", "task.metric_type is pearson_spearman_corr, but task.model.num_classes is 2."),
         (3, "f1", "task.metric_type is f1, but task.model.num_classes is 3."),
     ],
@@ -103,6 +104,16 @@ def test_a_step_changes_the_head_and_the_encoder() -> None:
 def test_a_metric_that_does_not_fit_the_number_of_classes_is_refused(n_classes: int, metric: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         get_task(config(n_classes, metric=metric))
+
+
+def test_numbers_are_scored_by_correlations_unless_another_metric_was_asked_for() -> None:
+    filled = get_task(config(1)).task_config
+    assert filled.metric_type == "pearson_spearman_corr"
+    assert str(origin_of(filled, "metric_type")) == "task.model.num_classes=1"
+    asked_for = config(1)
+    asked_for.override({"metric_type": "accuracy"})
+    with pytest.raises(ConfigError, match=r"num_classes is 1.(.|\n)*Set task.metric_type=pearson_spearman_corr."):
+        get_task(asked_for)
 
 
 def small_text(folder: Path) -> SentencePredictionTextDataConfig:
@@ -127,6 +138,57 @@ def test_labels_beyond_the_classes_are_refused_before_the_first_step(tmp_path: P
     assert rated.build_inputs(numbers).n_examples == 2
     with pytest.raises(ConfigError, match="task.train_data.label_values names 3 classes, but .* is 2"):
         get_task(config(2, train_data=data.replace(label_values=["a", "b", "c"])))
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "message"),
+    [
+        (["no", "yes"], ["yes", "no"], r"validation_data.label_values is \['yes', 'no'\], but task.train"),
+        (["no", "no"], None, "task.train_data.label_values has 'no' more than once.\n  Name each class once"),
+        (None, ["yes", "yes"], "task.validation_data.label_values has 'yes' more than once."),
+    ],
+)
+def test_names_of_classes_are_the_same_on_both_sides_and_each_there_once(
+    tmp_path: Path, train: list[str] | None, validation: list[str] | None, message: str
+) -> None:
+    data = small_text(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        get_task(
+            config(
+                2, train_data=data.replace(label_values=train), validation_data=data.replace(label_values=validation)
+            )
+        )
+
+
+def test_numbers_to_be_learned_are_no_classes(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="task.train_data.label_type is float, but task.model.num_classes is 3."):
+        get_task(config(3, train_data=small_text(tmp_path).replace(label_type="float")))
+
+
+def test_files_to_train_on_and_to_validate_with_may_call_their_labels_differently(tmp_path: Path) -> None:
+    train = small_text(tmp_path)
+    (tmp_path / "dev.tsv").write_text("text\tquality\nthe cat\t1\n")
+    dev = train.replace(input_path=str(tmp_path / "dev.tsv"), label_field="quality", is_training=False)
+    task = get_task(config(3, train_data=train, validation_data=dev))
+    batch = task.build_inputs(dev).batch(0)
+    model = bound(task, {name: array for name, array in batch.items() if name != "quality"})
+    assert np.asarray(validated(task, model, batch)["labels"]).tolist() == [1]
+
+
+@pytest.mark.parametrize("label", ["nan", "inf", "-Infinity"])
+def test_numbers_that_are_not_finite_are_refused_in_text_and_in_records(tmp_path: Path, label: str) -> None:
+    data = small_text(tmp_path).replace(label_type="float")
+    (tmp_path / "train.tsv").write_text(f"label\ttext\n0.5\tthe cat\n{label}\ta dog\n")
+    task = get_task(config(1, train_data=data))
+    with pytest.raises(DataError, match=f"train.tsv:3: the label '{label}' is no finite number. Correct it"):
+        task.build_inputs(data)
+    columns = {**sequences(2), "label_ids": np.array([0.5, float(label)], np.float32)}
+    cached_columns(tmp_path / "records", iter([columns]))
+    records = SentencePredictionDataConfig(
+        input_path=str(tmp_path / "records"), seq_length=LENGTH, label_type="float", global_batch_size=1
+    )
+    with pytest.raises(DataError, match=r"has the label -?(nan|inf) in example 1, which is no finite number."):
+        task.build_inputs(records)
 
 
 def test_classes_that_nobody_counted_are_counted_in_the_training_data(tmp_path: Path) -> None:

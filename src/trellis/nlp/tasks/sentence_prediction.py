@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from trellis.aliases import Array, Batch
-from trellis.config import Origin, Problem, merge, raise_if_any, setting_at
+from trellis.config import DEFAULT, Origin, Problem, merge, origin_of, raise_if_any, setting_at
 from trellis.data import Stream
 from trellis.loops import Accuracy, Mean, MetricFunction, batch_size, weighted_mean
 from trellis.nlp.answers import SentenceAnswerer, find_vocabulary, with_vocabulary
@@ -21,17 +21,19 @@ from trellis.tasks import BoundModel, InputContext, register_task_cls
 
 _CLASSES_FOR = {"f1": (2,), "pearson_spearman_corr": (1,)}
 """How many classes a metric is for; any other is for two or more."""
+_METRICS = "pearson_spearman_corr goes with 1 class, f1 with 2, the others with 2 or more."
 
 
 @register_task_cls(SentencePredictionConfig)
 class SentencePredictionTask(EncoderTask):
     """Classifies sentences or pairs or, with one class, rates them.
 
-    If the config does not have the number of classes, those of the training data are counted.
+    If the config does not have the number of classes, those of the training data are counted. If nobody has set
+    `metric_type`, numbers are scored by their correlations.
     """
 
     def __init__(self, params: Any, *, logging_dir: str | None = None, name: str | None = None) -> None:
-        super().__init__(_with_classes(params), logging_dir=logging_dir, name=name)
+        super().__init__(_with_metric(_with_classes(params)), logging_dir=logging_dir, name=name)
 
     def problems(self) -> Iterator[Problem]:
         """Yields the problems with the config."""
@@ -44,14 +46,31 @@ class SentencePredictionTask(EncoderTask):
             yield self.problem("model.num_classes", f"is {n_classes}{reason}.", advice)
         elif n_classes not in _CLASSES_FOR.get(metric, range(2, n_classes + 1)):
             message = f"is {metric}, but task.model.num_classes is {n_classes}."
-            advice = "pearson_spearman_corr goes with 1 class, f1 with 2, the others with 2 or more."
+            right = "pearson_spearman_corr" if n_classes == 1 else "accuracy"
+            advice = f"Set task.metric_type={right}. {_METRICS}"
             yield self.problem("metric_type", message, advice)
-        for side in ("train_data", "validation_data"):
-            names = getattr(self.task_config, side).as_dict().get("label_values")
+        yield from self._label_problems(n_classes)
+
+    def _label_problems(self, n_classes: int) -> Iterator[Problem]:
+        sides = {side: getattr(self.task_config, side) for side in ("train_data", "validation_data")}
+        names_of = {side: list(data.as_dict().get("label_values") or ()) for side, data in sides.items()}
+        for side, names in names_of.items():
+            if sides[side].label_type == "float" and n_classes > 1:
+                message = f"is float, but task.model.num_classes is {n_classes}."
+                yield self.problem(f"{side}.label_type", message, "Set task.model.num_classes=1, or label_type=int.")
             if names and n_classes > 1 and len(names) != n_classes:
                 message = f"names {len(names)} classes, but task.model.num_classes is {n_classes}."
                 advice = f"Set task.model.num_classes={len(names)}, or name all."
                 yield self.problem(f"{side}.label_values", message, advice)
+            repeated = next((name for name in names if names.count(name) > 1), None)
+            if repeated is not None:
+                message = f"has {repeated!r} more than once."
+                yield self.problem(f"{side}.label_values", message, "Name each class once, in their order.")
+        trained, validated = names_of.values()
+        if trained and validated and trained != validated:
+            message = f"is {validated}, but task.train_data.label_values is {trained}."
+            advice = "Give both the same, in the same order: a class is the place of its name."
+            yield self.problem("validation_data.label_values", message, advice)
 
     @property
     def is_regression(self) -> bool:
@@ -127,7 +146,10 @@ class SentencePredictionTask(EncoderTask):
         return weighted_mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
 
     def _labels(self, batch: Mapping[str, Array]) -> Array:
-        labels = batch[self.task_config.train_data.label_field].reshape(-1)
+        sides = (self.task_config.train_data, self.task_config.validation_data)
+        # Files to train on and to validate with may call it differently; a batch has it by the name that its side has.
+        field = next(data.label_field for data in sides if data.label_field in batch)
+        labels = batch[field].reshape(-1)
         return labels.astype(jnp.float32) if self.is_regression else labels
 
 
@@ -139,4 +161,14 @@ def _with_classes(params: SentencePredictionConfig) -> SentencePredictionConfig:
     n_classes = count_classes(data)
     config = params.replace()
     raise_if_any(merge(config, setting_at("model.num_classes", n_classes, Origin("the labels of the training data"))))
+    return config
+
+
+def _with_metric(params: SentencePredictionConfig) -> SentencePredictionConfig:
+    """The config with a metric for numbers, if these are to be learned and nobody has set one."""
+    if params.model.num_classes != 1 or origin_of(params, "metric_type") != DEFAULT:
+        return params
+    config = params.replace()
+    origin = Origin("task.model.num_classes=1")
+    raise_if_any(merge(config, setting_at("metric_type", "pearson_spearman_corr", origin)))
     return config
