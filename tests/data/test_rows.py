@@ -69,7 +69,7 @@ def test_empty_lines_of_a_table_are_skipped() -> None:
         (
             "a.tsv",
             "x\ty\n1\t2\n1\n",
-            "a.tsv:3: 1 cells, but 2 columns: x, y. Correct the line or, if there is no header, name",
+            "a.tsv:3: 1 cells, but 2 columns: x, y. Correct the line or, if",
         ),
         ("a.csv", "x,y\n1,2,3\n", "a.csv:2: 3 cells, but 2 columns: x, y"),
         ("a.csv", 'x,y\n1,2\n"1"2,3\n', r"a.csv:3: not CSV \(.*\). Quote the cell, or give format='tsv'"),

@@ -48,6 +48,8 @@ _HELP = ("-h", "--help")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code: 0 done, 2 bad input. A run that is preempted exits with 143.
 
+    A word that has done its work for a part of its input only, and has told for which, returns 1 itself.
+
     Args:
         arguments: The default is what the process was given.
     """
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         word = WORDS[name]
         parser = Parser(name, word.summary)
         _load(word.flags_function)(parser)
-        _load(word.function)(parser.read(rest))
+        code = _load(word.function)(parser.read(rest))
         sys.stdout.flush()
     except TrellisError as error:
         print_error("\n".join([str(error), *_causes(error)]))
@@ -76,12 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has closed the pipe, as in `trellis plan … | head`. The rest of the output goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
-    return DONE
+    return code or DONE
 
 
-def _load(name: str) -> Callable[[Any], None]:
+def _load(name: str) -> Callable[[Any], int | None]:
     module, _, attribute = name.partition(".")
-    function: Callable[[Any], None] = getattr(importlib.import_module(f"trellis.cli.{module}"), attribute)
+    function: Callable[[Any], int | None] = getattr(importlib.import_module(f"trellis.cli.{module}"), attribute)
     return function
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         find_files as find_files,
         fingerprint as fingerprint,
         format_of as format_of,
+        open_file as open_file,
     )
     from trellis.data.column_files import read_columns as read_columns
     from trellis.data.rows import Row as Row, RowFormat as RowFormat, first_names as first_names, read_rows as read_rows

@@ -134,7 +134,7 @@ def _read_table(path: Path, rows: Iterator[Cells], names: Sequence[str] | None) 
 
 
 def _header(rows: Iterator[Cells]) -> list[str]:
-    first = next(rows, Cells(1, []))
+    first = next((row for row in rows if row.problem or any(row.cells)), Cells(1, []))
     if first.problem:
         raise DataError(first.problem)
     return first.cells

@@ -1,14 +1,18 @@
 """Text that somebody typed becomes the inputs that a model was trained on."""
 
+import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 
 from tests.nlp.data.small_text import small_tokenizer
 from trellis.errors import ArgumentError
 from trellis.nlp.answers import BlankAnswerer, SentenceAnswerer
+from trellis.nlp.answers.answerers import AskModel
+from trellis.nlp.data import SentencePieceTokenizer, Tokenizer
 from trellis.nlp.data.sentences import SentenceFields, SentenceRow, sentence_features
 
 SEQ_LENGTH = 8
@@ -41,4 +45,56 @@ def test_sentences_are_asked_as_they_are_trained_on_cut_ones_and_empty_ones_too(
 def test_a_text_without_a_blank_has_nothing_to_fill_in(tmp_path: Path) -> None:
     answerer = BlankAnswerer(SEQ_LENGTH, n_positions=2)
     with pytest.raises(ArgumentError, match="has no blank to fill"):
-        list(answerer([("a b",)], ask=Recorder(), tokenizer=small_tokenizer(tmp_path)))
+        answerer.check(("a b",), tokenizer=small_tokenizer(tmp_path))
+
+
+def best_tokens(tokenizer: Tokenizer, *tokens: str) -> AskModel:
+    """A model that is sure of one token after the other."""
+
+    def ask(inputs: Mapping[str, np.ndarray], /) -> Iterator[Mapping[str, np.ndarray]]:
+        logits = np.zeros((inputs["masked_lm_positions"].shape[1], tokenizer.vocab_size), np.float32)
+        for place, token in enumerate(tokens):
+            logits[place, tokenizer.id_of(token)] = 9
+        yield {"mlm_logits": logits}
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "filled", "shown"),
+    [
+        (["cat"], "2 * 3 = the [MASK] *", "2 * 3 = the cat *", "2 * 3 = the *cat* *"),
+        (["##s"], "the mat[MASK].", "the mats.", "the mat*s*."),
+        (["[MASK]", "dog"], "a  [MASK]\t[MASK]?", "a  [MASK]\tdog?", "a  *[MASK]*\t*dog*?"),
+    ],
+)
+def test_blanks_are_filled_with_plain_words_and_all_else_stays_as_it_was_typed(
+    tmp_path: Path, tokens: list[str], text: str, filled: str, shown: str
+) -> None:
+    tokenizer = small_tokenizer(tmp_path)
+    answerer = BlankAnswerer(16, n_positions=2)
+    (prediction,) = answerer([(text,)], ask=best_tokens(tokenizer, *tokens), tokenizer=tokenizer)
+    assert (prediction.values["text"], prediction.values["filled"]) == (text, filled)
+    assert prediction.text.splitlines()[0] == shown
+    assert prediction.values["blanks"][0][0]["token"] == tokens[0]
+
+
+def test_words_of_sentencepiece_are_filled_in_without_its_sign_for_a_space(tmp_path: Path) -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the cat sat on a mat", "the dog sat", "cats on mats"] * 20),
+        model_writer=model,
+        vocab_size=60,
+        hard_vocab_limit=False,
+        user_defined_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        minloglevel=2,
+    )
+    (tmp_path / "spiece.model").write_bytes(model.getvalue())
+    tokenizer = SentencePieceTokenizer(tmp_path / "spiece.model")
+    piece = next(token for token in tokenizer.tokens("the cat") if token.startswith("\u2581") and len(token) > 1)
+    answerer = BlankAnswerer(32, n_positions=2)
+    (prediction,) = answerer([("a [MASK].",)], ask=best_tokens(tokenizer, piece), tokenizer=tokenizer)
+    assert prediction.values["filled"] == f"a {piece[1:]}."
+    best = prediction.values["blanks"][0][0]
+    assert (best["token"], best["word"]) == (piece, piece[1:])
+    assert "\u2581" not in prediction.text

@@ -24,7 +24,7 @@ from trellis.nlp.tasks.encoder_task import EncoderTask
 from trellis.tasks import get_task
 
 BLANKS = [("the [MASK] sat on [MASK] mat .",), ("[MASK] [MASK] [MASK] [MASK] cat .",)]
-PAIRS = [("the cat sat .", "a cat sat ."), ("the dog ran .",)]
+PAIRS = [("the cat sat .", "a cat sat ."), ("the dog ran .", "a mat")]
 ENCODER = {
     "vocab_size": 24,
     "hidden_size": 8,
@@ -101,6 +101,10 @@ def questions(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder / "run"
 
 
+def type_lines(monkeypatch: pytest.MonkeyPatch, lines: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+
+
 def predictor(model_dir: Path) -> Predictor:
     return load_predictor(str(model_dir))
 
@@ -117,7 +121,7 @@ def test_blanks_are_filled_with_tokens_of_the_vocabulary_that_the_run_has_kept(p
     first, *listed = prediction.text.splitlines()
     assert len(listed) == len(prediction.values["blanks"]) == 2
     best = [blank[0] for blank in prediction.values["blanks"]]
-    assert first == "the *{}* sat on *{}* mat .".format(*(blank["token"].removeprefix("##") for blank in best))
+    assert first == "the *{}* sat on *{}* mat .".format(*(blank["word"] for blank in best))
     assert all(0 < blank["probability"] <= 1 for blank in best)
     assert (pretrained / "vocab.txt").read_bytes() == (pretrained.parent / "words.txt").read_bytes()
 
@@ -163,7 +167,7 @@ def test_the_command_answers_text_files_and_what_is_typed(
     assert main([*to_sentences, "--text=the cat .", "--text=a cat ."]) == 0
     answer = capsys.readouterr().out
     assert re.fullmatch(r"(yes|no) \(\d+%\)  the cat \. \| a cat \.\n", answer)
-    monkeypatch.setattr(sys, "stdin", io.StringIO("the cat .\ta cat .\n\n"))
+    type_lines(monkeypatch, b"the cat .\ta cat .\n\n")
     assert main(to_sentences) == 0
     assert capsys.readouterr().out == answer
     asked = f"--input_file={questions.parent / 'squad.json'}"
@@ -183,7 +187,7 @@ def test_a_warm_start_takes_the_encoder_and_leaves_the_head(pretrained: Path, qu
     ("texts", "message"),
     [
         ([("no blank",)], "'no blank' has no blank to fill. Write \\[MASK\\] where a word is missing."),
-        ([("[MASK] " * 30,)], "has 32 tokens, but the model reads 20. Make it shorter."),
+        ([("[MASK] " * 30,)], "has 32 tokens, but the model reads 20. Shorten it."),
         ([], "There is no text to answer."),
     ],
 )
@@ -195,9 +199,9 @@ def test_text_without_an_answer_is_refused(pretrained: Path, texts: list[tuple[s
 def test_files_that_do_not_fit_are_refused(sentences: Path, tmp_path: Path) -> None:
     (tmp_path / "one.tsv").write_text("a\nthe cat .\n")
     (tmp_path / "empty.txt").write_text("\n")
-    (tmp_path / "squad.json").write_text("{}")
+    (tmp_path / "squad.json").write_text('{"data": []}')
     ask = predictor(sentences)
-    with pytest.raises(DataError, match="one.tsv:2: there is no column 'b'; the columns are a. The task reads a, b."):
+    with pytest.raises(DataError, match="one.tsv:1: there is no column 'b' among 'a'. The model is asked a, b."):
         ask.read("one.tsv")
     with pytest.raises(DataError, match="empty.txt: there is no text in it."):
         ask.read("empty.txt")
@@ -288,7 +292,7 @@ def test_an_exported_text_model_tells_its_vocabulary_and_how_it_is_asked(
     assert model.files["vocab.txt"].read_bytes() == (sentences / "vocab.txt").read_bytes()
     assert model.manifest.metadata["text"] == {
         "answers": "sentences",
-        "answerer": {"seq_length": 20, "label_values": ["no", "yes"], "text_columns": ["a", "b"]},
+        "answerer": {"seq_length": 20, "label_values": ["no", "yes"], "text_columns": ["a", "b"], "column_names": None},
         "tokenization": "WordPiece",
         "lower_case": True,
         "vocab_size": 24,
@@ -304,7 +308,7 @@ def test_a_served_text_model_without_its_vocabulary_says_so(
     words = tmp_path / "served/files/vocab.txt"
     content = words.read_bytes()
     words.write_bytes(content[:-9])
-    ask = ["predict", "--model_dir=served", "--text=the cat ."]
+    ask = ["predict", "--model_dir=served", "--text=the cat .", "--text=a cat ."]
     assert main(ask) == 2
     assert capsys.readouterr().err.startswith("`served/files/vocab.txt` is damaged. Copy the whole directory again")
     words.unlink()

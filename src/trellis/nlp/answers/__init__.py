@@ -6,6 +6,7 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.nlp.answers.predictor import load_predictor as load_predictor, Predictor as Predictor
+    from trellis.nlp.answers.asked_file import Asked as Asked, AskedFile as AskedFile
     from trellis.nlp.answers.answerers import (
         Prediction as Prediction,
         Answerer as Answerer,

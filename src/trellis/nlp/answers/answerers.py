@@ -18,6 +18,7 @@ from trellis.nlp.data import (
     Tokenizer,
     Windows,
     assemble_texts,
+    passage_words,
     question_features,
     tokenize_questions,
 )
@@ -36,6 +37,8 @@ class Prediction:
     """For people, on one or more lines."""
     values: Mapping[str, Any]
     """For programs, as JSON has it."""
+    problem: str = ""
+    """Why there is no answer, if there is none; `text` and `values` say so too."""
 
 
 class AskModel(Protocol):
@@ -60,13 +63,29 @@ class Answerer(Protocol):
         """The names of the parts of a text; empty if they have none."""
 
     @property
+    def column_names(self) -> Sequence[str] | None:
+        """The columns of files without a header, if the model was trained on such."""
+
+    @property
     def input_lengths(self) -> Mapping[str, int]:
         """The inputs of the model, and how long each is."""
+
+    def check(self, parts: tuple[str, ...], *, tokenizer: Tokenizer) -> None:
+        """Raises an error that says why a text cannot be answered, if it cannot."""
 
     def __call__(
         self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
     ) -> Iterator[Prediction]:
-        """Yields the answer to each text, which may have several parts."""
+        """Yields the answer to each text, which may have several parts; `check` has found nothing wrong with any."""
+
+
+def _check_parts(parts: tuple[str, ...], names: Sequence[str]) -> None:
+    if len(parts) != len(names):
+        takes = f"it takes {len(names)}: {', '.join(names)}"
+        raise ArgumentError(f"{' | '.join(parts)!r} has {len(parts)} parts, but {takes}.")
+    empty = next((name for part, name in zip(parts, names, strict=True) if not part.strip()), None)
+    if empty is not None:
+        raise ArgumentError(f"{empty} is empty. Fill it in, or leave the text out.")
 
 
 def in_batches(run: Callable[[Mapping[str, np.ndarray]], PyTree], *, batch_size: int = BATCH_SIZE) -> AskModel:
@@ -91,6 +110,8 @@ class SentenceAnswerer:
     label_values: Sequence[str] | None = None
     """The names of the classes; with None their numbers are shown."""
     text_columns: Sequence[str] = ()
+    column_names: Sequence[str] | None = None
+    """The columns of its files, if these have no header."""
 
     kind: ClassVar[str] = "sentences"
 
@@ -99,13 +120,14 @@ class SentenceAnswerer:
         """The inputs of the model, and how long each is."""
         return dict.fromkeys(INPUTS, self.seq_length)
 
+    def check(self, parts: tuple[str, ...], *, tokenizer: Tokenizer) -> None:
+        """Refuses what is not the sentence or the pair that the model was trained on; these may be not known."""
+        _check_parts(parts, self.text_columns or ("the sentence", "the second sentence")[: max(1, len(parts))])
+
     def __call__(
         self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
     ) -> Iterator[Prediction]:
         """Yields the class, or the number, of each sentence or pair."""
-        for parts in texts:
-            if len(parts) not in (1, 2) or not all(parts):
-                raise ArgumentError(f"{parts!r} is to be classified, but it takes one sentence or a pair of them.")
         sequences = assemble_texts(
             tokenizer.encode([parts[0] for parts in texts]),
             tokenizer.encode([parts[1] if len(parts) == 2 else "" for parts in texts]),
@@ -119,13 +141,14 @@ class SentenceAnswerer:
 
     def _prediction(self, parts: tuple[str, ...], logits: np.ndarray) -> Prediction:
         text = " | ".join(parts)
+        asked = {"text": parts, **({"text_fields": list(self.text_columns)} if self.text_columns else {})}
         if len(logits) == 1:
-            return Prediction(f"{logits[0]:.3f}  {text}", {"text": parts, "value": float(logits[0])})
+            return Prediction(f"{logits[0]:.3f}  {text}", {**asked, "value": float(logits[0])})
         shares = probabilities(logits)
         best = int(shares.argmax())
         label = self.label_values[best] if self.label_values else str(best)
-        values = {"text": parts, "class": best, "label": label, "probabilities": [round(float(p), 6) for p in shares]}
-        return Prediction(f"{label} ({shares[best]:.0%})  {text}", values)
+        answer = {"class": best, "label": label, "probabilities": [round(float(p), 6) for p in shares]}
+        return Prediction(f"{label} ({shares[best]:.0%})  {text}", {**asked, **answer})
 
 
 @dataclass(frozen=True)
@@ -137,17 +160,28 @@ class QuestionAnswerer:
 
     kind: ClassVar[str] = "questions"
     text_columns: ClassVar[Sequence[str]] = ("question", "context")
+    column_names: ClassVar[Sequence[str] | None] = None
 
     @property
     def input_lengths(self) -> Mapping[str, int]:
         """The inputs of the model, and how long each is."""
         return dict.fromkeys(INPUTS, self.windows.seq_length)
 
+    def check(self, parts: tuple[str, ...], *, tokenizer: Tokenizer) -> None:
+        """Refuses what is not a question and a passage that has words."""
+        _check_parts(parts, self.text_columns)
+        if not len(tokenizer.encode([parts[1]]).values):
+            raise ArgumentError(f"{self.text_columns[1]} is {parts[1]!r}, in which there is no word. Give a passage.")
+
     def __call__(
         self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
     ) -> Iterator[Prediction]:
-        """Yields the answer to each question from its passage; a third part of a text is the question's id."""
-        questions = [_question(parts, number) for number, parts in enumerate(texts)]
+        """Yields the answer to each question from its passage."""
+        # Questions on one passage share its words, so that it is tokenized once.
+        words = {passage: passage_words(passage) for _, passage in texts}
+        questions = [
+            Question(str(number), text, words[passage], answers=()) for number, (text, passage) in enumerate(texts)
+        ]
         windows = Columns.from_arrays(tokenize_questions(questions, tokenizer=tokenizer, windows=self.windows))
         rows = np.arange(len(windows))
         features = question_features(windows, rows=rows, seq_length=self.windows.seq_length)
@@ -166,17 +200,10 @@ class QuestionAnswerer:
             yield _question_prediction(question, answers[question.id])
 
 
-def _question(parts: tuple[str, ...], number: int) -> Question:
-    if len(parts) not in (2, 3) or not all(part.strip() for part in parts):
-        raise ArgumentError(f"{parts!r} is to be answered, but it takes a question and a passage.")
-    name = parts[2] if len(parts) == 3 else str(number)
-    return Question(name, parts[0], tuple(parts[1].split()), answers=())
-
-
 def _question_prediction(question: Question, answer: Answer) -> Prediction:
     matches = (candidate for candidate in answer.candidates if candidate.text == answer.text)
     best = next(matches, answer.candidates[0])
-    values = {"id": question.id, "question": question.text, "answer": answer.text, "probability": best.probability}
+    values = {"question": question.text, "answer": answer.text, "probability": best.probability}
     return Prediction(f"{answer.text or '(no answer)'} ({best.probability:.0%})  {question.text}", values)
 
 
@@ -193,17 +220,28 @@ class BlankAnswerer:
 
     kind: ClassVar[str] = "blanks"
     text_columns: ClassVar[Sequence[str]] = ("text",)
+    column_names: ClassVar[Sequence[str] | None] = None
 
     @property
     def input_lengths(self) -> Mapping[str, int]:
         """The inputs of the model, and how long each is."""
         return {**dict.fromkeys(INPUTS, self.seq_length), "masked_lm_positions": self.n_positions}
 
+    def check(self, parts: tuple[str, ...], *, tokenizer: Tokenizer) -> None:
+        """Refuses a text without a blank, and one that is too long."""
+        _check_parts(parts, self.text_columns)
+        text = parts[0]
+        if BLANK not in text:
+            raise ArgumentError(f"{text!r} has no blank to fill. Write {BLANK} where a word is missing.")
+        n_tokens = len(self._encode(text, tokenizer)[0])
+        if n_tokens > self.seq_length:
+            raise ArgumentError(f"{text!r} has {n_tokens} tokens, but the model reads {self.seq_length}. Shorten it.")
+
     def __call__(
         self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
     ) -> Iterator[Prediction]:
         """Yields the words for each text, which has one `[MASK]` or more."""
-        whole_texts = [" ".join(parts) for parts in texts]
+        whole_texts = [text for (text,) in texts]
         encoded = [self._encode(text, tokenizer) for text in whole_texts]
         # A text with many blanks is in several rows.
         rows = [
@@ -225,23 +263,16 @@ class BlankAnswerer:
 
     def _encode(self, text: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
         """The ids of a text with blanks, and the positions of the blanks."""
-        # The vocabulary's own rules would take the brackets apart.
-        parts = text.split(BLANK)
-        if len(parts) < 2:
-            raise ArgumentError(f"{text!r} has no blank to fill. Write {BLANK} where a word is missing.")
         specials = Specials.of(tokenizer)
         ids: list[int] = [specials.cls]
         positions: list[int] = []
-        for number, part in enumerate(parts):
+        # The vocabulary's own rules would take the brackets apart.
+        for number, part in enumerate(text.split(BLANK)):
             if number:
                 positions.append(len(ids))
                 ids.append(tokenizer.id_of(BLANK))
             ids += tokenizer.encode([part]).values.tolist()
         ids.append(specials.sep)
-        if len(ids) > self.seq_length:
-            raise ArgumentError(
-                f"{text!r} has {len(ids)} tokens, but the model reads {self.seq_length}. Make it shorter."
-            )
         return ids, positions
 
 
@@ -252,13 +283,26 @@ def _padded(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
 def _blank_prediction(text: str, logits: np.ndarray, tokenizer: Tokenizer) -> Prediction:
     shares = probabilities(logits)
     best = np.argsort(-shares, axis=-1)[:, :_N_SHOWN]
-    blanks = [
-        [(tokenizer.tokens_of([number])[0], float(share[number])) for number in row]
-        for row, share in zip(best, shares, strict=True)
+    blanks = [[(int(number), float(share[number])) for number in row] for row, share in zip(best, shares, strict=True)]
+    # As somebody would write it: without the signs by which a vocabulary tells where words begin.
+    words = [tokenizer.text_of([row[0][0]]) for row in blanks]
+    shown = ["  " + ", ".join(f"{tokenizer.text_of([token])} {share:.0%}" for token, share in row) for row in blanks]
+    listed = [
+        [
+            {
+                "token": tokenizer.tokens_of([token])[0],
+                "word": tokenizer.text_of([token]),
+                "probability": round(share, 6),
+            }
+            for token, share in row
+        ]
+        for row in blanks
     ]
-    filled = text
-    for words in blanks:
-        filled = filled.replace(BLANK, f"*{words[0][0].removeprefix('##')}*", 1)
-    shown = ["  " + ", ".join(f"{word} {share:.0%}" for word, share in words) for words in blanks]
-    listed = [[{"token": word, "probability": round(share, 6)} for word, share in words] for words in blanks]
-    return Prediction("\n".join([filled, *shown]), {"text": text, "filled": filled.replace("*", ""), "blanks": listed})
+    marked = _filled(text, [f"*{word}*" for word in words])
+    return Prediction("\n".join([marked, *shown]), {"text": text, "filled": _filled(text, words), "blanks": listed})
+
+
+def _filled(text: str, words: Sequence[str]) -> str:
+    """The text with its blanks replaced, and all else as it is."""
+    before, *rest = text.split(BLANK)
+    return before + "".join(word + part for word, part in zip(words, rest, strict=True))

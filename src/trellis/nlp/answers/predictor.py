@@ -1,26 +1,28 @@
 """A trained task that answers text."""
 
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 from flax.traverse_util import unflatten_dict
 
-from trellis.data import read_rows
 from trellis.errors import ArgumentError, CheckpointFileError, DataError
 from trellis.experiments import ExperimentConfig, best_of_run, read_params
 from trellis.extensions import checkpoint_storage as storage, newest_file
-from trellis.nlp.answers.answerers import BATCH_SIZE, Answerer, AskModel, Prediction, QuestionAnswerer, in_batches
+from trellis.nlp.answers.answerers import BATCH_SIZE, Answerer, AskModel, Prediction, in_batches
+from trellis.nlp.answers.asked_file import Asked, AskedFile, open_asked_file
 from trellis.nlp.answers.text_settings import TEXT, VOCABULARY_NAMES, TextSettings, kept_vocabulary
-from trellis.nlp.data import Tokenizer, read_questions
+from trellis.nlp.data import Tokenizer, in_blocks
 from trellis.runtime import RuntimeConfig
 from trellis.serving import find_served_model, load_model
 from trellis.tasks import BoundModel, get_task
 from trellis.trainer import computing_model
 
-_ROWS = (".tsv", ".csv", ".jsonl")
+_BLOCK_TEXTS = 1 << 10
 
 
 @runtime_checkable
@@ -58,49 +60,61 @@ class Predictor:
         return self._answerer.text_columns
 
     def __call__(self, texts: Sequence[tuple[str, ...]]) -> Iterator[Prediction]:
-        """Yields the answer to each text; a text is a tuple of its parts."""
+        """Yields the answer to each text; a text is a tuple of its parts. One that has no answer is an error."""
         if not texts:
             raise ArgumentError("There is no text to answer.")
+        for parts in texts:
+            self._answerer.check(parts, tokenizer=self._tokenizer)
         return self._answerer(texts, ask=self._ask, tokenizer=self._tokenizer)
 
-    def read(self, input_file: str) -> Iterator[Prediction]:
-        """Yields the answer to each text of a file.
+    def answers(self, texts: Iterable[Asked], *, block_size: int = _BLOCK_TEXTS) -> Iterator[Prediction]:
+        """Yields the answer to each text, or what is wrong with it.
 
         Args:
-            input_file: Lines with tabs between parts, or TSV, CSV or JSONL with the columns that the task names, or
-                questions in SQuAD's JSON.
+            block_size: How many texts are read before the first of them is answered.
         """
-        texts = list(self._read_texts(Path(input_file)))
-        if not texts:
+        for block in in_blocks(texts, block_size):
+            checked = [self._checked(asked) for asked in block]
+            parts = [asked.parts for asked in checked if not asked.problem]
+            predictions = iter(self._answerer(parts, ask=self._ask, tokenizer=self._tokenizer) if parts else ())
+            for asked in checked:
+                known_by = {} if asked.id is None else {"id": asked.id}
+                if asked.problem:
+                    yield Prediction(asked.problem, {**known_by, "error": asked.problem}, asked.problem)
+                else:
+                    prediction = next(predictions)
+                    yield replace(prediction, values={**known_by, **prediction.values})
+
+    def read(
+        self, input_file: str, *, text_fields: Sequence[str] = (), column_names: Sequence[str] = ()
+    ) -> Iterator[Prediction]:
+        """Yields the answer to each text of a file, or what is wrong with it; the arguments are those of `open`."""
+        return self.answers(self.open(input_file, text_fields=text_fields, column_names=column_names).texts)
+
+    def open(self, input_file: str, *, text_fields: Sequence[str] = (), column_names: Sequence[str] = ()) -> AskedFile:
+        """Returns the texts of a file, and what was taken for what in it.
+
+        Args:
+            input_file: Lines with tabs between parts, or TSV, CSV or JSONL with columns, or questions in SQuAD's JSON.
+            text_fields: The columns to ask; the default are those that the model was trained with.
+            column_names: The columns of a file without a header.
+        """
+        file = open_asked_file(
+            Path(input_file), answerer=self._answerer, text_fields=text_fields, column_names=column_names
+        )
+        first = next(file.texts, None)
+        if first is None:
             raise DataError(f"{input_file}: there is no text in it.")
-        return self(texts)
+        return replace(file, texts=itertools.chain([first], file.texts))
 
-    def _read_texts(self, file: Path) -> Iterator[tuple[str, ...]]:
-        if file.suffix == ".json":
-            yield from self._read_squad(file)
-            return
-        if file.suffix not in _ROWS:
-            lines = (row.values["text"] for row in read_rows(file, format="text"))
-            yield from (tuple(str(line).split("\t")) for line in lines if str(line).strip())
-            return
-        for row in read_rows(file):
-            columns = self.text_columns or list(row.values)
-            missing = [name for name in columns if name not in row.values]
-            if missing:
-                raise DataError(
-                    f"{file}:{row.line}: there is no column {missing[0]!r}; the columns are {', '.join(row.values)}. "
-                    f"The task reads {', '.join(columns)}."
-                )
-            yield tuple(str(row.values[name]) for name in columns)
-
-    def _read_squad(self, file: Path) -> Iterator[tuple[str, ...]]:
-        if not isinstance(self._answerer, QuestionAnswerer):
-            raise ArgumentError(
-                f"{file}: JSON holds questions on passages, but the model answers {self._answerer.kind}."
-            )
-        with_negative = self._answerer.options.version_2_with_negative
-        for question in read_questions([file], version_2_with_negative=with_negative):
-            yield question.text, " ".join(question.words), question.id
+    def _checked(self, asked: Asked) -> Asked:
+        if asked.problem:
+            return asked
+        try:
+            self._answerer.check(asked.parts, tokenizer=self._tokenizer)
+        except ArgumentError as error:
+            return asked._replace(problem=f"{asked.place}: {error}")
+        return asked
 
 
 def load_predictor(model_dir: str, *, params: ExperimentConfig | None = None, vocab_file: str = "") -> Predictor:

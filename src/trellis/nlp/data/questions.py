@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import Columns, Examples, ExampleStream, Padding, Ragged, cached_columns, find_files
+from trellis.data import Columns, Examples, ExampleStream, Padding, Ragged, cached_columns, find_files, open_file
 from trellis.errors import ArgumentError, ConfigError, DataError
 from trellis.nlp.data.configs import QADataConfig
 from trellis.nlp.data.output import OutputFormat, work_folder, write_features, write_meta_data
@@ -30,7 +30,7 @@ _BLOCK_WINDOWS = 1 << 10
 QuestionTokens = dict[str, Ragged | NDArray[Any]]
 # Part of the key of the cache: raised when the same files would give other features than before.
 _VERSION = 1
-# Words are parted at these spaces alone, as in the published tools.
+# Words are parted at these spaces alone.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 _POSITIONS = ("start_positions", "end_positions")
 
@@ -65,6 +65,7 @@ def read_questions(
     *,
     is_training: bool = False,
     version_2_with_negative: bool = False,
+    is_asked: bool = False,
     skipped: Skipped | None = None,
 ) -> Iterator[Question]:
     """Yields the questions of files.
@@ -72,11 +73,12 @@ def read_questions(
     Args:
         is_training: Whether each question needs an answer in its passage; those without one are left out.
         version_2_with_negative: Whether some questions have no answer.
+        is_asked: Whether the answers are what is asked for: then those in the files are not looked at.
         skipped: Gets the ids of the questions that are left out.
     """
     skipped = Skipped() if skipped is None else skipped
     n_questions = 0
-    for question, passage, start in _all_questions(files, version_2_with_negative):
+    for question, passage, start in _all_questions(files, version_2_with_negative, is_asked):
         n_questions += 1
         needs_span = is_training and not question.is_impossible
         complete = _with_span(question, passage, start) if needs_span else question
@@ -89,24 +91,34 @@ def read_questions(
         raise DataError(f"There are no questions in {', '.join(map(str, files))}.{why}")
 
 
-def _all_questions(files: Sequence[Path], with_negative: bool) -> Iterator[tuple[Question, str, int]]:
+def passage_words(passage: str) -> tuple[str, ...]:
+    """The words of a passage, which are parted at spaces as in the published tools.
+
+    Example:
+        >>> passage_words("The sky  is blue.")
+        ('The', 'sky', 'is', 'blue.')
+    """
+    return tuple(_WORD.findall(passage))
+
+
+def _all_questions(files: Sequence[Path], with_negative: bool, is_asked: bool) -> Iterator[tuple[Question, str, int]]:
     for file in files:
         for number, article in enumerate(_articles(file)):
-            yield from _questions_of(article, f"{file}, article {number}", with_negative)
+            yield from _questions_of(article, f"{file}, article {number}", with_negative, is_asked)
 
 
-def _questions_of(article: Any, place: str, with_negative: bool) -> Iterator[tuple[Question, str, int]]:
+def _questions_of(article: Any, place: str, with_negative: bool, is_asked: bool) -> Iterator[tuple[Question, str, int]]:
     """Yields questions, each with its passage and where its first answer starts in it."""
     for number, paragraph in enumerate(_get(article, "paragraphs", list, place)):
         paragraph_place = f"{place}, paragraph {number}"
         passage = _get(paragraph, "context", str, paragraph_place)
-        words = tuple(_WORD.findall(passage))
+        words = passage_words(passage)
         for entry in _get(paragraph, "qas", list, paragraph_place):
             name = str(_get(entry, "id", str, paragraph_place))
             question_place = f"{paragraph_place}, question {name}"
             is_impossible = with_negative and bool(entry.get("is_impossible", False))
-            answers = [] if is_impossible else _get(entry, "answers", list, question_place)
-            if not answers and not is_impossible:
+            answers = [] if is_impossible or is_asked else _get(entry, "answers", list, question_place)
+            if not answers and not is_impossible and not is_asked:
                 way_out = "If questions may have none, set version_2_with_negative."
                 raise DataError(f"{question_place}: there is no answer. {way_out}")
             texts = tuple(_get(answer, "text", str, question_place) for answer in answers)
@@ -131,7 +143,8 @@ def _with_span(question: Question, passage: str, start: int) -> Question | None:
 
 def _articles(file: Path) -> list[Any]:
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        with open_file(file) as stream:
+            text = stream.read().decode("utf-8-sig")
         content = json.loads(text)
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not UTF-8 ({error}). Convert the file to UTF-8.") from error
@@ -379,7 +392,7 @@ def build_question_stream(params: QADataConfig, context: InputContext | None = N
 
 def reads_questions(params: QADataConfig) -> bool:
     """Whether the files of a config are questions (SQuAD's JSON), not records."""
-    return all(path.endswith(".json") for path in input_paths(params))
+    return all(path.lower().removesuffix(".gz").endswith(".json") for path in input_paths(params))
 
 
 def question_tokenizer(params: QADataConfig) -> Tokenizer:

@@ -72,6 +72,8 @@ def open_text_file(
     """
     format = _format(path, with_plain_text=may_hold_texts_alone)
     first = first_names(path, format=format)
+    if not first:
+        raise DataError(f"{path}: there is no text in it.")
     wanted = [*texts, *([] if label is None else [label])]
     columns = {name: _name_in(first, name) for name in wanted}
     names: Sequence[str] | None = None
@@ -106,7 +108,7 @@ def _format(path: Path, *, with_plain_text: bool) -> RowFormat:
         return "tsv"
     if format not in _TABLES:
         what = "has no columns" if format == "text" else f"has format {format}"
-        raise DataError(f"{path} {what}. Give .tsv, .csv or .jsonl files for sentences with labels.")
+        raise DataError(f"{path} {what}. Give .tsv, .csv or .jsonl files: their columns have names.")
     return _TABLES[format]
 
 

@@ -136,7 +136,9 @@ class SentencePredictionTask(EncoderTask):
     def answerer(self) -> SentenceAnswerer:
         """Classifies, or rates, a sentence or a pair."""
         data = self.task_config.train_data.as_dict()
-        return SentenceAnswerer(data["seq_length"], data.get("label_values"), data.get("text_fields") or ())
+        return SentenceAnswerer(
+            data["seq_length"], data.get("label_values"), data.get("text_fields") or (), data.get("column_names")
+        )
 
     def _loss(self, logits: Array, batch: Mapping[str, Array]) -> Mean:
         labels = self._labels(batch)
