@@ -101,7 +101,9 @@ def test_files_without_a_header_have_the_columns_of_the_training_or_those_that_a
 
 def test_columns_are_not_guessed_for_a_model_that_was_trained_on_ids() -> None:
     nameless = SentenceAnswerer(8)
-    message = "rows.tsv: which of its columns .* It begins with 'label', 'sentence'. Name one, or two .* by text_fields"
+    message = (
+        "rows.tsv: which of its columns .* It begins with 'label', 'sentence'. Name one, or two .*: --text_fields=…"
+    )
     with pytest.raises(DataError, match=message):
         texts_in(nameless, "rows.tsv", ROWS)
     assert texts_in(nameless, "rows.tsv", ROWS, text_fields=["sentence"])[0] == ("the cat",)

@@ -111,7 +111,7 @@ def _open_lines(path: Path) -> AskedFile:
             columns = f" It begins with {', '.join(map(repr, first_names(path, format=format)))}."
         raise DataError(
             f"{path}: which of its columns are to be asked is not known: the model was trained on ids.{columns} Name "
-            f"one, or two for pairs, by text_fields; if it has no header, name all of its columns by column_names."
+            f"one, or two for pairs: --text_fields=…; if it has no header, all of its columns too: --column_names=…"
         )
     rows = read_rows(path, format="text", keep_bad=True)
     texts = (

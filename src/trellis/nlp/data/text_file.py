@@ -89,7 +89,7 @@ def open_text_file(
                 f"{', '.join(names)}."
             )
     elif format != "jsonl" and column_names is not None:
-        notes.append("Its first line is a header, which column_names would have named.")
+        notes.append("Its first line is a header, so that column_names is not needed.")
     notes += [f"Its {column!r} is taken for {name!r}." for name, column in columns.items() if name != column]
     known = first if names is None else names
     left_out = [name for name in known if name not in columns.values()]
@@ -124,6 +124,6 @@ def _texts_alone(path: Path, first: Sequence[str], texts: Sequence[str]) -> Sequ
         return texts
     raise DataError(
         f"{path}:1: there is no column {missing[0]!r} among {', '.join(map(repr, first))}. The model is asked "
-        f"{', '.join(texts)}. Name the columns with that by text_fields; if the file has no header, name all of its "
-        f"columns by column_names."
+        f"{', '.join(texts)}. Name the columns that have this: --text_fields=…; or, if the file has no header, all of "
+        f"its columns: --column_names=…"
     )
