@@ -109,6 +109,9 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
             problem = f"not JSON ({error.msg} at column {error.colno})"
             yield Row(line, {}, f"{path}:{line}: {problem}. Put one object on each line.")
             continue
+        except (ValueError, RecursionError) as error:
+            yield Row(line, {}, f"{path}:{line}: not read ({error}). Correct the line, or leave it out.")
+            continue
         if isinstance(values, dict):
             yield Row(line, values)
         else:

@@ -95,6 +95,13 @@ def test_files_without_a_header_have_the_columns_of_the_training_or_those_that_a
     assert texts_in(trained, "alone.tsv", "the cat\n") == [("the cat",)]
     assert texts_in(ONE, "dev.tsv", rows, column_names=COLA) == [("the cat",), ("a dog",)]
     assert texts_in(PAIR, "x.tsv", "p\tq\nthe cat\ta dog\n", text_fields=["q", "p"]) == [("a dog", "the cat")]
+    assert texts_in(ONE, "x.txt", "label\ttext\n1\tthe cat\n", text_fields=["text"]) == [("the cat",)]
+    with pytest.raises(DataError, match="x.tsv: there is no column 'r' among 'p', 'q'. .*--text_fields=…; or, if"):
+        texts_in(PAIR, "x.tsv", "p\tq\nthe cat\ta dog\n", text_fields=["r", "s"])
+    with pytest.raises(DataError, match="x.tsv: there is no column 'sentence' among 'a', 'b'."):
+        texts_in(ONE, "x.tsv", "p\tq\nthe cat\ta dog\n", column_names=["a", "b"])
+    with pytest.raises(DataError, match="x.jsonl: there is no column 'sentence' among 'a'."):
+        texts_in(ONE, "x.jsonl", '{"a": "the cat"}\n')
     with pytest.raises(ArgumentError, match="text_fields is p, but the model takes 2: a, b. Name a column for each."):
         texts_in(PAIR, "x.tsv", "p\tq\nthe cat\ta dog\n", text_fields=["p"])
 
@@ -130,6 +137,30 @@ def test_bad_rows_are_told_by_their_lines_and_the_rest_is_answered_and_written(
     places = [value.get("error", "").split(": ")[0] for value in written]
     assert places == ["", "pairs.tsv:3", "pairs.tsv:4", "pairs.tsv:5", "pairs.tsv:7", ""]
     assert (written[0]["id"], written[0]["text_fields"], written[1]["id"]) == ("7", ["a", "b"], "8")
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ('{"sentence": null}', "'sentence' is None, not text."),
+        ('{"sentence": 5}', "'sentence' is 5, not text."),
+        ('{"other": "x"}', "there is no column 'sentence' among 'other'."),
+        ('{"sentence": "\\ud83d the cat"}', "which has half a character. Correct the line."),
+        ("{", "not JSON"),
+        ('{"sentence": ' + "[" * 100_000, "not read ("),
+        ("[1]", "list, not an object."),
+    ],
+)
+def test_an_object_that_cannot_be_asked_is_told_and_the_next_is_answered(row: str, problem: str) -> None:
+    Path("rows.jsonl").write_text(f'{{"sentence": "a dog"}}\n{row}\n{{"sentence": "the cat"}}\n')
+    _, bad, good = predictor(ONE).read("rows.jsonl")
+    assert bad.problem.startswith("rows.jsonl:2: ") and problem in bad.problem
+    assert good.values["text"] == ("the cat",)
+
+
+def test_half_a_character_is_told_wherever_it_comes_from() -> None:
+    with pytest.raises(ArgumentError, match="sentence is .*, which has half a character. Give it in UTF-8."):
+        predictor(ONE)([("the \udcff cat",)])
 
 
 def test_a_bad_line_does_not_end_a_session(predict: Callable[..., tuple[int, str, str]]) -> None:

@@ -33,7 +33,7 @@ def test_a_file_is_read_as_what_it_is_whatever_the_case_and_packing_of_its_name(
     Path(name).write_bytes(content)
     (row,) = read_sentence_rows([Path(name)], fields=SentenceFields(["sentence"], "label"))
     assert (row.texts, row.label) == (("the cat",), 1)
-    file = open_text_file(Path(name), texts=["sentence"], may_hold_texts_alone=True)
+    file = open_text_file(Path(name), texts=["sentence"], is_asked=True)
     assert texts_of(file, "sentence") == [("the cat",)]
     assert (file.left_out, file.notes) == (["label"], [])
 
@@ -44,15 +44,15 @@ def test_a_first_line_that_names_the_texts_is_a_header_and_any_other_a_row(capsy
     assert [row.texts for row in read_sentence_rows([Path("dev.tsv")], fields=fields)] == [("the cat",)]
     assert "dev.tsv: There is no header, as its first line does not name sentence; its" in capsys.readouterr().out
     Path("test.tsv").write_text("index\tsentence\n0\tthe cat\n")
-    file = open_text_file(Path("test.tsv"), texts=["sentence"], column_names=COLA, may_hold_texts_alone=True)
+    file = open_text_file(Path("test.tsv"), texts=["sentence"], column_names=COLA, is_asked=True)
     assert texts_of(file, "sentence") == [("the cat",)]
-    assert file.notes == ["Its first line is a header, so that column_names is not needed."]
+    assert file.notes == ["Its columns have names, so that column_names is not needed."]
 
 
 @pytest.mark.parametrize("name", ["rows.tsv", "rows.txt", "rows.dat"])
 def test_a_file_of_texts_alone_loses_none_of_them_when_it_is_asked(name: str) -> None:
     Path(name).write_text("the cat\ta cat\nthe dog\ta dog\n")
-    file = open_text_file(Path(name), texts=["a", "b"], may_hold_texts_alone=True)
+    file = open_text_file(Path(name), texts=["a", "b"], is_asked=True)
     assert texts_of(file, "a", "b") == [("the cat", "a cat"), ("the dog", "a dog")]
     assert "There is no header, as its first line does not name a, b; its columns are taken for a, b." in file.notes
 
@@ -60,8 +60,8 @@ def test_a_file_of_texts_alone_loses_none_of_them_when_it_is_asked(name: str) ->
 @pytest.mark.parametrize("content", ["a\tlabel\nthe cat\t1\n", "the cat\ta cat\t1\n", "only\n"])
 def test_a_column_that_nobody_named_is_never_a_text(content: str) -> None:
     Path("rows.tsv").write_text(content)
-    with pytest.raises(DataError, match="rows.tsv:1: there is no column '[ab]' among .* --text_fields=…; .* --column"):
-        open_text_file(Path("rows.tsv"), texts=["a", "b"], may_hold_texts_alone=True)
+    with pytest.raises(DataError, match="rows.tsv: there is no column '[ab]' among .* --text_fields=…; .* --column"):
+        open_text_file(Path("rows.tsv"), texts=["a", "b"], is_asked=True)
 
 
 def test_the_published_names_of_mnli_are_found_in_glues_own_files(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,6 +86,6 @@ def test_classes_that_have_names_may_go_by_their_numbers_in_a_file(capsys: pytes
 def test_files_without_rows_are_told() -> None:
     Path("rows.parquet").write_bytes(b"PAR1 and more")
     with pytest.raises(DataError, match="rows.parquet has format parquet. Give .tsv, .csv or .jsonl files"):
-        open_text_file(Path("rows.parquet"), texts=["a"], may_hold_texts_alone=True)
+        open_text_file(Path("rows.parquet"), texts=["a"], is_asked=True)
     with pytest.raises(DataError, match="nowhere.tsv: no such file"):
-        open_text_file(Path("nowhere.tsv"), texts=["a"], may_hold_texts_alone=True)
+        open_text_file(Path("nowhere.tsv"), texts=["a"], is_asked=True)

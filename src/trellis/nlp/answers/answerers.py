@@ -18,6 +18,7 @@ from trellis.nlp.data import (
     Tokenizer,
     Windows,
     assemble_texts,
+    is_unicode,
     passage_words,
     question_features,
     tokenize_questions,
@@ -83,9 +84,11 @@ def _check_parts(parts: tuple[str, ...], names: Sequence[str]) -> None:
     if len(parts) != len(names):
         takes = f"it takes {len(names)}: {', '.join(names)}"
         raise ArgumentError(f"{' | '.join(parts)!r} has {len(parts)} parts, but {takes}.")
-    empty = next((name for part, name in zip(parts, names, strict=True) if not part.strip()), None)
-    if empty is not None:
-        raise ArgumentError(f"{empty} is empty. Fill it in, or leave the text out.")
+    for part, name in zip(parts, names, strict=True):
+        if not part.strip():
+            raise ArgumentError(f"{name} is empty. Fill it in, or leave the text out.")
+        if not is_unicode(part):
+            raise ArgumentError(f"{name} is {part!r}, which has half a character. Give it in UTF-8.")
 
 
 def in_batches(run: Callable[[Mapping[str, np.ndarray]], PyTree], *, batch_size: int = BATCH_SIZE) -> AskModel:

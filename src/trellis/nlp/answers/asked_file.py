@@ -58,13 +58,16 @@ def open_asked_file(
         )
     if not text_fields and not roles:
         return _open_lines(path)
+    texts = text_fields or roles
     file = open_text_file(
         path,
-        texts=text_fields or roles,
+        texts=texts,
         column_names=column_names or answerer.column_names,
+        is_asked=True,
         may_hold_texts_alone=not text_fields,
     )
-    return AskedFile(_texts_of(file), [f"{path}: {note}" for note in (_summary(file, roles), *file.notes)])
+    notes = (_summary(file, texts, roles or texts), *file.notes)
+    return AskedFile(_texts_of(file, texts), [f"{path}: {note}" for note in notes])
 
 
 def _is_document(path: Path) -> bool:
@@ -78,8 +81,8 @@ def _is_document(path: Path) -> bool:
     if not first.startswith(b"{"):
         return False
     try:
-        return "data" in json.loads(first)
-    except ValueError:
+        return isinstance(json.loads(first).get("data"), list)
+    except (ValueError, RecursionError):
         # The line is part of a longer object, or damaged.
         return is_json or bool(second and not second.startswith(b"{"))
 
@@ -122,7 +125,7 @@ def _open_lines(path: Path) -> AskedFile:
     return AskedFile(texts, [])
 
 
-def _texts_of(file: TextFile) -> Iterator[Asked]:
+def _texts_of(file: TextFile, texts: Sequence[str]) -> Iterator[Asked]:
     for row in file.rows(keep_bad=True):
         if list(row.values.values()) == [""]:
             # In a file of one column that is an empty line.
@@ -131,17 +134,17 @@ def _texts_of(file: TextFile) -> Iterator[Asked]:
         problem = row.problem
         if not problem:
             try:
-                parts = tuple(file.text(row, name) for name in file.columns)
+                parts = tuple(file.text(row, name) for name in texts)
             except DataError as error:
                 problem = str(error)
         yield Asked(parts, f"{file.path}:{row.line}", row.values.get(_ID), problem)
 
 
-def _summary(file: TextFile, roles: Sequence[str]) -> str:
+def _summary(file: TextFile, texts: Sequence[str], roles: Sequence[str]) -> str:
     """Which columns are asked, as what, and which are left out."""
     asked = [
-        column if role in (name, column) else f"{column} (as {role})"
-        for (name, column), role in zip(file.columns.items(), roles or file.columns, strict=True)
+        file.columns[name] if name == role else f"{file.columns[name]} (as {role})"
+        for name, role in zip(texts, roles, strict=True)
     ]
     left_out = [name for name in file.left_out if name != _ID]
     rest = f"; {', '.join(left_out)} {'are' if len(left_out) > 1 else 'is'} left out" if left_out else ""

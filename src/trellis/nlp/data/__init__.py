@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from trellis.nlp.data.sequences import Specials as Specials, assemble_texts as assemble_texts
     from trellis.nlp.data.vocabulary import train_vocabulary as train_vocabulary
     from trellis.nlp.data.stream_parts import data_place as data_place
-    from trellis.nlp.data.text_file import TextFile as TextFile, open_text_file as open_text_file
+    from trellis.nlp.data.text_file import (
+        TextFile as TextFile,
+        is_unicode as is_unicode,
+        open_text_file as open_text_file,
+    )
     from trellis.nlp.data.token_cache import in_blocks as in_blocks
     from trellis.nlp.data.pretraining_stream import build_pretraining_stream as build_pretraining_stream
     from trellis.nlp.data.pretraining_data import (

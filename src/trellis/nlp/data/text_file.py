@@ -14,7 +14,7 @@ _TABLES: Mapping[str, RowFormat] = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl"
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of rows with text; `str` tells what was taken for what.
+    """A file of rows with text, after a look at its first row.
 
     Example:
         file = open_text_file(Path("dev.tsv"), texts=["sentence1", "sentence2"], label="label")
@@ -47,7 +47,18 @@ class TextFile:
         value = row.values[column]
         if not isinstance(value, str):
             raise DataError(f"{place}: {column!r} is {value!r}, not text. Correct the line, or name another column.")
+        if not is_unicode(value):
+            raise DataError(f"{place}: {column!r} is {value!r}, which has half a character. Correct the line.")
         return value
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text is made of whole characters: JSON can also spell halves of them, which nothing can read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def open_text_file(
@@ -56,9 +67,10 @@ def open_text_file(
     texts: Sequence[str],
     label: str | None = None,
     column_names: Sequence[str] | None = None,
-    may_hold_texts_alone: bool = False,
+    is_asked: bool = False,
+    may_hold_texts_alone: bool = True,
 ) -> TextFile:
-    """Returns a file of rows, TSV, CSV or JSONL, after a look at its first row.
+    """Returns a file of rows: TSV, CSV or JSONL.
 
     A first line that has all columns with text is a header, whatever `column_names` says: GLUE's CoLA has one in its
     tests, and none elsewhere.
@@ -67,33 +79,57 @@ def open_text_file(
         texts: The columns with text.
         label: The column with the label, if it is to be read.
         column_names: The columns of a table without a header.
-        may_hold_texts_alone: Whether a table without a header may have the texts in their order and nothing else; then
-            plain text is a table too, with tabs between its cells.
+        is_asked: Whether a model is asked. Then plain text is a table too, with tabs between its cells; and a column
+            that is missing is an error at once.
+        may_hold_texts_alone: Whether a table that is asked may have no header, the texts in their order, and nothing
+            else.
     """
-    format = _format(path, with_plain_text=may_hold_texts_alone)
+    format = _format(path, with_plain_text=is_asked)
     first = first_names(path, format=format)
     if not first:
         raise DataError(f"{path}: there is no text in it.")
-    wanted = [*texts, *([] if label is None else [label])]
-    columns = {name: _name_in(first, name) for name in wanted}
-    names: Sequence[str] | None = None
-    notes: list[str] = []
-    if format != "jsonl" and not all(columns[name] in first for name in texts):
-        names = column_names
-        if may_hold_texts_alone and (names is None or len(names) != len(first)):
-            names = _texts_alone(path, first, texts)
-        if names is not None:
-            columns = {name: _name_in(names, name) for name in wanted}
-            notes.append(
-                f"There is no header, as its first line does not name {', '.join(texts)}; its columns are taken for "
-                f"{', '.join(names)}."
-            )
-    elif format != "jsonl" and column_names is not None:
-        notes.append("Its first line is a header, so that column_names is not needed.")
-    notes += [f"Its {column!r} is taken for {name!r}." for name, column in columns.items() if name != column]
+    names = None
+    if format != "jsonl":
+        is_alone = is_asked and may_hold_texts_alone
+        names = _names_without_header(first, texts, column_names, is_asked=is_asked, may_be_alone=is_alone)
     known = first if names is None else names
+    columns = {name: _name_in(known, name) for name in (*texts, *([] if label is None else [label]))}
+    missing = [name for name in texts if columns[name] not in known]
+    # Objects may have different names: one that lacks a column says nothing of the others.
+    if is_asked and missing and (format != "jsonl" or len(missing) == len(texts)):
+        raise DataError(
+            f"{path}: there is no column {missing[0]!r} among {', '.join(map(repr, known))}. The model is asked "
+            f"{', '.join(texts)}. Name the columns that have this: --text_fields=…; or, if the file has no header, all "
+            f"of its columns: --column_names=…"
+        )
+    notes = []
+    if names is not None:
+        notes.append(
+            f"There is no header, as its first line does not name {', '.join(texts)}; its columns are taken for "
+            f"{', '.join(names)}."
+        )
+    elif column_names is not None and not missing:
+        notes.append("Its columns have names, so that column_names is not needed.")
+    notes += [f"Its {column!r} is taken for {name!r}." for name, column in columns.items() if name != column]
     left_out = [name for name in known if name not in columns.values()]
     return TextFile(path, format, columns, left_out, names, notes)
+
+
+def _names_without_header(
+    first: Sequence[str],
+    texts: Sequence[str],
+    column_names: Sequence[str] | None,
+    *,
+    is_asked: bool,
+    may_be_alone: bool,
+) -> Sequence[str] | None:
+    """The columns of a table whose first line is a row; None if that line is a header, or nobody can tell."""
+    missing = [name for name in texts if _name_in(first, name) not in first]
+    if not missing:
+        return None
+    if column_names is not None and (len(column_names) == len(first) or not is_asked):
+        return column_names
+    return texts if may_be_alone and len(first) == len(texts) == len(missing) else None
 
 
 def _format(path: Path, *, with_plain_text: bool) -> RowFormat:
@@ -116,14 +152,3 @@ def _name_in(columns: Sequence[str], name: str) -> str:
     """What a file calls a column: its name or, if there is none of that name, the other one that it goes by."""
     other = _OTHER_NAMES.get(name, name)
     return other if other in columns and name not in columns else name
-
-
-def _texts_alone(path: Path, first: Sequence[str], texts: Sequence[str]) -> Sequence[str]:
-    missing = [name for name in texts if _name_in(first, name) not in first]
-    if len(first) == len(texts) == len(missing):
-        return texts
-    raise DataError(
-        f"{path}:1: there is no column {missing[0]!r} among {', '.join(map(repr, first))}. The model is asked "
-        f"{', '.join(texts)}. Name the columns that have this: --text_fields=…; or, if the file has no header, all of "
-        f"its columns: --column_names=…"
-    )
