@@ -1,6 +1,7 @@
 """`trellis data`: vocabularies, and records to pretrain and to fine-tune on."""
 
 import argparse
+import os
 import sys
 from dataclasses import fields
 from typing import Any
@@ -173,14 +174,28 @@ def _tokenizer(flags: argparse.Namespace) -> "data.Tokenizer":
     file = getattr(flags, name)
     if not file:
         raise ArgumentError(f"--{name} is missing: --tokenization={flags.tokenization} needs it.")
-    return data.build_tokenizer(file, tokenization=flags.tokenization, lower_case=flags.do_lower_case)
+    is_cased = flags.do_lower_case is False
+    if os.path.isdir(file):
+        text = data.TextSettings.of_weights(file)
+        if text is None:
+            raise ArgumentError(f"--{name}: `{file}` holds no vocabulary. Give a file, or the directory of weights.")
+        tokenizer = text.build_tokenizer()
+    else:
+        tokenizer = data.build_tokenizer(file, tokenization=flags.tokenization, lower_case=not is_cased)
+    if flags.do_lower_case not in (None, tokenizer.lower_case):
+        theirs = str(tokenizer.lower_case).lower()
+        raise ArgumentError(
+            f"--do_lower_case is {str(flags.do_lower_case).lower()}, but {theirs} is what `{file}` says. Leave it out."
+        )
+    return tokenizer
 
 
 def _add_tokenizer_flags(parser: Parser) -> None:
     _add(parser, "tokenization", str, "WordPiece", "how text is cut into tokens", choices=_TOKENIZATIONS)
-    _add(parser, "vocab_file", str, None, "the vocabulary for WordPiece, a token a line")
+    _add(parser, "vocab_file", str, None, "the vocabulary: a token a line, a tokenizer.json, or a folder of weights")
     _add(parser, "sp_model_file", str, None, "the model for SentencePiece")
-    _add(parser, "do_lower_case", _boolean, True, "whether case does not count")
+    case = "whether case does not count; the default is true, or what the weights say, if vocab_file is their folder"
+    _add(parser, "do_lower_case", _boolean, None, case)
 
 
 def _add(parser: Parser, name: str, kind: Any, default: object, text: str, **options: Any) -> None:

@@ -41,11 +41,16 @@ def patterns_in(input_path: str | Sequence[str] | Mapping[str, str | Sequence[st
 
 
 def matching_paths(pattern: str) -> list[Path]:
-    """What a pattern matches, none perhaps; a path that is no pattern is itself, whether it is there or not."""
+    """The files that a pattern matches, or else the directories, none perhaps.
+
+    A path that is no pattern is itself, whether it is there or not.
+    """
     # A file that is there is meant, whatever its name: not every star is a glob.
     if os.path.exists(pattern) or not glob.has_magic(pattern):
         return [Path(pattern)]
-    return [Path(match) for match in glob.glob(pattern, recursive=True)]
+    matches = [Path(match) for match in glob.glob(pattern, recursive=True)]
+    # Beside records lie folders that tell how they were made.
+    return [path for path in matches if not path.is_dir()] or matches
 
 
 def find_files(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:

@@ -16,6 +16,7 @@ from trellis.experiments.mode import get_mode, mode_problems
 from trellis.experiments.preflight import Preflight, n_batches, n_bytes, size_text, warm_start_problems
 from trellis.experiments.reports import leaves_of
 from trellis.experiments.run import build_task, build_trainer
+from trellis.extensions import newest_file
 from trellis.loops import Outline, batch_size, describe_arrays, split_batch
 from trellis.optimizers import WHOLE_RUN, build_schedule
 from trellis.runtime import table
@@ -40,8 +41,9 @@ def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path) -> 
     problems = list(mode_problems(params, mode=run_mode))
     try:
         original = params
-        # A task that is given no directory writes nothing.
-        task, params = build_task(params, model_dir=None)
+        # A task that is given no directory writes nothing; one that resumes has written what it writes.
+        resumes = newest_file(model_dir) is not None
+        task, params = build_task(params, model_dir=model_dir if resumes else None)
         params = derive_lengths(params, task=task, trains=run_mode.trains or run_mode.follows)
         trainer = build_trainer(params, mode=run_mode, model_dir=model_dir, task=task)
         outline = trainer.outline(trains=run_mode.trains, evaluates=run_mode.evaluates)
@@ -113,6 +115,7 @@ def _data(run: Preflight) -> Iterator[str]:
         of = f"; {counted:,} examples, {counted / size:,.1f} batches an epoch" if counted else ""
         ends = "" if n_known is None else f"; {n_known:,} batches"
         yield f"{name}: batches of {size}, {describe_arrays(side.batch)}{of}{ends}"
+    yield from run.trainer.task.plan_notes()
 
 
 def _steps(run: Preflight) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import jax
@@ -159,6 +159,10 @@ class Task(ABC):
     def serving_metadata(self) -> Mapping[str, JSON]:
         """What a served model of this task tells of itself, beside the names of the task and the model."""
         return {}
+
+    def plan_notes(self) -> Iterable[str]:
+        """Lines that `trellis plan` shows of the data of this task, beside its batches."""
+        return ()
 
     def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
         """On the host: the state after one more batch of what `validation_step` returned beside metrics.

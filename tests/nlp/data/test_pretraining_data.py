@@ -62,7 +62,8 @@ def test_the_same_bytes_are_written_by_one_process_and_by_two(tmp_path: Path, mo
     alone, together = write(tmp_path, "one", n_workers=1), write(tmp_path, "two", n_workers=2)
     assert [path.read_bytes() for path in alone] == [path.read_bytes() for path in together]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "one-0.tfrecord", "one-1.tfrecord", "text.txt", "two-0.tfrecord", "two-1.tfrecord", "vocab.txt",
+        "one-0.tfrecord", "one-0.tfrecord.text", "one-1.tfrecord", "text.txt",
+        "two-0.tfrecord", "two-0.tfrecord.text", "two-1.tfrecord", "vocab.txt",
     ]  # fmt: skip
 
 

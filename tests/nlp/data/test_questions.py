@@ -9,7 +9,7 @@ import pytest
 from tests.nlp.data.small_questions import long_vocabulary, question, sky_vocabulary, write_squad
 from trellis.data import Columns, decode_example, read_records
 from trellis.errors import ArgumentError, DataError
-from trellis.nlp.data import Skipped, Windows, WordPieceTokenizer, write_question_data
+from trellis.nlp.data import Skipped, TextSettings, Windows, WordPieceTokenizer, write_question_data
 from trellis.nlp.data.questions import Question, question_features, read_questions, tokenize_questions
 
 
@@ -86,7 +86,10 @@ def test_records_of_questions_have_the_published_features_and_meta_data(tmp_path
         "unique_ids", "input_ids", "input_mask", "segment_ids", "paragraph_mask", "class_index",
         "start_positions", "end_positions", "is_impossible",
     }  # fmt: skip
-    assert json.loads((tmp_path / "out" / "meta.json").read_text()) == meta == {
+    text = TextSettings.read(tmp_path / "out" / "train.tfrecord.text")
+    assert text is not None and text.seq_length == 16
+    assert json.loads((tmp_path / "out" / "meta.json").read_text()) == meta | {"text": text.as_json()}
+    assert {name: value for name, value in meta.items() if name != "text"} == {
         "task_type": "bert_squad", "train_data_size": 2, "max_seq_length": 16, "max_query_length": 8,
         "doc_stride": 128, "version_2_with_negative": False,
     }  # fmt: skip

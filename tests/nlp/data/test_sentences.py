@@ -41,7 +41,15 @@ def test_records_and_meta_data_are_those_of_the_published_tool(tmp_path: Path) -
     }  # fmt: skip
     assert int(second["example_id"][0]) == 1
     assert len(list(read_records(tmp_path / "test.out"))) == 1
-    assert json.loads((tmp_path / "meta.json").read_text()) == meta == {
+    text = json.loads((tmp_path / "train.out.text" / "text.json").read_text())
+    assert json.loads((tmp_path / "meta.json").read_text()) == meta | {"text": text}
+    assert (text["text_fields"], text["label_values"], text["seq_length"]) == (
+        ["#1 String", "#2 String"],
+        ["0", "1"],
+        12,
+    )
+    assert (tmp_path / "train.out.text" / text["file"]).read_bytes() == tokenizer.vocab_file.read_bytes()
+    assert {name: value for name, value in meta.items() if name != "text"} == {
         "processor_type": "MRPC", "max_seq_length": 12, "train_data_size": 2, "test_data_size": 1,
         "task_type": "bert_classification", "num_labels": 2,
     }  # fmt: skip

@@ -274,7 +274,11 @@ def test_tokens_are_kept_beside_the_file_and_serve_every_length(tmp_path: Path) 
     ("settings", "error", "message"),
     [
         ({"text_fields": None}, ConfigError, "text_fields is None"),
-        ({"vocab_file": ""}, ConfigError, "task.train_data.vocab_file is empty, and with the weights lies neither"),
+        (
+            {"vocab_file": ""},
+            ConfigError,
+            "task.train_data.vocab_file is empty, and with the weights lies no vocab.txt",
+        ),
         ({"input_path": ""}, ConfigError, "task.train_data.input_path is empty"),
         ({"tfds_name": "glue/mrpc"}, ConfigError, "task.train_data.tfds_name is 'glue/mrpc', but TensorFlow Datasets"),
         ({"tfds_name": "glue/mrpc", "is_training": False}, ConfigError, "task.validation_data.tfds_name=,task.validat"),

@@ -2,14 +2,16 @@
 
 import io
 import pickle
+import random
 from pathlib import Path
 
 import pytest
 import sentencepiece
+import tokenizers
 
-from tests.nlp.data.small_text import small_tokenizer, write_vocabulary
+from tests.nlp.data.small_text import WORDS, small_tokenizer, write_tokenizer_json, write_vocabulary
 from trellis.errors import ArgumentError, DataError
-from trellis.nlp.data import SentencePieceTokenizer, WordPieceTokenizer, build_tokenizer
+from trellis.nlp.data import JsonTokenizer, SentencePieceTokenizer, WordPieceTokenizer, build_tokenizer
 from trellis.nlp.data.tokenizer import preprocess_text, split_words
 
 PIECES = ["want", "##want", "##ed", "wa", "un", "runn", "##ing"]
@@ -211,3 +213,107 @@ def test_a_vocabulary_that_is_replaced_while_it_is_in_use_is_refused(tmp_path: P
     write_vocabulary(tmp_path / "vocab.txt", PIECES[:-1])
     with pytest.raises(DataError, match="vocab.txt` was changed while it was in use"):
         pickle.loads(sent)
+
+
+NASTY = [
+    *("\ue000", "\U000f0000", "\u0378", "\U000e0001", "\ufffd", "\0", "\u200b", "\u00ad", "\u202f", "\u3000", "\ufeff"),
+    *(
+        "é",
+        "e\u0301",
+        "İ",
+        "ß",
+        "ﬁ",
+        "Ǆ",
+        "中",
+        "𠀀",
+        "か",
+        "한",
+        "💩",
+        "👩\u200d👩",
+        "\u061c",
+        "१",
+        "½",
+        "\u2028",
+        "\x85",
+    ),
+    *(
+        "[MASK]",
+        "[mask]",
+        "[CLS]",
+        "[SEP]",
+        "[UNK]",
+        "[PAD]",
+        "##s",
+        "a" * 101,
+        "a" * 401,
+        "cat" * 40,
+        "'",
+        "…",
+        "\t",
+        "\r\n",
+    ),
+]
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_a_tokenizer_json_gives_exactly_the_ids_that_its_package_makes_of_nasty_text(
+    tmp_path: Path, lowercase: bool
+) -> None:
+    words = [*WORDS, "The", "é", "e", "中", "##中", "i", "##i", "##a", "s", "fi", "[", "]", "mask"]
+    file = write_tokenizer_json(tmp_path / "tokenizer.json", words, lowercase=lowercase)
+    reference = tokenizers.Tokenizer.from_file(file)
+    reference.no_truncation()
+    reference.no_padding()
+    ours = build_tokenizer(file)
+    chance = random.Random(0)
+    letters = [*NASTY, *WORDS, "The", " ", " ", "  "]
+    texts = ["", " ", *NASTY, *("".join(chance.choices(letters, k=chance.randrange(1, 12))) for _ in range(3000))]
+    expected = [reference.encode(text, add_special_tokens=False).ids for text in texts]
+    rows = ours.encode(texts)
+    assert [list(rows[number]) for number in range(len(texts))] == expected
+    assert (ours.lower_case, ours.strip_accents, ours.tokenize_chinese_chars) == (lowercase, lowercase, True)
+    assert (ours.family, ours.vocab_size) == ("WordPiece", reference.get_vocab_size())
+    assert pickle.loads(pickle.dumps(ours)).fingerprint == ours.fingerprint
+
+
+def test_a_literal_mask_is_the_token_for_weights_and_three_words_for_the_published_rules(tmp_path: Path) -> None:
+    words = [*WORDS, "[", "]", "mask"]
+    theirs = build_tokenizer(write_tokenizer_json(tmp_path / "tokenizer.json", words))
+    assert theirs.tokens("the [MASK] sat") == ["the", "[MASK]", "sat"]
+    ours = build_tokenizer(write_vocabulary(tmp_path / "vocab.txt", words))
+    assert ours.tokens("the [MASK] sat") == ["the", "[", "mask", "]", "sat"]
+
+
+def test_the_rules_of_a_tokenizer_json_can_be_changed_as_its_config_asks(tmp_path: Path) -> None:
+    file = write_tokenizer_json(tmp_path / "tokenizer.json", ["The", "the", "é", "e", "É"])
+    assert JsonTokenizer(file).tokens("The É") == ["the", "e"]
+    assert JsonTokenizer(file, lower_case=False).tokens("The É") == ["The", "É"]
+    assert JsonTokenizer(file, strip_accents=False).tokens("The É") == ["the", "é"]
+    assert JsonTokenizer(file, lower_case=True).fingerprint == JsonTokenizer(file).fingerprint
+    assert JsonTokenizer(file, lower_case=False).fingerprint != JsonTokenizer(file).fingerprint
+
+
+def test_a_tokenizer_json_tells_where_pieces_stand_in_a_text(tmp_path: Path) -> None:
+    tokenizer = build_tokenizer(write_tokenizer_json(tmp_path / "tokenizer.json"))
+    text = "(The\u200b CÁTS) sat."
+    ids = tokenizer.encode(["cats"]).values
+    place = tokenizer.locate(ids, text=text)
+    assert place is not None and text[slice(*place)] == "CÁTS"
+    assert tokenizer.locate(tokenizer.encode(["dog"]).values, text=text) is None
+    assert tokenizer.text_of(ids) == "cats" and tokenizer.words("The CÁTS.") == ["the", "cats", "."]
+    assert tokenizer.starts_word[ids].tolist() == [True, False]
+
+
+def test_a_file_that_is_no_tokenizer_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
+    with pytest.raises(DataError, match="tokenizer.json is no tokenizer.json .*Copy the file again."):
+        build_tokenizer(tmp_path / "tokenizer.json")
+
+
+def test_accents_and_ideographs_are_kept_when_weights_say_so(tmp_path: Path) -> None:
+    file = write_vocabulary(tmp_path / "vocab.txt", ["é", "e", "É", "中", "##文", "文"])
+    assert WordPieceTokenizer(file).tokens("É 中文") == ["e", "中", "文"]
+    assert WordPieceTokenizer(file, strip_accents=False).tokens("É") == ["é"]
+    assert WordPieceTokenizer(file, lower_case=False, strip_accents=True).tokens("é") == ["e"]
+    assert WordPieceTokenizer(file, tokenize_chinese_chars=False).tokens("中文") == ["中", "##文"]
+    assert preprocess_text("Déjà", strip_accents=False) == "Déjà"

@@ -20,7 +20,7 @@ def test_a_tiny_bert_learns_from_the_local_text_and_fills_in_blanks(
     params.runtime.distribution_strategy = "off"
     _, logs = run_experiment(params, mode="train", model_dir="runs/local", run_post_eval=True)
     assert set(logs) == {"validation_loss", "masked_lm_accuracy", "lm_example_loss"}
-    vocabulary = Path("runs/local/vocab.txt").read_text().split("\n")
+    vocabulary = Path("runs/local/text/vocab.txt").read_text().split("\n")
     assert "[MASK]" in vocabulary and "##s" in vocabulary
     (prediction,) = load_predictor("runs/local")([("Return the [MASK].",)])
     assert prediction.values["blanks"][0][0]["token"] in vocabulary

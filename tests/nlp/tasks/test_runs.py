@@ -123,7 +123,7 @@ def test_blanks_are_filled_with_tokens_of_the_vocabulary_that_the_run_has_kept(p
     best = [blank[0] for blank in prediction.values["blanks"]]
     assert first == "the *{}* sat on *{}* mat .".format(*(blank["word"] for blank in best))
     assert all(0 < blank["probability"] <= 1 for blank in best)
-    assert (pretrained / "vocab.txt").read_bytes() == (pretrained.parent / "words.txt").read_bytes()
+    assert (pretrained / "text/vocab.txt").read_bytes() == (pretrained.parent / "words.txt").read_bytes()
 
 
 def test_a_run_on_sentences_has_the_encoder_of_its_hub_and_lengths_from_its_data(sentences: Path) -> None:
@@ -289,14 +289,15 @@ def test_an_exported_text_model_tells_its_vocabulary_and_how_it_is_asked(
     assert main(["export", *flags, "--output_dir=out"]) == 0
     assert capsys.readouterr().out.endswith("To ask it:   trellis predict --model_dir=out\n")
     model = trellis.load_model("out")
-    assert model.files["vocab.txt"].read_bytes() == (sentences / "vocab.txt").read_bytes()
+    assert model.files["vocab.txt"].read_bytes() == (sentences / "text/vocab.txt").read_bytes()
     assert model.manifest.metadata["text"] == {
         "answers": "sentences",
         "answerer": {"seq_length": 20, "label_values": ["no", "yes"], "text_columns": ["a", "b"], "column_names": None},
-        "tokenization": "WordPiece",
-        "lower_case": True,
+        "tokenizer": json.loads((sentences / "text/text.json").read_text()),
         "vocab_size": 24,
     }
+    told = model.manifest.metadata["text"]["tokenizer"]
+    assert (told["tokenization"], told["lower_case"], told["text_fields"]) == ("WordPiece", True, ["a", "b"])
     names = ["input_mask", "input_type_ids", "input_word_ids"]
     assert [spec.name for spec in model.signatures["inference_step"].spec.inputs] == names
 
@@ -319,7 +320,7 @@ def test_a_served_text_model_without_its_vocabulary_says_so(
     (tmp_path / "served/manifest.json").write_text(json.dumps(manifest))
     assert main(ask) == 2
     assert "The vocabulary of the model in `served` is not known: its data came as ids." in capsys.readouterr().err
-    assert main([*ask, f"--vocab_file={sentences / 'vocab.txt'}"]) == 0
+    assert main([*ask, f"--vocab_file={sentences / 'text/vocab.txt'}"]) == 0
     manifest["metadata"]["text"]["answers"] = "riddles"
     (tmp_path / "served/manifest.json").write_text(json.dumps(manifest))
     assert main(ask) == 2

@@ -19,14 +19,6 @@ if TYPE_CHECKING:
         Answer as Answer,
         answer_questions as answer_questions,
     )
-    from trellis.nlp.answers.text_settings import (
-        TEXT as TEXT,
-        TextSettings as TextSettings,
-        find_vocabulary as find_vocabulary,
-        keep_vocabulary as keep_vocabulary,
-        kept_vocabulary as kept_vocabulary,
-        vocabulary_name as vocabulary_name,
-        with_vocabulary as with_vocabulary,
-    )
+    from trellis.nlp.answers.served_text import served_metadata as served_metadata
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -15,8 +15,8 @@ from trellis.experiments import ExperimentConfig, best_of_run, read_params
 from trellis.extensions import checkpoint_storage as storage, newest_file
 from trellis.nlp.answers.answerers import BATCH_SIZE, Answerer, AskModel, Prediction, in_batches
 from trellis.nlp.answers.asked_file import Asked, AskedFile, open_asked_file
-from trellis.nlp.answers.text_settings import TEXT, VOCABULARY_NAMES, TextSettings, kept_vocabulary
-from trellis.nlp.data import Tokenizer, in_blocks
+from trellis.nlp.answers.served_text import read_answerer, read_text, tokenizer_of_model
+from trellis.nlp.data import TEXT, TextSettings, Tokenizer, in_blocks
 from trellis.runtime import RuntimeConfig
 from trellis.serving import find_served_model, load_model
 from trellis.tasks import BoundModel, get_task
@@ -30,11 +30,16 @@ class TextTask(Protocol):
     """A task whose model answers text."""
 
     @property
-    def text_settings(self) -> TextSettings:
-        """All that text is answered with beside the model and the vocabulary."""
+    def answerer(self) -> Answerer:
+        """How text becomes the model's inputs, and its outputs an answer."""
 
-    def find_vocabulary(self) -> Path | None:
-        """The vocabulary of the data; None if it is not known."""
+    @property
+    def text(self) -> TextSettings | None:
+        """All that turns text into ids; None if it is not known."""
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens the model knows."""
 
     def build_model(self) -> Any:
         """The model."""
@@ -134,16 +139,14 @@ def load_predictor(model_dir: str, *, params: ExperimentConfig | None = None, vo
     task = get_task(params.task, logging_dir=model_dir)
     if not isinstance(task, TextTask):
         raise ArgumentError(f"`{model_dir}` holds a {type(task).__name__}, which answers no text.")
-    settings = task.text_settings
-    vocabulary = Path(vocab_file) if vocab_file else kept_vocabulary(model_dir) or task.find_vocabulary()
-    tokenizer = settings.build_tokenizer(vocabulary, place=model_dir)
+    tokenizer = tokenizer_of_model(task.text, vocab_file=vocab_file, n_known=task.vocab_size, place=model_dir)
     file = best_of_run(params, Path(model_dir)) or newest_file(Path(model_dir))
     if file is None:
         raise CheckpointFileError(f"There is no checkpoint file in `{model_dir}`. Train first: trellis train.")
     model = read_model(task, file, runtime=params.runtime)
     run = jax.jit(lambda variables, batch: model.with_variables(variables)(batch))
     ask = in_batches(lambda batch: run(model.variables, batch))
-    return Predictor(settings.answerer, ask=ask, tokenizer=tokenizer)
+    return Predictor(task.answerer, ask=ask, tokenizer=tokenizer)
 
 
 def _load_served(directory: Path, vocab_file: str) -> Predictor:
@@ -155,12 +158,13 @@ def _load_served(directory: Path, vocab_file: str) -> Predictor:
             f"`{directory}` holds a served {metadata.get('task', 'model')}, which answers no text. Arrays it answers "
             f"in Python: trellis.load_model({str(directory)!r})(inputs)"
         )
-    settings = TextSettings.of_served_model(text_metadata, place=str(directory))
-    vocabulary = next((model.files[name] for name in VOCABULARY_NAMES if name in model.files), None)
+    place = str(directory)
+    answerer = read_answerer(text_metadata, place=place)
+    text = read_text(text_metadata, files=model.files, place=place)
+    tokenizer = tokenizer_of_model(text, vocab_file=vocab_file, n_known=text_metadata["vocab_size"], place=place)
     size = model.signatures[model.manifest.default_signature].spec.inputs[0].shape[0]
     ask = in_batches(model, batch_size=size if isinstance(size, int) else BATCH_SIZE)
-    tokenizer = settings.build_tokenizer(Path(vocab_file) if vocab_file else vocabulary, place=str(directory))
-    return Predictor(settings.answerer, ask=ask, tokenizer=tokenizer)
+    return Predictor(answerer, ask=ask, tokenizer=tokenizer)
 
 
 def read_model(task: TextTask, checkpoint_file: Path, *, runtime: RuntimeConfig) -> BoundModel:

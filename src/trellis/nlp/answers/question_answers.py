@@ -123,6 +123,9 @@ def _span_text(question: Question, windows: Columns, tokenizer: Tokenizer, span:
     words = _row(windows, "words", span.window)[span.start - first : span.end - first + 1]
     original = " ".join(question.words[words[0] : words[-1] + 1])
     ids = _row(windows, "input_ids", span.window)[span.start : span.end + 1]
+    place = tokenizer.locate(ids, text=original)
+    if place is not None:
+        return original[place[0] : place[1]].strip()
     answer = " ".join(tokenizer.text_of(ids).split())
     return align_answer(answer, original=original, tokenizer=tokenizer)
 

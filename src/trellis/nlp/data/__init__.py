@@ -16,7 +16,13 @@ if TYPE_CHECKING:
         Tokenizer as Tokenizer,
         WordPieceTokenizer as WordPieceTokenizer,
         SentencePieceTokenizer as SentencePieceTokenizer,
+        JsonTokenizer as JsonTokenizer,
         build_tokenizer as build_tokenizer,
+    )
+    from trellis.nlp.data.text_settings import (
+        TEXT as TEXT,
+        TextSettings as TextSettings,
+        VOCABULARY_NAMES as VOCABULARY_NAMES,
     )
     from trellis.nlp.data.sequences import Specials as Specials, assemble_texts as assemble_texts
     from trellis.nlp.data.vocabulary import train_vocabulary as train_vocabulary

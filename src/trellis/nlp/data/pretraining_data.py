@@ -16,6 +16,7 @@ from trellis.nlp.data.masking import Masking, build_masking, example_keys, mask_
 from trellis.nlp.data.next_sentences import Pairing, read_plan, write_plan
 from trellis.nlp.data.output import OutputFormat, work_folder, write_features
 from trellis.nlp.data.sequences import Features, with_record_names
+from trellis.nlp.data.text_settings import TextSettings, beside_records
 from trellis.nlp.data.token_cache import n_useful_workers
 from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.runtime import Tally
@@ -81,7 +82,7 @@ def write_pretraining_data(
         planned = write_plan(plan, corpus=corpus, pairing=pairing, n_passes=options.dupe_factor, n_workers=n_workers)
         n_pairs = len(planned.is_random)
         order = Order(n_pairs, key=options.random_seed % 2**64)
-        return write_features(
+        n_written = write_features(
             output_files,
             (order.between(start, start + _BLOCK_PAIRS) for start in range(0, n_pairs, _BLOCK_PAIRS)),
             make=functools.partial(_features, tokens, plan, options, masking),
@@ -90,6 +91,9 @@ def write_pretraining_data(
             n_workers=n_workers,
             n_rows=n_pairs,
         )
+    # One of many files is enough: they are trained on together.
+    TextSettings.of(tokenizer, seq_length=options.max_seq_length).write(beside_records(output_files[0]))
+    return n_written
 
 
 def _features(

@@ -24,21 +24,30 @@ from trellis.nlp.data.stream_parts import (
     seed_of,
 )
 from trellis.nlp.data.token_cache import n_useful_workers
+from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.tasks import InputContext
 
 Batch = dict[str, NDArray[Any]]
 
 
 def build_pretraining_stream(
-    params: BertPretrainDataConfig | BertPretrainTextDataConfig, context: InputContext | None = None
+    params: BertPretrainDataConfig | BertPretrainTextDataConfig,
+    context: InputContext | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
 ) -> StackingStream:
     """Batches with `input_word_ids`, `input_mask`, `input_type_ids`, `masked_lm_positions`, `_ids` and `_weights`.
 
     With next sentences there are `next_sentence_labels` (1 if the second does not follow the first), with
     `use_position_id` there are `position_ids`, and rows that are packed have `segment_ids` and `positions`.
+
+    Args:
+        tokenizer: Of text; the default is the one that the config names.
     """
     if isinstance(params, BertPretrainTextDataConfig):
-        return _build_text_stream(params, context)
+        vocab_file, lower_case = params.vocab_file_path, params.lower_case
+        tokenizer = tokenizer or config_tokenizer(params, vocab_file, field="vocab_file_path", lower_case=lower_case)
+        return _build_text_stream(params, context, tokenizer)
     length, n_predictions = (params.seq_length,), (params.max_predictions_per_seq,)
     features: dict[str, Any] = dict.fromkeys(INPUTS, (np.int32, length))
     features |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), (np.int32, n_predictions))
@@ -107,11 +116,11 @@ class MaskedStream:
         return mask_pairs(self.tokens, pairs=pairs, seq_length=seq_length, keys=keys, masking=self.masking)
 
 
-def _build_text_stream(params: BertPretrainTextDataConfig, context: InputContext | None) -> MaskedStream:
+def _build_text_stream(
+    params: BertPretrainTextDataConfig, context: InputContext | None, tokenizer: Tokenizer
+) -> MaskedStream:
     _check_text(params)
     seed = seed_of(params, context)
-    vocab_file = params.vocab_file_path
-    tokenizer = config_tokenizer(params, vocab_file, field="vocab_file_path", lower_case=params.lower_case)
     masking = build_masking(
         tokenizer,
         rate=params.masking_rate,

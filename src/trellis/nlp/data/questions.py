@@ -19,6 +19,7 @@ from trellis.nlp.data.configs import QADataConfig
 from trellis.nlp.data.output import OutputFormat, work_folder, write_features, write_meta_data
 from trellis.nlp.data.sequences import INPUTS, RECORD_NAMES, Features, Specials
 from trellis.nlp.data.stream_parts import MadeExamples, config_tokenizer, example_stream, input_paths, read_features
+from trellis.nlp.data.text_settings import TEXT, TextSettings, beside_records
 from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map
 from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.runtime import Tally, print_line
@@ -364,11 +365,16 @@ def write_question_data(
         "doc_stride": windows.doc_stride,
         "version_2_with_negative": version_2_with_negative,
     }
+    text = TextSettings.of(tokenizer, seq_length=windows.seq_length)
+    text.write(beside_records(output_path))
+    meta[TEXT] = text.as_json()
     write_meta_data(meta_data_file, meta)
     return meta
 
 
-def build_question_stream(params: QADataConfig, context: InputContext | None = None) -> ExampleStream:
+def build_question_stream(
+    params: QADataConfig, context: InputContext | None = None, *, tokenizer: Tokenizer | None = None
+) -> ExampleStream:
     """Batches with `input_word_ids`, `input_mask`, `input_type_ids` and, to learn from, the positions of answers.
 
     In validation there are `unique_ids` instead: a window's number in `question_windows`, from 1000000000 on. Then no
@@ -376,7 +382,7 @@ def build_question_stream(params: QADataConfig, context: InputContext | None = N
     """
     names = (*INPUTS, *_POSITIONS) if params.is_training else ("unique_ids", *INPUTS)
     if reads_questions(params):
-        columns = question_windows(params)
+        columns = question_windows(params, tokenizer=tokenizer)
 
         def make(rows: NDArray[np.int64]) -> Features:
             features = question_features(columns, rows=rows, seq_length=params.seq_length)
@@ -400,14 +406,17 @@ def question_tokenizer(params: QADataConfig) -> Tokenizer:
     return config_tokenizer(params, params.vocab_file, field="vocab_file", lower_case=params.do_lower_case)
 
 
-def question_windows(params: QADataConfig) -> Columns:
+def question_windows(params: QADataConfig, *, tokenizer: Tokenizer | None = None) -> Columns:
     """The windows over the passages of a config's questions, as columns of `tokenize_questions`.
 
     They are made once, into a cache that the next call memory-maps.
+
+    Args:
+        tokenizer: The default is the one that the config names.
     """
     if params.xlnet_format:
         raise ConfigError("xlnet_format is true, but there is no XLNet model to read it. Leave it false.")
-    tokenizer = question_tokenizer(params)
+    tokenizer = tokenizer or question_tokenizer(params)
     files = find_files(input_paths(params))
     windows = Windows(params.seq_length, params.doc_stride, params.query_length)
     settings = [

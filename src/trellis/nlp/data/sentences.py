@@ -25,6 +25,7 @@ from trellis.nlp.data.stream_parts import (
     read_features,
 )
 from trellis.nlp.data.text_file import TextFile, open_text_file
+from trellis.nlp.data.text_settings import TEXT, TextSettings, beside_records
 from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map
 from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.runtime import print_line
@@ -237,6 +238,7 @@ def write_sentence_data(
     Args:
         output_paths: Where each split goes; a split that is not named is left out.
     """
+    text = TextSettings.of(tokenizer, seq_length=seq_length, text_fields=task.texts, label_values=task.labels)
     meta: dict[str, object] = {"processor_type": task.name, "max_seq_length": seq_length}
     for split, path in output_paths.items():
         if split not in task.files:
@@ -247,11 +249,13 @@ def write_sentence_data(
         blocks = in_blocks(read_sentence_rows(files, fields=fields), _BLOCK_ROWS)
         n_workers = n_useful_workers(files)
         n_rows = write_features([path], blocks, make=make, output_format=output_format, n_workers=n_workers)
+        text.write(beside_records(path))
         meta[f"{'eval' if split == 'dev' else split}_data_size"] = n_rows
     if task.labels is None:
         meta |= {"task_type": "bert_regression", "label_type": "float"}
     else:
         meta |= {"task_type": "bert_classification", "num_labels": len(task.labels)}
+    meta[TEXT] = text.as_json()
     write_meta_data(meta_data_file, meta)
     return meta
 
@@ -275,6 +279,7 @@ def build_sentence_stream(
     context: InputContext | None = None,
     *,
     n_classes: int | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> ExampleStream:
     """Batches with `input_word_ids`, `input_mask`, `input_type_ids` and the label, by the name of its field.
 
@@ -283,22 +288,25 @@ def build_sentence_stream(
 
     Args:
         n_classes: A label has to be below it; with None any label is taken.
+        tokenizer: Of text; the default is the one that the config names.
     """
-    examples = _read(params)
+    examples = _read(params, tokenizer)
     _check_labels(np.asarray(examples[params.label_field]), params, n_classes)
     return example_stream(_fitted(examples) if params.is_training else examples, params=params, context=context)
 
 
-def count_classes(params: SentenceDataConfig) -> int:
+def count_classes(params: SentenceDataConfig, *, tokenizer: Tokenizer | None = None) -> int:
     """The number of classes: as many as have names, else the highest label and one; 1 for regression."""
     names = params.as_dict().get("label_values")
     if params.label_type == "float":
         return 1
-    return len(names) if names else max(2, 1 + int(np.asarray(_read(params)[params.label_field]).max()))
+    return len(names) if names else max(2, 1 + int(np.asarray(_read(params, tokenizer)[params.label_field]).max()))
 
 
-def _read(params: SentenceDataConfig) -> "SentencePairs | Columns":
-    return _read_text(params) if isinstance(params, SentencePredictionTextDataConfig) else _read_records(params)
+def _read(params: SentenceDataConfig, tokenizer: Tokenizer | None) -> "SentencePairs | Columns":
+    if isinstance(params, SentencePredictionTextDataConfig):
+        return _read_text(params, tokenizer)
+    return _read_records(params)
 
 
 def _read_records(params: SentencePredictionDataConfig) -> Columns:
@@ -317,7 +325,7 @@ def _read_records(params: SentencePredictionDataConfig) -> Columns:
     return Columns({**{name: examples[name] for name in features}, second_name: examples[field]})
 
 
-def _read_text(params: SentencePredictionTextDataConfig) -> "SentencePairs":
+def _read_text(params: SentencePredictionTextDataConfig, tokenizer: Tokenizer | None) -> "SentencePairs":
     if not params.text_fields or len(params.text_fields) > 2:
         raise ConfigError(
             f"{data_place(params)}.text_fields is {params.text_fields}. Name the column with the text, or two for "
@@ -325,7 +333,8 @@ def _read_text(params: SentencePredictionTextDataConfig) -> "SentencePairs":
         )
     if params.preprocessing_hub_module_url:
         raise ConfigError("preprocessing_hub_module_url has no meaning here: give the vocabulary as vocab_file.")
-    tokenizer = config_tokenizer(params, params.vocab_file, field="vocab_file", lower_case=params.lower_case)
+    if tokenizer is None:
+        tokenizer = config_tokenizer(params, params.vocab_file, field="vocab_file", lower_case=params.lower_case)
     fields = SentenceFields(
         texts=list(params.text_fields),
         label=params.label_field,

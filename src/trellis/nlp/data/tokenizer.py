@@ -1,13 +1,14 @@
-"""Tokenizers: text to ids by WordPiece or SentencePiece, after the published rules."""
+"""Tokenizers: text to ids by WordPiece or SentencePiece, after the published rules, or by a `tokenizer.json`."""
 
 import abc
 import functools
 import hashlib
 import importlib
 import itertools
+import json
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +23,14 @@ PAD_ID = 0
 _LONGEST_WORD = 400
 _MOST_CHUNKS = 1 << 20
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_BYTE_SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
+"""How pieces spell a space: SentencePiece's, and those of bytes."""
+_RULES = {
+    "lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+"""BERT's rules, and what a `tokenizer.json` calls them."""
 _IDEOGRAPH = re.compile(
     "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff"
     "\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\U0002f800-\U0002fa1f]"
@@ -40,13 +49,21 @@ class Tokenizer(abc.ABC):
         settings: The other arguments of the tokenizer.
     """
 
+    tokenization: ClassVar[str]
+    """What kind it is, in a word."""
     starts_word: NDArray[np.bool_]
     """Of each id, whether it begins a word."""
+    lower_case: bool
+    """Whether case does not count."""
+    strip_accents: bool
+    """Whether accents do not count."""
+    tokenize_chinese_chars: bool
+    """Whether each ideograph is a word of its own."""
     _absence: ClassVar[str]
     """What is said of a token that the vocabulary lacks, and the way out."""
 
     def __init__(self, vocab_file: Path, *, content: bytes, tokens: Sequence[str], settings: dict[str, bool]) -> None:
-        self._path = vocab_file
+        self.vocab_file = vocab_file
         self._tokens = tokens
         self._ids = {token: number for number, token in enumerate(tokens)}
         self._settings = settings
@@ -55,6 +72,16 @@ class Tokenizer(abc.ABC):
         made_of = content + repr((kind, *settings.values())).encode()
         # The same for tokenizers that give the same ids.
         self.fingerprint = hashlib.blake2b(made_of, digest_size=16).hexdigest()
+
+    @property
+    def family(self) -> str:
+        """How words are cut into pieces: as WordPiece or SentencePiece do it, or in a way of its own."""
+        return self.tokenization
+
+    @property
+    def all_tokens(self) -> Sequence[str]:
+        """The tokens of the vocabulary, in the order of their ids."""
+        return self._tokens
 
     @abc.abstractmethod
     def encode(self, texts: Sequence[str]) -> Ragged:
@@ -68,6 +95,10 @@ class Tokenizer(abc.ABC):
     def text_of(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """The text that ids spell, with single spaces between words."""
 
+    def locate(self, ids: Sequence[int] | NDArray[np.integer], *, text: str) -> tuple[int, int] | None:
+        """Where in a text the pieces of ids stand, as its first character and the one after its last, if it tells."""
+        return None
+
     def tokens(self, text: str) -> list[str]:
         """The pieces of a text, as the vocabulary spells them."""
         return self.tokens_of(self.encode([text]).values)
@@ -79,20 +110,23 @@ class Tokenizer(abc.ABC):
     def id_of(self, token: str) -> int:
         """The id of a token that the vocabulary must have."""
         if token not in self._ids:
-            raise DataError(f"{self._path} {self._absence.format(token)}")
+            raise DataError(f"{self.vocab_file} {self._absence.format(token)}")
         return self._ids[token]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (type(self), self._path, tuple(self._settings.items()), self.fingerprint)
+        return _reopen, (type(self), self.vocab_file, tuple(self._settings.items()), self.fingerprint)
 
 
 def build_tokenizer(vocab_file: str | Path, *, tokenization: str = "WordPiece", lower_case: bool = True) -> Tokenizer:
     """Returns the tokenizer of a vocabulary.
 
     Args:
-        vocab_file: For WordPiece a text file with one token a line; for SentencePiece a trained model.
+        vocab_file: For WordPiece a text file with one token a line; for SentencePiece a trained model. A
+            `tokenizer.json` says all by itself.
         tokenization: "WordPiece" or "SentencePiece".
     """
+    if Path(vocab_file).suffix == ".json":
+        return JsonTokenizer(vocab_file)
     if tokenization == "WordPiece":
         return WordPieceTokenizer(vocab_file, lower_case=lower_case)
     if tokenization == "SentencePiece":
@@ -111,14 +145,28 @@ class WordPieceTokenizer(Tokenizer):
 
     Args:
         vocab_file: One token a line; its id is the number of the line, from 0. Continuations begin with `##`.
-        lower_case: Whether case and accents do not count.
+        lower_case: Whether case does not count.
         split_on_punctuation: Whether punctuation marks are words of their own.
+        strip_accents: Whether accents do not count; None is as `lower_case`.
+        tokenize_chinese_chars: Whether each ideograph is a word of its own.
     """
 
+    tokenization = "WordPiece"
     _absence = "has no token {!r}. Give a vocabulary with it on a line of its own."
 
-    def __init__(self, vocab_file: str | Path, *, lower_case: bool = True, split_on_punctuation: bool = True) -> None:
+    def __init__(
+        self,
+        vocab_file: str | Path,
+        *,
+        lower_case: bool = True,
+        split_on_punctuation: bool = True,
+        strip_accents: bool | None = None,
+        tokenize_chinese_chars: bool = True,
+    ) -> None:
         tokenizers = nlp_package("tokenizers")
+        self.lower_case = lower_case
+        self.strip_accents = lower_case if strip_accents is None else strip_accents
+        self.tokenize_chinese_chars = tokenize_chinese_chars
         path = Path(vocab_file)
         content = _read(path, what="a vocabulary, one token a line")
         try:
@@ -127,6 +175,9 @@ class WordPieceTokenizer(Tokenizer):
             way_out = "Give a vocabulary with one token a line; SentencePiece models take tokenization=SentencePiece."
             raise DataError(f"{vocab_file}: not UTF-8 text ({error}). {way_out}") from error
         settings = {"lower_case": lower_case, "split_on_punctuation": split_on_punctuation}
+        # Only what is unusual is part of the fingerprint, so that tokens which were cached before are found again.
+        settings |= {} if self.strip_accents == lower_case else {"strip_accents": self.strip_accents}
+        settings |= {} if tokenize_chinese_chars else {"tokenize_chinese_chars": False}
         super().__init__(path, content=content, tokens=tokens, settings=settings)
         self.id_of(UNKNOWN)
         self.starts_word = np.array([not token.startswith("##") for token in tokens])
@@ -170,7 +221,14 @@ class WordPieceTokenizer(Tokenizer):
         self._pieces = Ragged(np.concatenate([old.values, pieces.values]), offsets=offsets)
 
 
-def split_words(text: str, *, lower_case: bool = True, split_on_punctuation: bool = True) -> list[str]:
+def split_words(
+    text: str,
+    *,
+    lower_case: bool = True,
+    split_on_punctuation: bool = True,
+    strip_accents: bool | None = None,
+    tokenize_chinese_chars: bool = True,
+) -> list[str]:
     """Drops control characters, and splits text at spaces, around ideographs and at punctuation.
 
     Example:
@@ -178,16 +236,20 @@ def split_words(text: str, *, lower_case: bool = True, split_on_punctuation: boo
         ['don', "'", 't', 'panic', '!']
 
     Args:
-        lower_case: Whether to use lower case, and to remove accents.
+        lower_case: Whether to use lower case.
         split_on_punctuation: Whether punctuation marks are words of their own.
+        strip_accents: Whether to remove accents; None is as `lower_case`.
+        tokenize_chinese_chars: Whether each ideograph is a word of its own.
     """
     if text.isascii():
         # The same rules, for the characters that nearly all text is made of.
         text = text.translate(_ASCII_CONTROLS)
         text = text.lower() if lower_case else text
         return _ASCII_WORD.findall(text) if split_on_punctuation else text.split()
-    text = _IDEOGRAPH.sub(r" \g<0> ", "".join(map(_cleaned, text)))
-    text = _without_accents(text.lower()) if lower_case else text
+    text = "".join(map(_cleaned, text))
+    text = _IDEOGRAPH.sub(r" \g<0> ", text) if tokenize_chinese_chars else text
+    text = text.lower() if lower_case else text
+    text = _without_accents(text) if (lower_case if strip_accents is None else strip_accents) else text
     text = "".join(map(_punctuation_apart, text)) if split_on_punctuation else text
     return text.split()
 
@@ -221,12 +283,17 @@ class SentencePieceTokenizer(Tokenizer):
     Args:
         vocab_file: The model.
         lower_case: Whether case does not count.
+        strip_accents: Whether accents do not count.
     """
 
+    tokenization = "SentencePiece"
     _absence = "has no piece {!r}. Give a model that was trained with it."
 
-    def __init__(self, vocab_file: str | Path, *, lower_case: bool = True) -> None:
+    def __init__(self, vocab_file: str | Path, *, lower_case: bool = True, strip_accents: bool = True) -> None:
         sentencepiece = nlp_package("sentencepiece")
+        self.lower_case = lower_case
+        self.strip_accents = strip_accents
+        self.tokenize_chinese_chars = False
         path = Path(vocab_file)
         content = _read(path, what="a SentencePiece model")
         try:
@@ -234,7 +301,8 @@ class SentencePieceTokenizer(Tokenizer):
         except (RuntimeError, ValueError, TypeError) as error:
             raise DataError(f"{vocab_file} is no SentencePiece model ({error}). Give a .model file.") from error
         pieces = [str(self._model.id_to_piece(number)) for number in range(self._model.get_piece_size())]
-        super().__init__(path, content=content, tokens=pieces, settings={"lower_case": lower_case})
+        settings = {"lower_case": lower_case} | ({} if strip_accents else {"strip_accents": False})
+        super().__init__(path, content=content, tokens=pieces, settings=settings)
         self.starts_word = np.array([piece.startswith(_SPACE) for piece in pieces])
         self._hides_comma = np.array([piece[-1:] == "," and piece[-2:-1].isdigit() for piece in pieces])
 
@@ -253,7 +321,7 @@ class SentencePieceTokenizer(Tokenizer):
         return "".join(self.tokens_of(ids)).replace(_SPACE, " ").strip()
 
     def _prepared(self, text: str) -> str:
-        return preprocess_text(text, lower=self._settings["lower_case"])
+        return preprocess_text(text, lower=self.lower_case, strip_accents=self.strip_accents)
 
     def _commas_apart(self, row: list[int]) -> list[int]:
         if not self._hides_comma[row].any():
@@ -271,15 +339,134 @@ class SentencePieceTokenizer(Tokenizer):
         return [*parts, ","]
 
 
-def preprocess_text(text: str, *, lower: bool = False) -> str:
-    """Single spaces, compatible characters (NFKD) without accents, and with `lower` in lower case.
+class JsonTokenizer(Tokenizer):
+    """Text is cut exactly as the package `tokenizers` does it with the `tokenizer.json` of some weights.
+
+    Special tokens that a text spells out, such as a literal [MASK], are these tokens.
+
+    Example:
+        tokenizer = JsonTokenizer("weights/tokenizer.json")
+        tokenizer.tokens("unaffable")  # ["un", "##aff", "##able"]
+
+    Args:
+        vocab_file: The file.
+        lower_case: Whether case does not count; None is what the file says. Like the others, it is for files with
+            BERT's rules, which the `tokenizer_config.json` beside the file may change.
+        strip_accents: Whether accents do not count.
+        tokenize_chinese_chars: Whether each ideograph is a word of its own.
+    """
+
+    tokenization = "tokenizer.json"
+    _absence = "has no token {!r}. Give the tokenizer of a BERT, ALBERT or MobileBERT."
+
+    def __init__(
+        self,
+        vocab_file: str | Path,
+        *,
+        lower_case: bool | None = None,
+        strip_accents: bool | None = None,
+        tokenize_chinese_chars: bool | None = None,
+    ) -> None:
+        tokenizers = nlp_package("tokenizers")
+        path = Path(vocab_file)
+        content = _read(path, what="a tokenizer.json")
+        given = {
+            "lower_case": lower_case,
+            "strip_accents": strip_accents,
+            "tokenize_chinese_chars": tokenize_chinese_chars,
+        }
+        try:
+            values = json.loads(content)
+            settings = {name: value for name, value in given.items() if value not in (None, _rule(values, name))}
+            for normalizer in _normalizers(values):
+                own = {_RULES[name]: value for name, value in settings.items()}
+                normalizer |= own if normalizer["type"] == "BertNormalizer" else {}
+            self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(values))
+        except Exception as error:
+            # The package raises no class of its own.
+            raise DataError(f"{vocab_file} is no tokenizer.json ({error}). Copy the file again.") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        by_token: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        tokens = [""] * (1 + max(by_token.values(), default=-1))
+        for token, number in by_token.items():
+            tokens[number] = token
+        super().__init__(path, content=content, tokens=tokens, settings=settings)
+        self.lower_case, self.strip_accents, self.tokenize_chinese_chars = (_rule(values, name) for name in _RULES)
+        model = values["model"]
+        self._family = {"WordPiece": "WordPiece", "Unigram": "SentencePiece"}.get(model["type"], str(model["type"]))
+        self._prefix = str(model.get("continuing_subword_prefix") or "")
+        self.starts_word = np.array([self._is_start(token) for token in tokens])
+
+    @property
+    def family(self) -> str:
+        """How words are cut into pieces."""
+        return self._family
+
+    def encode(self, texts: Sequence[str]) -> Ragged:
+        """The ids of each text, found on all cores."""
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return _ragged([encoding.ids for encoding in encodings])
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text, before they are split into pieces."""
+        normalizer, pre_tokenizer = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
+        text = text if normalizer is None else normalizer.normalize_str(text)
+        if pre_tokenizer is None:
+            return text.split()
+        parts = (text[start:stop].strip() for _, (start, stop) in pre_tokenizer.pre_tokenize_str(text))
+        return [part for part in parts if part]
+
+    def locate(self, ids: Sequence[int] | NDArray[np.integer], *, text: str) -> tuple[int, int] | None:
+        """Where in a text the pieces of ids stand; None if they are not there in a row."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        wanted, n = list(map(int, ids)), len(ids)
+        starts = (start for start in range(len(encoding.ids) - n + 1) if encoding.ids[start : start + n] == wanted)
+        first = next(starts, None) if n else None
+        if first is None:
+            return None
+        return int(encoding.offsets[first][0]), int(encoding.offsets[first + n - 1][1])
+
+    def _is_start(self, token: str) -> bool:
+        if self._prefix:
+            return not token.startswith(self._prefix)
+        return token.startswith((_SPACE, _BYTE_SPACE))
+
+    def text_of(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        """The text that ids spell."""
+        tokens = self.tokens_of(ids)
+        if self._prefix:
+            return " ".join(tokens).replace(f" {self._prefix}", "").replace(self._prefix, "").strip()
+        return "".join(tokens).replace(_SPACE, " ").replace(_BYTE_SPACE, " ").strip()
+
+
+def _normalizers(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rules by which a `tokenizer.json` changes text, one after the other."""
+    normalizer = values.get("normalizer") or {"type": "Sequence", "normalizers": []}
+    return list(normalizer["normalizers"]) if normalizer["type"] == "Sequence" else [normalizer]
+
+
+def _rule(values: Mapping[str, Any], name: str) -> bool:
+    """Whether a `tokenizer.json` follows one of BERT's rules, or a rule of its own that does the same."""
+    alone = {"lower_case": "Lowercase", "strip_accents": "StripAccents"}
+    for normalizer in _normalizers(values):
+        value = normalizer.get(_RULES[name])
+        if name == "strip_accents" and value is None:
+            value = normalizer.get("lowercase")
+        if normalizer["type"] == alone.get(name) or (normalizer["type"] == "BertNormalizer" and value):
+            return True
+    return False
+
+
+def preprocess_text(text: str, *, lower: bool = False, strip_accents: bool = True) -> str:
+    """Single spaces, compatible characters (NFKD) without accents if these do not count, with `lower` in lower case.
 
     Example:
         >>> preprocess_text(" Déjà  vu", lower=True)
         'deja vu'
     """
     text = " ".join(text.split())
-    if not text.isascii():
+    if strip_accents and not text.isascii():
         decomposed = unicodedata.normalize("NFKD", text)
         text = "".join(character for character in decomposed if not unicodedata.combining(character))
     return text.lower() if lower else text

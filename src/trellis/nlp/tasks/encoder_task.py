@@ -13,19 +13,21 @@ from trellis.bindings import bound
 from trellis.config import Problem, origin_of, raise_if_any
 from trellis.data import DataConfig, Stream
 from trellis.errors import DataError
-from trellis.nlp.answers import (
-    TEXT,
-    Answerer,
-    TextSettings,
-    find_vocabulary,
-    keep_vocabulary,
-    kept_vocabulary,
-    vocabulary_name,
-    with_vocabulary,
-)
-from trellis.nlp.data import data_place
+from trellis.extensions import newest_file
+from trellis.nlp.answers import Answerer, served_metadata
+from trellis.nlp.data import TEXT, TextSettings, Tokenizer, data_place
 from trellis.nlp.models import EncoderConfig, LayeredEncoder, build_encoder
-from trellis.nlp.tasks.pretrained import check_is_local, read_encoder_config, read_hugging_face_weights
+from trellis.nlp.tasks.pretrained import read_hugging_face_weights, with_encoder_of
+from trellis.nlp.tasks.text_source import (
+    SIDES,
+    TextSource,
+    data_problems,
+    find_text,
+    for_run,
+    size_problem,
+    text_problems,
+    with_text,
+)
 from trellis.tasks import BoundModel, InputContext, Task, read_warm_start, traceable
 
 _LENGTHS = {"bert": "max_position_embeddings", "albert": "max_position_embeddings", "mobilebert": "max_sequence_length"}
@@ -35,13 +37,26 @@ _VOCABULARIES = {"bert": "vocab_size", "albert": "vocab_size", "mobilebert": "wo
 class EncoderTask(Task):
     """A task whose model is an encoder with heads.
 
+    What belongs to weights is taken from their own directory, and is in the task's config from then on. A run that
+    has begun looks at nothing but its own directory.
+
     A config that cannot work is an error when the task is made: sequences that are longer than the encoder can read,
-    weights from two places or from another machine.
+    weights from two places or from another machine, text that is cut otherwise than that of the weights.
     """
 
     def __init__(self, params: Any, *, logging_dir: str | None = None, name: str | None = None) -> None:
         super().__init__(params, logging_dir=logging_dir, name=name)
+        self._task_config = self.completed(params)
         raise_if_any(list(self.problems()))
+
+    def completed(self, params: Any) -> Any:
+        """The config with what it leaves to the weights and to the text."""
+        if self.hub_module_url:
+            # A run that has begun does not need the weights that it began with.
+            has_begun = bool(self.logging_dir) and newest_file(Path(self.logging_dir)) is not None
+            params = with_encoder_of(self.logging_dir if has_begun else self.hub_module_url, config=params)
+        source = self.text_source
+        return params if source is None else with_text(params, source)
 
     @abstractmethod
     def build_stream(self, params: Any, input_context: InputContext) -> Stream:
@@ -60,10 +75,17 @@ class EncoderTask(Task):
                 f"is {self.hub_module_url} while task.init_checkpoint is {self.task_config.init_checkpoint}.",
                 "Set one of them: weights come from one place.",
             )
-        if self.hub_module_url:
-            check_is_local(self.hub_module_url, field="task.hub_module_url")
+        source = self.text_source
+        if source is not None:
+            yield from text_problems(self.task_config, source)
+            problem = size_problem(self.task_config, source, n_known=self.vocab_size)
+            if problem is not None:
+                yield problem
+            # A run that has begun can be asked whatever has become of its data.
+            for side in SIDES if source.owner != "run" else ():
+                yield from data_problems(self.task_config, source, side=side)
         most = self.n_positions
-        for side in ("train_data", "validation_data"):
+        for side in SIDES:
             length = getattr(self.task_config, side).seq_length
             if length > most:
                 message = f"is {length}, but the encoder has positions for {most} tokens."
@@ -79,11 +101,30 @@ class EncoderTask(Task):
         """The directory with the encoder's settings and weights; empty if the config has the settings."""
         return str(self.task_config.as_dict().get("hub_module_url", ""))
 
-    @cached_property
+    @property
     def encoder_config(self) -> EncoderConfig:
-        """The settings of the encoder: those in `hub_module_url`, if it is set."""
+        """The settings of the encoder."""
         config: EncoderConfig = self.task_config.model.encoder
-        return read_encoder_config(self.hub_module_url) if self.hub_module_url else config
+        return config
+
+    @cached_property
+    def text_source(self) -> TextSource | None:
+        """Where the settings of the text come from; None if they are not known, because the data came as ids."""
+        return self.find_text()
+
+    def find_text(self) -> TextSource | None:
+        """Finds the settings of the text."""
+        return find_text(self.task_config, run_dir=self.logging_dir)
+
+    @property
+    def text(self) -> TextSettings | None:
+        """All that turns text into ids; None if it is not known, because the data came as ids."""
+        return None if self.text_source is None else for_run(self.text_source, self.task_config)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """What cuts text; None if that is not known."""
+        return None if self.text_source is None else self.text_source.settings.build_tokenizer()
 
     @property
     def n_positions(self) -> int:
@@ -95,17 +136,15 @@ class EncoderTask(Task):
         """How many tokens the encoder knows."""
         return int(getattr(self.encoder_config.get(), _VOCABULARIES[str(self.encoder_config.type)]))
 
-    def find_vocabulary(self) -> Path | None:
-        """The vocabulary of the data; None if it is not known, because the data came as ids."""
-        return find_vocabulary(self.task_config)
-
     def build_encoder(self) -> LayeredEncoder:
         """The encoder."""
         return bound(build_encoder)(self.encoder_config)
 
     def build_inputs(self, params: DataConfig, input_context: InputContext | None = None) -> Stream:
         """The stream for a data config; its first batch shows whether the encoder knows its tokens."""
-        params = with_vocabulary(params, vocab_file=self.find_vocabulary())
+        if self.text_source is not None:
+            side = SIDES[0] if params.is_training else SIDES[1]
+            raise_if_any(list(data_problems(self.task_config, self.text_source, side=side)))
         stream = self.build_stream(params, input_context or InputContext())
         most = int(np.max(stream.batch(0)["input_word_ids"]))
         if most >= self.vocab_size:
@@ -122,32 +161,26 @@ class EncoderTask(Task):
 
     def serving_files(self) -> dict[str, str]:
         """The vocabulary, if it is known."""
-        vocab_file = kept_vocabulary(self.logging_dir) or self.find_vocabulary()
-        return {} if vocab_file is None else {vocabulary_name(vocab_file): str(vocab_file)}
+        return {} if self.text is None else {self.text.file_name: str(self.text.vocab_file)}
 
     def serving_metadata(self) -> dict[str, JSON]:
         """How text is answered."""
-        return {TEXT: self.text_settings.as_dict()}
+        return {TEXT: served_metadata(self.answerer, text=self.text, vocab_size=self.vocab_size)}
 
-    @property
-    def text_settings(self) -> TextSettings:
-        """All that text is answered with beside the model and the vocabulary."""
-        data = self.task_config.train_data.as_dict()
-        return TextSettings(
-            answerer=self.answerer,
-            tokenization=data.get("tokenization", "WordPiece"),
-            lower_case=data.get("lower_case", data.get("do_lower_case", True)),
-            vocab_size=self.vocab_size,
-        )
+    def plan_notes(self) -> Iterator[str]:
+        """How text is cut."""
+        if self.text_source is not None:
+            yield f"text: {self.text_source}"
 
     @traceable
     def initialize(self, model: BoundModel) -> Variables:
         """The pretrained variables to start from at step 0; others are the model's own.
 
-        The vocabulary is kept with the run, which can then be asked wherever it is.
+        The settings of the text are kept with the run, which can then be asked wherever it is.
         """
-        if self.logging_dir:
-            keep_vocabulary(self.find_vocabulary(), directory=self.logging_dir)
+        # A plan looks at how a run would start, and leaves nothing behind: only a run has made its directory.
+        if self.text is not None and self.logging_dir and Path(self.logging_dir).is_dir():
+            self.text.write(Path(self.logging_dir, TEXT))
         source = self.hub_module_url or self.task_config.init_checkpoint
         if source and Path(source, "config.json").is_file():
             return read_hugging_face_weights(source, model=model, encoder=self.encoder_config)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,10 +13,11 @@ from trellis.config import Problem
 from trellis.data import Stream
 from trellis.loops import Accuracy, Mean, MetricFunction, StepOutput, TrainState, weighted_mean
 from trellis.nlp.answers import BlankAnswerer
-from trellis.nlp.data import LocalText, build_pretraining_stream, prepare_local_text
+from trellis.nlp.data import LocalText, TextSettings, build_pretraining_stream, build_tokenizer, prepare_local_text
 from trellis.nlp.models import BertPretrainer
 from trellis.nlp.tasks.configs import LocalMaskedLMConfig, MaskedLMConfig
 from trellis.nlp.tasks.encoder_task import EncoderTask
+from trellis.nlp.tasks.text_source import TextSource
 from trellis.tasks import BoundModel, InputContext, register_task_cls
 
 _NEXT_SENTENCE = "next_sentence"
@@ -60,7 +60,7 @@ class MaskedLMTask(EncoderTask):
 
     def build_stream(self, params: Any, input_context: InputContext) -> Stream:
         """Sequences with masks."""
-        return build_pretraining_stream(params, input_context)
+        return build_pretraining_stream(params, input_context, tokenizer=self.tokenizer)
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Mean:
         """The mean over masked words, and with next sentences the sum of that and of the mean over examples."""
@@ -110,9 +110,10 @@ class MaskedLMTask(EncoderTask):
 class LocalMaskedLMTask(MaskedLMTask):
     """Predicts masked words of the documentation of Python's own standard library."""
 
-    def find_vocabulary(self) -> Path:
-        """One that is trained on that text."""
-        return Path(self._text.vocab_file)
+    def find_text(self) -> TextSource:
+        """With a vocabulary that is trained on that text."""
+        source = super().find_text()
+        return source or TextSource(TextSettings.of(build_tokenizer(self._text.vocab_file)), "config")
 
     def build_stream(self, params: Any, input_context: InputContext) -> Stream:
         """Its sentences, with masks; every twentieth paragraph is held out for validation."""

@@ -8,11 +8,11 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from trellis.aliases import Variables
 from trellis.bridges import read_hugging_face, read_hugging_face_config
-from trellis.config import Setting, merge, raise_if_any, read_file
+from trellis.config import DEFAULT, Origin, Setting, merge, origin_of, raise_if_any, read_file, setting_at
 from trellis.errors import ArgumentError, CheckpointMismatchError
 from trellis.nlp.models import EncoderConfig
 from trellis.runtime import print_line
-from trellis.tasks import BoundModel, ModelWithItems
+from trellis.tasks import BoundModel, ModelWithItems, TaskConfig
 
 _FREE = ("dropout_rate", "dropout_prob", "_outputs", "_scores", "_embeddings", "_checkpointing", "_range", "_dtype")
 """The ends of the names of settings that weights do not depend on."""
@@ -28,6 +28,26 @@ def check_is_local(directory: str, *, field: str) -> None:
         f"{field}: `{directory}` {elsewhere}. Give a directory on this machine: one of Hugging Face's, with "
         f"config.json and model.safetensors, or the model_dir of a run."
     )
+
+
+def with_encoder_of(directory: str, *, config: TaskConfig) -> TaskConfig:
+    """The config of a task with the settings of the encoder in a directory.
+
+    What weights do not depend on, such as rates of dropout, stays as somebody has set it.
+
+    Args:
+        directory: Hugging Face's, or that of a run.
+    """
+    check_is_local(directory, field="task.hub_module_url")
+    values = read_encoder_config(directory).as_dict()
+    inner = values[values["type"]]
+    path = f"model.encoder.{values['type']}"
+    own = {name: origin_of(config, f"{path}.{name}") for name in inner if name.endswith(_FREE)}
+    kept = [name for name, origin in own.items() if origin != DEFAULT and not origin.source.startswith("factory ")]
+    values[values["type"]] = {name: value for name, value in inner.items() if name not in kept}
+    filled = config.replace()
+    raise_if_any(merge(filled, setting_at("model.encoder", values, Origin(directory))))
+    return filled
 
 
 def read_encoder_config(directory: str) -> EncoderConfig:

@@ -12,7 +12,7 @@ import optax
 from trellis.aliases import Array, Batch
 from trellis.data import Columns, Stream
 from trellis.loops import Accuracy, Mean, MetricFunction, weighted_mean
-from trellis.nlp.answers import AnswerOptions, QuestionAnswerer, answer_questions, with_vocabulary
+from trellis.nlp.answers import AnswerOptions, QuestionAnswerer, answer_questions
 from trellis.nlp.data import (
     FIRST_UNIQUE_ID,
     QADataConfig,
@@ -58,7 +58,7 @@ class QuestionAnsweringTask(EncoderTask):
 
     def build_stream(self, params: Any, input_context: InputContext) -> Stream:
         """Questions with windows over their passages."""
-        return build_question_stream(params, input_context)
+        return build_question_stream(params, input_context, tokenizer=self.tokenizer)
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Mean:
         """The mean of the cross-entropies of both ends."""
@@ -94,7 +94,7 @@ class QuestionAnsweringTask(EncoderTask):
             self._questions,
             windows=self._windows,
             **logits,
-            tokenizer=question_tokenizer(self._validation_data),
+            tokenizer=self.tokenizer or question_tokenizer(self._validation_data),
             options=self.answerer.options,
         )
         texts = {question.id: answers[question.id].text for question in questions}
@@ -133,7 +133,7 @@ class QuestionAnsweringTask(EncoderTask):
 
     @cached_property
     def _validation_data(self) -> QADataConfig:
-        data = with_vocabulary(self.task_config.validation_data, vocab_file=self.find_vocabulary())
+        data = self.task_config.validation_data
         assert isinstance(data, QADataConfig)
         return data
 
@@ -143,7 +143,7 @@ class QuestionAnsweringTask(EncoderTask):
 
     @cached_property
     def _windows(self) -> Columns:
-        return question_windows(self._validation_data)
+        return question_windows(self._validation_data, tokenizer=self.tokenizer)
 
 
 def _end_accuracy(end: str) -> MetricFunction:

@@ -11,7 +11,7 @@ from trellis.aliases import Array, Batch
 from trellis.config import DEFAULT, Origin, Problem, merge, origin_of, raise_if_any, setting_at
 from trellis.data import Stream
 from trellis.loops import Accuracy, Mean, MetricFunction, batch_size, weighted_mean
-from trellis.nlp.answers import SentenceAnswerer, find_vocabulary, with_vocabulary
+from trellis.nlp.answers import SentenceAnswerer
 from trellis.nlp.data import build_sentence_stream, count_classes
 from trellis.nlp.models import BertClassifier
 from trellis.nlp.tasks import sentence_metrics
@@ -32,8 +32,9 @@ class SentencePredictionTask(EncoderTask):
     `metric_type`, numbers are scored by their correlations.
     """
 
-    def __init__(self, params: Any, *, logging_dir: str | None = None, name: str | None = None) -> None:
-        super().__init__(_with_metric(_with_classes(params)), logging_dir=logging_dir, name=name)
+    def completed(self, params: Any) -> Any:
+        """The config with what it leaves to the weights, to the text and to the labels."""
+        return _with_metric(self._with_classes(super().completed(params)))
 
     def problems(self) -> Iterator[Problem]:
         """Yields the problems with the config."""
@@ -90,7 +91,7 @@ class SentencePredictionTask(EncoderTask):
     def build_stream(self, params: Any, input_context: InputContext) -> Stream:
         """Sentences or pairs with labels, none of which is beyond the classes."""
         n_classes = None if self.is_regression else self.task_config.model.num_classes
-        return build_sentence_stream(params, input_context, n_classes=n_classes)
+        return build_sentence_stream(params, input_context, n_classes=n_classes, tokenizer=self.tokenizer)
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Mean:
         """The cross-entropy or, in regression, the squared difference."""
@@ -135,10 +136,13 @@ class SentencePredictionTask(EncoderTask):
     @property
     def answerer(self) -> SentenceAnswerer:
         """Classifies, or rates, a sentence or a pair."""
-        data = self.task_config.train_data.as_dict()
-        return SentenceAnswerer(
-            data["seq_length"], data.get("label_values"), data.get("text_fields") or (), data.get("column_names")
-        )
+        data, text = self.task_config.train_data.as_dict(), self.text
+        fields = data.get("text_fields") or (() if text is None else text.text_fields)
+        labels = data.get("label_values") or (None if text is None else text.label_values)
+        # Records tell the names of all classes, of which a config may have fewer or more.
+        is_complete = labels is not None and len(labels) == self.task_config.model.num_classes
+        names = list(labels) if labels and is_complete else None
+        return SentenceAnswerer(data["seq_length"], names, list(fields), data.get("column_names"))
 
     def _loss(self, logits: Array, batch: Mapping[str, Array]) -> Mean:
         labels = self._labels(batch)
@@ -154,16 +158,16 @@ class SentencePredictionTask(EncoderTask):
         labels = batch[field].reshape(-1)
         return labels.astype(jnp.float32) if self.is_regression else labels
 
-
-def _with_classes(params: SentencePredictionConfig) -> SentencePredictionConfig:
-    """The config with the number of classes, if it has one or the training data can be counted."""
-    if params.model.num_classes or not params.train_data.input_path:
-        return params
-    data: Any = with_vocabulary(params.train_data, vocab_file=find_vocabulary(params))
-    n_classes = count_classes(data)
-    config = params.replace()
-    raise_if_any(merge(config, setting_at("model.num_classes", n_classes, Origin("the labels of the training data"))))
-    return config
+    def _with_classes(self, params: SentencePredictionConfig) -> SentencePredictionConfig:
+        """The config with the number of classes, if it has one or the training data can be counted."""
+        if params.model.num_classes or not params.train_data.input_path:
+            return params
+        data: Any = params.train_data
+        n_classes = count_classes(data, tokenizer=self.tokenizer)
+        config = params.replace()
+        origin = Origin("the labels of the training data")
+        raise_if_any(merge(config, setting_at("model.num_classes", n_classes, origin)))
+        return config
 
 
 def _with_metric(params: SentencePredictionConfig) -> SentencePredictionConfig:
