@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         TEXT as TEXT,
         TextSettings as TextSettings,
         VOCABULARY_NAMES as VOCABULARY_NAMES,
+        beside_records as beside_records,
     )
     from trellis.nlp.data.sequences import Specials as Specials, assemble_texts as assemble_texts
     from trellis.nlp.data.vocabulary import train_vocabulary as train_vocabulary

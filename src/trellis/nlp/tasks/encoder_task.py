@@ -24,10 +24,12 @@ from trellis.nlp.tasks.text_source import (
     data_problems,
     find_text,
     for_run,
+    silent_records,
     size_problem,
     text_problems,
     with_text,
 )
+from trellis.runtime import print_line
 from trellis.tasks import BoundModel, InputContext, Task, read_warm_start, traceable
 
 _LENGTHS = {"bert": "max_position_embeddings", "albert": "max_position_embeddings", "mobilebert": "max_sequence_length"}
@@ -76,14 +78,10 @@ class EncoderTask(Task):
                 "Set one of them: weights come from one place.",
             )
         source = self.text_source
-        if source is not None:
-            yield from text_problems(self.task_config, source)
-            problem = size_problem(self.task_config, source, n_known=self.vocab_size)
-            if problem is not None:
-                yield problem
-            # A run that has begun can be asked whatever has become of its data.
-            for side in SIDES if source.owner != "run" else ():
-                yield from data_problems(self.task_config, source, side=side)
+        problem = None if source is None else size_problem(self.task_config, source, n_known=self.vocab_size)
+        if problem is not None:
+            yield problem
+        yield from self.text_problems(self.task_config)
         most = self.n_positions
         for side in SIDES:
             length = getattr(self.task_config, side).seq_length
@@ -91,6 +89,16 @@ class EncoderTask(Task):
                 message = f"is {length}, but the encoder has positions for {most} tokens."
                 advice = f"Set it to {most} or less, or take another encoder."
                 yield self.problem(f"{side}.seq_length", message, advice)
+
+    def text_problems(self, params: Any) -> Iterator[Problem]:
+        """Yields what in a config contradicts the settings of the text."""
+        source = self.text_source
+        if source is None:
+            return
+        yield from text_problems(params, source)
+        # A run that has begun can be asked whatever has become of its data.
+        for side in SIDES if source.owner != "run" else ():
+            yield from data_problems(params, source, side=side)
 
     def problem(self, field: str, message: str, advice: str) -> Problem:
         """A problem with a field of the task's config; the message goes on after the field's name."""
@@ -181,6 +189,8 @@ class EncoderTask(Task):
         # A plan looks at how a run would start, and leaves nothing behind: only a run has made its directory.
         if self.text is not None and self.logging_dir and Path(self.logging_dir).is_dir():
             self.text.write(Path(self.logging_dir, TEXT))
+        for line in silent_records(self.task_config):
+            print_line(line)
         source = self.hub_module_url or self.task_config.init_checkpoint
         if source and Path(source, "config.json").is_file():
             return read_hugging_face_weights(source, model=model, encoder=self.encoder_config)

@@ -162,6 +162,8 @@ class SentencePredictionTask(EncoderTask):
         """The config with the number of classes, if it has one or the training data can be counted."""
         if params.model.num_classes or not params.train_data.input_path:
             return params
+        # Labels are counted in data that can be read.
+        raise_if_any(list(self.text_problems(params)))
         data: Any = params.train_data
         n_classes = count_classes(data, tokenizer=self.tokenizer)
         config = params.replace()

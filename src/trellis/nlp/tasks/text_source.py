@@ -8,7 +8,7 @@ from typing import Any, Literal
 from trellis.config import DEFAULT, Origin, Problem, merge, origin_of, raise_if_any, read_file, setting_at
 from trellis.data import matching_paths, patterns_in
 from trellis.extensions import newest_file
-from trellis.nlp.data import TEXT, VOCABULARY_NAMES, TextSettings, build_tokenizer
+from trellis.nlp.data import TEXT, VOCABULARY_NAMES, QADataConfig, TextSettings, beside_records, build_tokenizer
 from trellis.tasks import TaskConfig
 
 SIDES = ("train_data", "validation_data")
@@ -119,6 +119,21 @@ def size_problem(config: TaskConfig, source: TextSource, *, n_known: int) -> Pro
     if n_tokens < n_known and (field := _vocabulary_field(config, "train_data")):
         advice += f" If it is this one, name it: task.train_data.{field}={file}"
     return Problem(message, DEFAULT, advice=advice)
+
+
+def silent_records(config: TaskConfig) -> Iterator[str]:
+    """Yields a line for each side whose records do not say how they were made."""
+    for side in SIDES:
+        data = getattr(config, side)
+        paths = patterns_in(data.input_path)
+        has_questions = isinstance(data, QADataConfig) and all(path.endswith(".json") for path in paths)
+        is_text = has_questions or (_vocabulary_field(config, side) and not isinstance(data, QADataConfig))
+        if paths and not is_text and _of_records(config, side) is None:
+            name = beside_records(matching_paths(paths[0])[0]).name
+            yield (
+                f"`{paths[0]}` does not say how it was made: there is no {name} beside it. Whether text that the model "
+                "is asked is cut alike is not known. `trellis data` writes it with the records."
+            )
 
 
 def for_run(source: TextSource, config: TaskConfig) -> TextSettings:
