@@ -223,6 +223,11 @@ def test_a_vocabulary_that_is_too_large_for_the_model_is_refused(sentences: Path
     words = write_vocabulary(tmp_path / "large.txt", [f"word{number}" for number in range(40)])
     with pytest.raises(ArgumentError, match="The vocabulary has 45 tokens, but the model in .* knows 24."):
         load_predictor(str(sentences), vocab_file=words)
+    words = write_vocabulary(tmp_path / "other.txt", ["cat", "the"])
+    with pytest.raises(
+        ArgumentError, match="other.txt` are not those of the model in .*, which has its own vocabulary."
+    ):
+        load_predictor(str(sentences), vocab_file=words)
 
 
 @pytest.fixture(scope="module")
@@ -300,6 +305,18 @@ def test_an_exported_text_model_tells_its_vocabulary_and_how_it_is_asked(
     assert (told["tokenization"], told["lower_case"], told["text_fields"]) == ("WordPiece", True, ["a", "b"])
     names = ["input_mask", "input_type_ids", "input_word_ids"]
     assert [spec.name for spec in model.signatures["inference_step"].spec.inputs] == names
+
+
+def test_a_model_that_was_exported_when_less_was_told_answers_as_before(
+    served: Path, sentences: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(served / "sentences", tmp_path / "served")
+    manifest = json.loads((tmp_path / "served/manifest.json").read_text())
+    text = manifest["metadata"]["text"]
+    del text["tokenizer"]
+    text |= {"tokenization": "WordPiece", "lower_case": True}
+    (tmp_path / "served/manifest.json").write_text(json.dumps(manifest))
+    assert_same_answers(list(load_predictor(str(tmp_path / "served"))(PAIRS)), list(predictor(sentences)(PAIRS)))
 
 
 def test_a_served_text_model_without_its_vocabulary_says_so(

@@ -272,6 +272,21 @@ def test_a_run_from_a_hub_is_asked_evaluated_and_resumed_alone(
     assert "regular_2" in capsys.readouterr().out and (tmp_path / "run/regular_3").is_dir()
 
 
+def test_a_run_that_kept_a_vocabulary_alone_is_asked_by_the_rules_of_its_config(hub_run: Path, tmp_path: Path) -> None:
+    """As runs of older versions did, whose encoder is in the directory of the weights."""
+    shutil.copytree(hub_run / "moved", tmp_path / "run")
+    shutil.move(tmp_path / "run/text/vocab.txt", tmp_path / "run/vocab.txt")
+    shutil.rmtree(tmp_path / "run/text")
+    task = task_of(read_params(tmp_path / "run"), tmp_path / "run")
+    assert task.text is not None and (task.text.lower_case, task.text.vocab_size) == (False, 48)
+    folder = weights(tmp_path / "weights", do_lower_case=False)
+    text = (tmp_path / "run/params.yaml").read_text()
+    (tmp_path / "run/params.yaml").write_text(
+        text.replace(str(hub_run / "weights"), str(folder)).replace("hidden_size: 16", "hidden_size: 768")
+    )
+    assert task_of(read_params(tmp_path / "run"), tmp_path / "run").encoder_config.bert.hidden_size == 16
+
+
 def test_a_run_from_a_hub_is_fine_tuned_from_alone(hub_run: Path, tmp_path: Path) -> None:
     data = rows(tmp_path)
     for source in (hub_run / "moved", hub_run / "moved/regular_2"):

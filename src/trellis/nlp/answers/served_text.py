@@ -73,8 +73,9 @@ def tokenizer_of_model(text: TextSettings | None, *, vocab_file: str, n_known: i
         n_known: How many tokens the model knows.
         place: Where the model lies, for errors.
     """
-    if vocab_file and text is not None:
-        tokenizer = text.with_file(vocab_file).build_tokenizer()
+    given = text.with_file(vocab_file) if vocab_file and text is not None else None
+    if given is not None:
+        tokenizer = given.build_tokenizer()
     elif vocab_file:
         is_model = vocab_file.endswith(".model")
         tokenizer = build_tokenizer(vocab_file, tokenization="SentencePiece" if is_model else "WordPiece")
@@ -89,5 +90,10 @@ def tokenizer_of_model(text: TextSettings | None, *, vocab_file: str, n_known: i
         raise ArgumentError(
             f"The vocabulary has {tokenizer.vocab_size} tokens, but the model in `{place}` knows {n_known}. Give the "
             f"one that it was trained with: --vocab_file=vocab.txt"
+        )
+    if given is not None and text is not None and not given.has_tokens_of(text):
+        raise ArgumentError(
+            f"--vocab_file: the tokens in `{vocab_file}` are not those of the model in `{place}`, which has its own "
+            f"vocabulary. Leave the flag out."
         )
     return tokenizer

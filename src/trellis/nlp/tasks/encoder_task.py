@@ -54,9 +54,7 @@ class EncoderTask(Task):
     def completed(self, params: Any) -> Any:
         """The config with what it leaves to the weights and to the text."""
         if self.hub_module_url:
-            # A run that has begun does not need the weights that it began with.
-            has_begun = bool(self.logging_dir) and newest_file(Path(self.logging_dir)) is not None
-            params = with_encoder_of(self.logging_dir if has_begun else self.hub_module_url, config=params)
+            params = with_encoder_of(self._encoder_dir, config=params)
         source = self.text_source
         return params if source is None else with_text(params, source)
 
@@ -68,6 +66,16 @@ class EncoderTask(Task):
     @abstractmethod
     def answerer(self) -> Answerer:
         """How its model answers text."""
+
+    @property
+    def _encoder_dir(self) -> str:
+        """The directory with the encoder's settings: a run that has begun does not need that of the weights."""
+        run_dir = self.logging_dir
+        if not run_dir or newest_file(Path(run_dir)) is None:
+            return self.hub_module_url
+        # A run of an older version kept neither the settings of its text nor those of its encoder.
+        is_whole = Path(run_dir, TEXT).is_dir() or not Path(self.hub_module_url).is_dir()
+        return run_dir if is_whole else self.hub_module_url
 
     def problems(self) -> Iterator[Problem]:
         """Yields the problems with the config."""
