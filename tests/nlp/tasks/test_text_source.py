@@ -204,7 +204,7 @@ def test_records_of_other_text_than_the_weights_are_refused(tmp_path: Path) -> N
 
 def test_records_tell_their_length_and_another_one_is_refused(tmp_path: Path) -> None:
     data = write_records(tmp_path, lower_case=False)
-    with pytest.raises(ConfigError, match="task.train_data.seq_length is 12, but 10 for the records beside"):
+    with pytest.raises(ConfigError, match="task.train_data.seq_length is 12, but 10 for the records."):
         task_of(experiment("bert/sentence_prediction", train_data=data, model={"encoder": {"bert": ENCODER}}))
 
 

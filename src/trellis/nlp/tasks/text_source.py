@@ -67,7 +67,7 @@ def find_text(config: TaskConfig, *, run_dir: str) -> TextSource | None:
 def with_text(config: TaskConfig, source: TextSource) -> TaskConfig:
     """The config of a task with what the settings of its text say in the place of defaults."""
     filled = config
-    for path, value in _decided(config, source.settings):
+    for path, value in _decided(config, source):
         if _value(config, path) != value and _is_default(config, path):
             filled = config.replace() if filled is config else filled
             raise_if_any(merge(filled, setting_at(path, value, Origin(str(source.settings.vocab_file)))))
@@ -76,10 +76,11 @@ def with_text(config: TaskConfig, source: TextSource) -> TaskConfig:
 
 def text_problems(config: TaskConfig, source: TextSource) -> Iterator[Problem]:
     """Yields what in the config of a task contradicts the settings of its text."""
-    for path, value in _decided(config, source.settings):
+    for path, value in _decided(config, source):
         own = _value(config, path)
         if own != value:
-            message = f"task.{path} is {_shown(own)}, but {_shown(value)} for {source.place}."
+            place = "the records" if path.endswith("seq_length") else source.place
+            message = f"task.{path} is {_shown(own)}, but {_shown(value)} for {place}."
             advice = f"Leave it out, or set task.{path}={_shown(value)}."
             yield Problem(message, origin_of(config, path), f"task.{path}", advice)
 
@@ -128,8 +129,9 @@ def silent_records(config: TaskConfig) -> Iterator[str]:
         paths = patterns_in(data.input_path)
         has_questions = isinstance(data, QADataConfig) and all(path.endswith(".json") for path in paths)
         is_text = has_questions or (_vocabulary_field(config, side) and not isinstance(data, QADataConfig))
-        if paths and not is_text and _of_records(config, side) is None:
-            name = beside_records(matching_paths(paths[0])[0]).name
+        files = matching_paths(paths[0]) if paths else []
+        if files and not is_text and _of_records(config, side) is None:
+            name = beside_records(files[0]).name
             yield (
                 f"`{paths[0]}` does not say how it was made: there is no {name} beside it. Whether text that the model "
                 "is asked is cut alike is not known. `trellis data` writes it with the records."
@@ -150,8 +152,9 @@ def for_run(source: TextSource, config: TaskConfig) -> TextSettings:
     )
 
 
-def _decided(config: TaskConfig, settings: TextSettings) -> Iterator[tuple[str, Any]]:
+def _decided(config: TaskConfig, source: TextSource) -> Iterator[tuple[str, Any]]:
     """Yields the path of each value in the config of data that the settings decide, and the value."""
+    settings = source.settings
     family = settings.build_tokenizer().family
     for side in SIDES:
         values = getattr(config, side).as_dict()
@@ -160,7 +163,8 @@ def _decided(config: TaskConfig, settings: TextSettings) -> Iterator[tuple[str, 
                 yield f"{side}.{name}", settings.lower_case
         if "tokenization" in values and family in VOCABULARY_NAMES:
             yield f"{side}.tokenization", family
-        records = _of_records(config, side)
+        # A run that has begun can be asked whatever has become of its data.
+        records = None if source.owner == "run" else _of_records(config, side)
         if records is not None and records.seq_length is not None:
             yield f"{side}.seq_length", records.seq_length
 
