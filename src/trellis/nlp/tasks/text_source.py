@@ -100,7 +100,9 @@ def data_problems(config: TaskConfig, source: TextSource, *, side: str) -> Itera
     if differences:
         path = f"{side}.input_path"
         message = f"task.{path}: the records were made otherwise than {source.place}: {'; '.join(differences)}."
-        advice = f"Make them again with {source.settings.vocab_file} and its casing (--do_lower_case)."
+        file = source.settings.vocab_file
+        how = f"--vocab_file={file.parent}" if source.owner == "weights" else f"{file} and --do_lower_case as it says"
+        advice = f"Make them again with {how}."
         yield Problem(message, origin_of(config, path), f"task.{path}", advice)
 
 
