@@ -198,8 +198,9 @@ def test_records_of_other_text_than_the_weights_are_refused(tmp_path: Path) -> N
     message = (
         "task.train_data.input_path: the records were made otherwise than the weights in .*lower_case is true, not"
     )
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as raised:
         task_of(experiment("bert/sentence_prediction", hub_module_url=str(folder), train_data=data))
+    assert f"Make them again with --vocab_file={folder}." in str(raised.value)
 
 
 def test_records_tell_their_length_and_another_one_is_refused(tmp_path: Path) -> None:
