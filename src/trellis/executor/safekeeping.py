@@ -110,21 +110,25 @@ def _conclude(folder: Path, directory: Path, *, is_again: bool = False) -> None:
             inode.
     """
     inodes = _read_record(directory / _NEW_MODEL)
-    if inodes:
-        try:
-            for name in (SERVING, EVAL, *(inodes.keys() - {SERVING, EVAL})):
-                new = directory / name
-                if name not in inodes:
-                    _take_away(folder / name, new)
-                elif not is_again or (_is_there(new) and new.lstat().st_ino == inodes[name]):
-                    _put_in_place(new, folder / name)
-            sync(folder)
-        except OSError as error:
-            raise RunFailedError(
-                f"The new model is whole, and in `{directory}`, but it could not be put in its place, `{folder}`: "
-                f"{error.strerror}. Make that possible: the next run puts it there first."
-            ) from error
+    try:
+        if inodes:
+            _publish(folder, directory, inodes, is_again=is_again)
+    except OSError as error:
+        raise RunFailedError(
+            f"The new model is whole, and in `{directory}`, but it could not be put in its place, `{folder}`: "
+            f"{error.strerror}. Make that possible: the next run puts it there first."
+        ) from error
     _discard(directory)
+
+
+def _publish(folder: Path, directory: Path, inodes: Mapping[str, int], *, is_again: bool) -> None:
+    for name in (SERVING, EVAL, *(inodes.keys() - {SERVING, EVAL})):
+        new = directory / name
+        if name not in inodes:
+            _take_away(folder / name, new)
+        elif not is_again or (_is_there(new) and new.lstat().st_ino == inodes[name]):
+            _put_in_place(new, folder / name)
+    sync(folder)
 
 
 def _put_in_place(new: Path, place: Path) -> None:
