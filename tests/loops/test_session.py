@@ -55,6 +55,107 @@ def test_a_save_that_failed_is_raised_once_and_not_committed() -> None:
     assert done == []
 
 
+class Saves:
+    """Saves that note what is done with them."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.done: list[str] = []
+
+    def start(self, name: str, *, is_resumable: bool = False, error: Exception | None = None) -> None:
+        """Starts a save; with an error, one that cannot be written."""
+
+        def write() -> None:
+            if error is not None:
+                raise error
+
+        self.session.save(
+            write,
+            lambda: self.done.append(f"commit {name}"),
+            drop=lambda: self.done.append(f"drop {name}"),
+            is_resumable=is_resumable,
+        )
+
+
+def test_of_a_checkpoint_all_is_committed_or_nothing() -> None:
+    saves = Saves(session := Session())
+    saves.start("regular 1", is_resumable=True)
+    saves.start("best 1", error=OSError("full"))
+    with pytest.raises(OSError, match="full"):
+        session.advance()
+    assert saves.done == ["drop regular 1", "drop best 1"]
+    saves.start("regular 2", is_resumable=True)
+    session.finish()
+    assert saves.done[2:] == ["commit regular 2"]
+
+
+def test_after_a_save_that_failed_no_later_one_is_committed_before_the_error_is_told() -> None:
+    saves, gate = Saves(session := Session()), threading.Event()
+    with contextlib.suppress(OSError), session.running(lambda: 1):
+        session.save(lambda: None, lambda: gate.wait(10), is_resumable=True)
+        session.advance()
+        saves.start("best 1", error=OSError("full"))
+        session.advance()
+        saves.start("regular 2", is_resumable=True)
+        session.advance()
+        gate.set()
+    assert saves.done == ["drop best 1", "drop regular 2"]
+
+
+def test_saves_of_a_checkpoint_that_was_not_handled_to_the_end_are_dropped_when_the_loop_is_left() -> None:
+    saves, heard = Saves(session := Session()), []
+    session.subscribe(heard.append)
+    with contextlib.suppress(KeyboardInterrupt), session.running(lambda: 7):
+        saves.start("regular 6", is_resumable=True)
+        session.advance()
+        saves.start("regular 7", is_resumable=True)
+        session.fail(7)
+        raise KeyboardInterrupt
+    assert saves.done == ["commit regular 6", "drop regular 7"]
+    assert [(event.kind, event.step) for event in heard] == [("dropped", 7), ("stopped", 7)]
+    assert "no file is kept, as not all was done with it. The same command does it again." in heard[0].text
+    session.finish()
+    assert len(saves.done) == 2
+
+
+def test_a_loop_that_moves_on_although_something_failed_commits() -> None:
+    saves = Saves(session := Session())
+    saves.start("regular 7", is_resumable=True)
+    session.fail(7)
+    session.advance()
+    session.finish()
+    assert saves.done == ["commit regular 7"]
+
+
+def test_what_was_logged_is_brought_to_the_disk_before_files_are_committed() -> None:
+    saves = Saves(session := Session())
+
+    def sync() -> None:
+        saves.done.append("sync")
+
+    session.before_commit(sync)
+    session.before_commit(sync)
+    session.finish()
+    assert saves.done == []
+    saves.start("regular", is_resumable=True)
+    saves.start("best")
+    session.finish()
+    assert saves.done == ["sync", "commit best", "commit regular"]
+
+
+def test_what_was_logged_and_cannot_be_brought_to_the_disk_is_an_error_and_nothing_is_committed() -> None:
+    saves = Saves(session := Session())
+
+    def sync() -> None:
+        raise OSError("full")
+
+    session.before_commit(sync)
+    saves.start("regular", is_resumable=True)
+    with pytest.raises(OSError, match="full"):
+        session.finish()
+    assert saves.done == ["drop regular"]
+
+
 def test_writing_goes_on_beside_the_loop() -> None:
     session, gate, done = Session(), threading.Event(), []
     with session.running(lambda: 1):

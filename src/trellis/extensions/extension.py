@@ -22,9 +22,15 @@ class Extension(ABC):
                 f"{type(self).__name__} was called with {checkpoint!r}, but it takes a checkpoint: what a loop yields, "
                 f"or what the extension before it returns."
             )
-        if checkpoint.session is not None:
-            self.attach(checkpoint.session)
-        return self.handle(checkpoint)
+        session = checkpoint.session
+        if session is None:
+            return self.handle(checkpoint)
+        try:
+            self.attach(session)
+            return self.handle(checkpoint)
+        except BaseException:
+            session.fail(checkpoint.step)
+            raise
 
     def attach(self, session: Session) -> None:
         """Takes part in a session; a second call for the same session does nothing."""

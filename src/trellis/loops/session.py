@@ -38,6 +38,7 @@ class Event:
 class _Save:
     written: Future[None]
     commit: Callable[[], None]
+    drop: Callable[[], None]
     is_resumable: bool
 
 
@@ -45,7 +46,8 @@ class Session:
     """Events, saves and preemption of one loop, and who takes part in it.
 
     A save is written in the background and committed when the loop moves on, so that a checkpoint file is there only if
-    all that was done with its checkpoint is done too. Files that a run resumes from are committed last.
+    all that was done with its checkpoint is done too. The saves of a checkpoint are committed together, those that a
+    run resumes from last; if one of them fails, or something else that was done with the checkpoint, none is.
 
     Args:
         is_shared: Whether other processes run the same loop on a part of its devices.
@@ -64,9 +66,14 @@ class Session:
         self._progress_listeners: list[Callable[[int, int | None], None]] = []
         self._backlog: deque[Event] = deque(maxlen=1000)
         self._savers: list[Callable[[Any], None]] = []
+        self._logs: list[Callable[[], None]] = []
         self._pool: ThreadPoolExecutor | None = None
         self._pending: list[_Save] = []
-        self._futures: list[Future[None]] = []
+        self._commits: list[Future[None]] = []
+        self._has_failed = False
+        """Whether a commit has failed of which nobody was told yet."""
+        self._failed_step: int | None = None
+        """The step of the last checkpoint, if it was not handled to the end."""
 
     def admit(self, extension: object) -> bool:
         """Notes that an extension takes part; returns False if it did so before.
@@ -124,11 +131,26 @@ class Session:
         for listener in self._progress_listeners:
             listener(step, n_steps)
 
-    def save(self, write: Callable[[], None], commit: Callable[[], None], *, is_resumable: bool) -> Future[None]:
+    def before_commit(self, sync: Callable[[], None]) -> None:
+        """Calls `sync` before files are committed: what was logged of a checkpoint is on the disk before its file."""
+        if sync not in self._logs:
+            self._logs.append(sync)
+
+    def save(
+        self,
+        write: Callable[[], None],
+        commit: Callable[[], None],
+        *,
+        drop: Callable[[], None] = lambda: None,
+        is_resumable: bool,
+    ) -> Future[None]:
         """Runs `write` in the background now, and `commit` after it once the loop has moved on.
 
         Outside of a loop that is iterated over, this waits until it is written: a script may end after a single step,
         and then no thread can be started any more that the write would need.
+
+        Args:
+            drop: Is run in the place of `commit` if the checkpoint is not handled to the end.
         """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trellis-save")
@@ -136,41 +158,90 @@ class Session:
         written = self._pool.submit(write)
         if not self._is_running:
             wait([written])
-        self._pending.append(_Save(written, commit, is_resumable))
+        self._pending.append(_Save(written, commit, drop, is_resumable))
         return written
 
     def wait_for(self, written: Future[None]) -> None:
-        """Waits until a save is written; raises its error if it failed and nobody was told yet."""
+        """Waits until a save is written; raises its error if it failed and its checkpoint is still being handled."""
         error = written.exception()
-        is_new = written in self._futures or any(save.written is written for save in self._pending)
-        if error is not None and is_new:
-            self._pending = [save for save in self._pending if save.written is not written]
-            self._futures = [future for future in self._futures if future is not written]
+        failed = [save for save in self._pending if save.written is written]
+        if error is not None and failed:
+            self._pending.remove(failed[0])
+            failed[0].drop()
             raise error
+
+    def fail(self, step: int) -> None:
+        """Notes that the checkpoint of a step was not handled to the end.
+
+        If the loop is left now, its saves are dropped, and a resumed run handles it again. If the loop moves on, its
+        user has caught the error and goes on without what is missing: then they are committed.
+        """
+        self._failed_step = step
 
     def advance(self) -> None:
         """Commits the saves of the checkpoint that is left behind; raises the error of a save that failed."""
         self._shared.clear()
-        if not self._pending and not self._futures:
+        self._failed_step = None
+        if not self._pending and not self._commits:
             return
         pending, self._pending = self._pending, []
-        for save in sorted(pending, key=lambda save: save.is_resumable):
-            if self._pool is not None:
-                self._futures += [save.written, self._pool.submit(_commit, save)]
-        done = [future for future in self._futures if future.done()]
-        self._futures = [future for future in self._futures if not future.done()]
-        if not self._futures:
-            _process.unfinished.discard(self)
-        for future in done:
-            future.result()
+        if pending and self._pool is not None:
+            self._commits.append(self._pool.submit(self._commit, pending))
+        if any(save.written.done() and save.written.exception() for save in pending):
+            wait(self._commits)
+        self._raise_failure()
 
     def finish(self) -> None:
-        """Commits every save and waits for it; raises the error of one that failed."""
+        """Commits every save and waits for it; raises the error of one that failed.
+
+        If the last checkpoint was not handled to the end, its saves are dropped instead.
+        """
+        if self._failed_step is not None:
+            self._drop_pending(self._failed_step)
         self.advance()
-        futures, self._futures = self._futures, []
-        _process.unfinished.discard(self)
-        for future in futures:
-            future.result()
+        wait(self._commits)
+        self._raise_failure()
+
+    def _commit(self, saves: list[_Save]) -> None:
+        """Commits all saves of a checkpoint, or drops them; after one that failed, those of later checkpoints too."""
+        try:
+            if not self._has_failed:
+                for save in saves:
+                    save.written.result()
+                for sync in self._logs:
+                    sync()
+                for save in sorted(saves, key=lambda save: save.is_resumable):
+                    save.commit()
+        except BaseException:
+            self._has_failed = True
+            raise
+        finally:
+            if self._has_failed:
+                for save in saves:
+                    save.drop()
+
+    def _raise_failure(self) -> None:
+        """Forgets the commits that are done; raises the error of one that failed."""
+        failed = [commit for commit in self._commits if commit.done() and commit.exception()]
+        if failed:
+            # Those after it are dropped, and not taken up again when this error is told.
+            wait(self._commits)
+            self._has_failed = False
+        self._commits = [commit for commit in self._commits if not commit.done()]
+        if not self._commits and not self._pending:
+            _process.unfinished.discard(self)
+        if failed:
+            failed[0].result()
+
+    def _drop_pending(self, step: int) -> None:
+        pending, self._pending = self._pending, []
+        # What a writer falls back to is what is committed.
+        wait([*self._commits, *(save.written for save in pending)])
+        for save in pending:
+            save.drop()
+        if pending:
+            text = f"Step {step:6d}: no file is kept, as not all was done with it. The same command does it again."
+            self.emit("dropped", step=step, text=text)
 
     def on_preemption(self, save: Callable[[Any], None]) -> None:
         """Calls `save` with a checkpoint when the run is told to stop."""
@@ -283,12 +354,6 @@ class _Process:
 _process = _Process()
 # A save needs threads, and those that `atexit` calls come after the last moment at which one can be started.
 threading._register_atexit(_process.finish)  # type: ignore[attr-defined]
-
-
-def _commit(save: _Save) -> None:
-    # A save that failed to be written has raised its error already.
-    if save.written.exception() is None:
-        save.commit()
 
 
 def finish_saves() -> None:
