@@ -205,6 +205,91 @@ def test_what_killed_processes_have_left_is_swept_away_by_the_next_writer(tmp_pa
     assert names(tmp_path) == [write]
 
 
+def test_what_killed_processes_have_left_is_swept_away_when_a_place_is_looked_at(tmp_path: Path) -> None:
+    left_by(tmp_path, pid=dead_pid())
+    (tmp_path / f".{disk._MACHINE}-{dead_pid()}-00000000-01234568.writing").touch()  # to see if one can write
+    disk.check_writable(tmp_path)
+    assert names(tmp_path) == []
+
+
+def test_a_link_is_swept_away_and_not_what_it_leads_to(tmp_path: Path) -> None:
+    (precious := tmp_path / "precious").mkdir()
+    (precious / "file").touch()
+    link = tmp_path / f".{disk._MACHINE}-{dead_pid()}-00000000-01234568.writing"
+    link.symlink_to(precious)
+    disk.sweep(tmp_path)
+    assert names(tmp_path) == ["precious"]
+    assert names(precious) == ["file"]
+
+
+def test_a_link_in_the_place_of_a_hidden_file_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (precious := tmp_path / "precious").write_text("precious")
+    link = tmp_path / ".link"
+    monkeypatch.setattr(disk, "hidden_path", lambda directory, **_: link)
+    for target in (precious, tmp_path / "not there"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        with pytest.raises(ArgumentError, match="Nothing can be written to .*: File exists"):
+            disk.check_writable(tmp_path)
+        with pytest.raises(FileWriteError, match="file` could not be written: File exists"):
+            disk.write_whole(tmp_path / "file", b"content")
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        with (
+            pytest.raises(FileWriteError, match="directory` could not be written: File exists"),
+            disk.whole_directory(tmp_path / "directory"),
+        ):
+            pass
+    assert precious.read_text() == "precious"
+    assert names(tmp_path) == ["precious"]
+
+
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The paths that are brought to the disk from now on."""
+    paths: list[Path] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        paths.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return paths
+
+
+def test_a_new_directory_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = synced(monkeypatch)
+    disk.check_writable(tmp_path / "runs" / "new")
+    assert paths == [tmp_path / "runs", tmp_path]
+    disk.check_writable(tmp_path / "runs" / "new")
+    assert len(paths) == 2
+
+
+def test_a_file_that_grows_is_brought_to_the_disk_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "events").touch()
+    paths = synced(monkeypatch)
+    disk.sync_appended(tmp_path / "events")
+    assert paths == [tmp_path / "events", tmp_path]
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_a_file_system_that_cannot_sync_directories_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    fsync = os.fsync
+
+    def only_files(descriptor: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", only_files)
+    disk.write_whole(tmp_path / "new" / "file", b"content")
+    assert (tmp_path / "new" / "file").read_bytes() == b"content"
+
+
 def test_what_others_are_writing_stays(tmp_path: Path) -> None:
     living = [
         left_by(tmp_path, pid=os.getppid()),

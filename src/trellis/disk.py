@@ -126,7 +126,7 @@ def _is_abandoned(path: Path, endings: tuple[str, ...]) -> bool:
 def _remove(path: Path) -> None:
     """Removes a file or a directory if it can: what cannot be removed must not hide an error that is under way."""
     with suppress(OSError):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink()
@@ -175,8 +175,19 @@ def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems of a network or a bucket keep names at once, and know no such call for them.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
+
+
+def sync_appended(path: Path) -> None:
+    """Brings a file to the disk that grows where it is, and its name."""
+    with _named(path):
+        sync(path)
+        sync(path.parent)
 
 
 def sync_all(path: Path) -> None:
@@ -186,11 +197,12 @@ def sync_all(path: Path) -> None:
 
 
 def check_writable(directory: Path) -> None:
-    """Makes a directory if need be; an error if nothing can be written there."""
+    """Makes a directory if need be, and sweeps it; an error if nothing can be written there."""
     try:
         _make_directory(directory)
+        sweep(directory)
         probe = hidden_path(directory)
-        probe.touch()
+        probe.touch(exist_ok=False)
         probe.unlink()
     except OSError as error:
         raise ArgumentError(
@@ -222,8 +234,11 @@ def checksum(file: Path) -> dict[str, int]:
 
 
 def _make_directory(directory: Path) -> None:
+    new = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        for path in new:
+            sync(path.parent)
     except FileExistsError:
         # "File exists" would be no help to someone who wants it to exist.
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from None

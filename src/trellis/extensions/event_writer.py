@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trellis.aliases import JSON
-from trellis.disk import check_writable, write_whole
+from trellis.disk import check_writable, sync_appended, write_whole
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Event, Session, Summary
 
@@ -18,8 +18,9 @@ class EventWriter(Extension):
     """Writes `{output_dir}/events.jsonl`: one JSON object a line for each event of the session and each summary.
 
     Every line has `kind`, `step` and `time` (seconds since 1970). An event adds its `text` and values; a summary (kind
-    `summary`) adds `n_completed_steps`, `elapsed_time` and `metrics`. A line is on disk when the call returns. Numbers
-    that JSON does not have are the strings "nan", "inf" and "-inf", which `float()` turns back.
+    `summary`) adds `n_completed_steps`, `elapsed_time` and `metrics`. A line is in the file when the call returns, and
+    survives a power cut once a checkpoint file of its step is there. Numbers that JSON does not have are the strings
+    "nan", "inf" and "-inf", which `float()` turns back.
 
     The summaries in a file are those of one run: when a resumed run writes its first, those past the step it resumed
     from, which come from lost work, are dropped. Events stay: that a run was resumed is part of its history. A
@@ -45,6 +46,7 @@ class EventWriter(Extension):
         """Writes what has happened in the session so far, and what will."""
         self._last_step = None
         session.subscribe(self._write_event)
+        session.before_commit(self._sync)
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         """Writes a summary, and returns the checkpoint as it came."""
@@ -79,6 +81,10 @@ class EventWriter(Extension):
         # Opened anew for each line, so that nothing is written to a file that was replaced.
         with self._path.open("ab") as file:
             file.write(f"{text}\n".encode())
+
+    def _sync(self) -> None:
+        if self._path.exists():
+            sync_appended(self._path)
 
     def _mend_last_line(self) -> None:
         """Ends or removes a last line that was cut short when another process died; once is enough."""

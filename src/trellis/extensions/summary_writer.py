@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trellis.data import RecordWriter, read_records
-from trellis.disk import check_writable
+from trellis.disk import check_writable, sync_appended
 from trellis.errors import DataError
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Session, Summary
@@ -21,8 +21,8 @@ _SUFFIX = ".trellis"
 class SummaryWriter(Extension):
     """Writes summaries for TensorBoard: a scalar `{group}/{metric}` at the step of each, such as `eval/accuracy`.
 
-    There is one event file for each loop that the writer sees, in which a summary is whole or not at all, and on disk
-    when the call returns.
+    There is one event file for each loop that the writer sees, in which a summary is whole or not at all, and is there
+    when the call returns. It survives a power cut once a checkpoint file of its step is there.
 
     The points in a directory are those of one run: when a resumed run writes its first, those past the step it resumed
     from, which come from lost work, are taken out of the older files of this class, and a TensorBoard that is running
@@ -42,6 +42,7 @@ class SummaryWriter(Extension):
     def join(self, session: Session) -> None:
         """Starts a new file with the next summary, as another loop may start at an earlier step."""
         self._last_step = None
+        session.before_commit(self._sync)
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         """Writes a summary, and returns the checkpoint as it came."""
@@ -59,6 +60,10 @@ class SummaryWriter(Extension):
         with self._file.open("ab") as file:
             file.write(b"".join(records))
         return checkpoint
+
+    def _sync(self) -> None:
+        if self._last_step is not None:
+            sync_appended(self._file)
 
     def _start_file(self, start: int) -> list[bytes]:
         """Chooses the file to write to, takes points past the step `start` out of others; returns the file's head."""
