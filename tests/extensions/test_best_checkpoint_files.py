@@ -9,6 +9,8 @@ import pytest
 import trellis
 from tests import tiny
 from trellis.errors import ArgumentError, CheckpointFileError
+from trellis.extensions import best_file, best_files
+from trellis.loops import Session
 
 LOWEST, HIGHEST = trellis.LowestCheckpointFileWriter, trellis.HighestCheckpointFileWriter
 
@@ -94,6 +96,55 @@ def test_a_metric_whose_name_has_a_slash_stays_in_the_directory(tmp_path: Path) 
     LOWEST(output_dir=tmp_path, metric="f1/macro")(tiny.checkpoint(step=2, eval={"f1/macro": 1.0}))
     assert names(tmp_path) == ["lowest_eval_f1-macro_2"]
     assert LOWEST(output_dir=tmp_path, metric="f1/macro").best_metric == 1.0
+
+
+@pytest.mark.parametrize("metric", ["f1[macro]", "a\\b", "..", "*", "", "a\nb", "\udcff\0", 300 * "ü", "loss_2"])
+def test_a_metric_may_have_any_name(tmp_path: Path, metric: str) -> None:
+    writer = LOWEST(output_dir=tmp_path, metric=metric, keep=2, stdout=False)
+    for step in (2, 3, 4):
+        writer(tiny.checkpoint(step=step, eval={metric: 1.0 / step}))
+    assert len(names(tmp_path)) == 2
+    assert LOWEST(output_dir=tmp_path, metric=metric, stdout=False).best_metric == 0.25
+    reader = trellis.LowestCheckpointFileReader(dir=tmp_path, target=tiny.Classifier().init, metric=metric)
+    checkpoint = reader.read()
+    assert checkpoint is not None
+    assert checkpoint.step == 4
+    best = best_file(tmp_path)
+    assert best is not None
+    assert best.name.endswith("_4")
+
+
+def test_long_names_that_begin_alike_are_kept_apart(tmp_path: Path) -> None:
+    one, other = 300 * "x" + "1", 300 * "x" + "2"
+    LOWEST(output_dir=tmp_path, metric=one)(tiny.checkpoint(step=8, eval={one: 1.0}))
+    assert LOWEST(output_dir=tmp_path, metric=other).best_metric == math.inf
+
+
+def test_files_that_were_set_aside_are_not_among_the_best(tmp_path: Path) -> None:
+    for step, value in ((9, 2.0), (4, 1.0)):
+        LOWEST(output_dir=tmp_path, metric="loss")(tiny.checkpoint(step=step, eval={"loss": value}))
+    assert names(tmp_path) == ["lowest_eval_loss_4", "lowest_eval_loss_9.superseded"]
+    assert [path.name for path in best_files(tmp_path)] == ["lowest_eval_loss_4"]
+    assert best_files(tmp_path / "none") == []
+
+
+def test_a_second_best_that_a_killed_process_has_left_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    written(LOWEST(output_dir=tmp_path, metric="loss", keep=2), tmp_path, [5, 4, 6, 3])
+    assert LOWEST(output_dir=tmp_path, metric="loss").best_step == 4
+    assert names(tmp_path) == ["lowest_eval_loss_4"]
+
+
+def test_a_best_that_was_not_committed_is_not_the_best(tmp_path: Path) -> None:
+    session = Session()
+    writer = LOWEST(output_dir=tmp_path, metric="loss")
+    writer(tiny.checkpoint(step=2, eval={"loss": 2.0}, session=session))
+    session.advance()
+    writer(tiny.checkpoint(step=4, eval={"loss": 1.0}, session=session))
+    assert (writer.best_metric, writer.best_step) == (1.0, 4)
+    session.fail(4)
+    session.finish()
+    assert (writer.best_metric, writer.best_step) == (2.0, 2)
+    assert names(tmp_path) == ["lowest_eval_loss_2"]
 
 
 def test_metrics_with_similar_names_are_kept_apart(tmp_path: Path) -> None:

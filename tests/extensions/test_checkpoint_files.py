@@ -25,7 +25,7 @@ from tests import tiny
 from trellis import disk
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage
-from trellis.loops import Session
+from trellis.loops import Session, finish_saves
 from trellis.runtime.random import quick_key
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -419,19 +419,190 @@ def test_an_unwritable_directory_is_refused_at_once(tmp_path: Path) -> None:
         trellis.CheckpointFileWriter(output_dir=tmp_path / "file" / "dir")
 
 
-@pytest.mark.parametrize("name", ["rate[0.1]", "a[1]/b", "a\\b"])
-def test_a_directory_from_which_nothing_could_be_read_is_refused_at_once(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ArgumentError, match=r"has brackets or a backslash in it\..*Choose another directory"):
+@pytest.mark.parametrize("name", ["rate[0.1]", "a[1]/b", "a\\b", "a**b"])
+def test_without_open_files_by_number_a_name_that_is_a_pattern_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(checkpoint_storage, "_OPEN_FILES", tmp_path / "not Linux")
+    with pytest.raises(ArgumentError, match=r"has one of \\ \* \? \[ in it\..*Choose another directory"):
         trellis.CheckpointFileWriter(output_dir=tmp_path / name)
     assert names(tmp_path) == []
+    trellis.CheckpointFileWriter(output_dir=tmp_path / "a plain name")(tiny.checkpoint())
+    assert reader(tmp_path / "a plain name").read() is not None
 
 
-@pytest.mark.parametrize("name", ["a b", "a*b", "a?", "a]b[", "ü", "{x}%20#"])
-def test_a_directory_may_have_any_other_name(tmp_path: Path, name: str) -> None:
+ODD_NAMES = ["rate[0.1]", "a[1]/b", "a\\b", "a**b", "a b", "a*b", "a?", "a]b[", "ü", "{x}%20#", "a\nb", "\udcff", "~"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_directory_may_have_any_name(tmp_path: Path, name: str) -> None:
     trellis.CheckpointFileWriter(output_dir=tmp_path / name)(tiny.checkpoint(step=5))
     checkpoint = trellis.CheckpointFileReader(dir=tmp_path / name, target=tiny.Classifier().init).read()
     assert checkpoint is not None
     tiny.assert_equal(tiny.arrays(checkpoint.model_params), tiny.arrays(tiny.checkpoint(step=5).model_params))
+
+
+def test_a_directory_is_named_from_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    trellis.CheckpointFileWriter(output_dir=".")(tiny.checkpoint(step=5))
+    assert reader(Path()).read() is not None
+
+
+def test_two_files_of_the_same_name_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        trellis.CheckpointFileWriter(output_dir=tmp_path / str(seed))(tiny.checkpoint(step=5, seed=seed))
+    for seed in (1, 2, 1):
+        expected = tiny.arrays(tiny.checkpoint(seed=seed).model_params)
+        tiny.assert_equal(params_in(tmp_path / str(seed) / "regular_5"), expected)
+
+
+def test_a_file_that_could_not_be_read_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import orbax.checkpoint as ocp
+
+    save = ocp.Checkpointer.save
+
+    def forget(checkpointer: Any, path: Path, **arguments: Any) -> None:
+        save(checkpointer, path, **arguments)
+        (path / "manifest.ocdbt").unlink()
+
+    monkeypatch.setattr(ocp.Checkpointer, "save", forget)
+    with pytest.raises(CheckpointFileError, match="step 5 could not be saved"):
+        trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=5))
+    assert names(tmp_path) == []
+
+
+def test_a_file_that_reads_otherwise_than_it_was_written_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def garbled(path: Path, tree: Any) -> Any:
+        return {name: np.full(3, 7) for name in tree}
+
+    monkeypatch.setattr(checkpoint_storage, "read_arrays", garbled)
+    with pytest.raises(CheckpointFileError, match=r"could not be saved .* is not read as it was written"):
+        trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=5))
+    assert names(tmp_path) == []
+
+
+def with_version(version: Any, file: Path) -> None:
+    """Turns a file into one of another format."""
+    manifest_file = file / "manifest.json"
+    manifest = json.loads(manifest_file.read_text())["manifest"] | {"version": version}
+    crc = zlib.crc32(json.dumps(manifest, indent=1).encode())
+    manifest_file.write_text(json.dumps({"checksum": crc, "manifest": manifest}, indent=1))
+
+
+@pytest.mark.parametrize("version", [2, 0, None, "1"])
+def test_a_file_of_a_format_that_is_not_known_is_told_and_not_skipped(tmp_path: Path, version: Any) -> None:
+    train(tmp_path, 4)
+    with_version(version, tmp_path / "regular_4")
+    message = rf"regular_4` is of format {version!r}, but this version of Trellis reads format 1\. Use the version that"
+    with pytest.raises(CheckpointMismatchError, match=message):
+        train(tmp_path, 6)
+    assert names(tmp_path) == ["regular_2", "regular_4"]
+
+
+def written_in_order(directory: Path, *steps: int) -> None:
+    """Writes regular files as if each process was killed before it could remove what is not kept."""
+    for step in steps:
+        trellis.CheckpointFileWriter(output_dir=directory, keep=99)(tiny.checkpoint(step=step))
+
+
+def test_what_a_process_killed_after_a_commit_had_to_remove_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    written_in_order(tmp_path, 2, 4, 5)
+    (tmp_path / "regular_5").rename(tmp_path / "preempted_5")
+    written_in_order(tmp_path, 12)
+    shutil.copytree(tmp_path / "regular_12", tmp_path / "regular_12.replaced")
+    trellis.CheckpointFileWriter(output_dir=tmp_path)
+    assert names(tmp_path) == ["regular_12", "regular_4"]
+
+
+def test_the_next_start_removes_nothing_that_a_damaged_file_would_be_replaced_by(tmp_path: Path) -> None:
+    written_in_order(tmp_path, 2, 4, 6)
+    (tmp_path / "regular_6" / "manifest.json").write_text("{}")
+    trellis.CheckpointFileWriter(output_dir=tmp_path)
+    assert names(tmp_path) == ["regular_2", "regular_4", "regular_6"]
+
+
+def test_the_next_start_removes_nothing_if_a_later_step_is_of_an_older_run(tmp_path: Path) -> None:
+    written_in_order(tmp_path, 9, 10, 11)
+    (tmp_path / "regular_11").rename(tmp_path / "regular_1")
+    trellis.CheckpointFileWriter(output_dir=tmp_path)
+    assert names(tmp_path) == ["regular_1", "regular_10", "regular_9"]
+
+
+@pytest.mark.parametrize("prefix", ["regular", "preempted"])
+def test_a_file_that_was_not_replaced_in_the_end_gets_its_name_back_at_the_next_start(
+    tmp_path: Path, prefix: str
+) -> None:
+    written_in_order(tmp_path, 5)
+    (tmp_path / "regular_5").rename(tmp_path / f"{prefix}_5.replaced")
+    trellis.CheckpointFileWriter(output_dir=tmp_path)
+    assert names(tmp_path) == [f"{prefix}_5"]
+
+
+class FailOnce:
+    """An extension that fails at one step, in one of several ways, the first time."""
+
+    def __init__(self, step: int, error: BaseException) -> None:
+        self._step = step
+        self._error: BaseException | None = error
+
+    def __call__(self, checkpoint: trellis.Checkpoint) -> trellis.Checkpoint:
+        """Returns the checkpoint, or fails."""
+        if checkpoint.step == self._step and self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        return checkpoint
+
+
+def run_with(directory: Path, between: Any, *, stops_at: int = 10) -> None:
+    """Trains with two writers and something between them; run again it resumes."""
+    loop = tiny.train_loop(init=reader(directory), n_steps=10, n_steps_per_checkpoint=2)
+    process = trellis.serial(
+        trellis.CheckpointFileWriter(output_dir=directory),
+        between,
+        trellis.HighestCheckpointFileWriter(output_dir=directory, metric="step", group="train", stdout=False),
+    )
+    for checkpoint in loop:
+        summary = trellis.Summary.from_checkpoint(checkpoint)
+        process(summary.with_metrics(train={"loss": summary.loss, "step": float(min(summary.step, 6))}))
+        if checkpoint.step == stops_at:
+            break
+
+
+@pytest.mark.parametrize("error", [ValueError("of the user"), KeyboardInterrupt(), SystemExit(3)])
+def test_a_checkpoint_that_was_not_handled_to_the_end_is_handled_again_by_the_resumed_run(
+    tmp_path: Path, error: BaseException
+) -> None:
+    run_with(tmp_path / "whole", lambda checkpoint: checkpoint)
+    between = FailOnce(6, error)
+    with pytest.raises(type(error)):
+        run_with(tmp_path / "parts", between)
+    gc.collect()
+    assert names(tmp_path / "parts") == ["highest_train_step_4", "regular_2", "regular_4"]
+    run_with(tmp_path / "parts", between)
+    expected = ["highest_train_step_6", "regular_10", "regular_8"]
+    assert names(tmp_path / "whole") == names(tmp_path / "parts") == expected
+    for name in expected:
+        tiny.assert_equal(params_in(tmp_path / "parts" / name), params_in(tmp_path / "whole" / name))
+
+
+def test_a_loop_that_is_left_by_break_commits_its_last_checkpoint(tmp_path: Path) -> None:
+    run_with(tmp_path, lambda checkpoint: checkpoint, stops_at=6)
+    assert names(tmp_path) == ["highest_train_step_6", "regular_4", "regular_6"]
+
+
+def test_outside_of_a_loop_that_is_iterated_over_a_failure_drops_what_was_saved_too(tmp_path: Path) -> None:
+    loop = tiny.train_loop(n_steps=5)
+    process = trellis.serial(trellis.CheckpointFileWriter(output_dir=tmp_path), FailOnce(2, ValueError("of the user")))
+    process(loop.next_step())
+    with pytest.raises(ValueError, match="of the user"):
+        process(loop.next_step())
+    finish_saves()
+    assert names(tmp_path) == ["regular_1"]
+    process(loop.next_step())
+    finish_saves()
+    assert names(tmp_path) == ["regular_1", "regular_3"]
 
 
 def test_files_of_later_steps_are_set_aside_and_not_lost(tmp_path: Path) -> None:
@@ -442,6 +613,55 @@ def test_files_of_later_steps_are_set_aside_and_not_lost(tmp_path: Path) -> None
     checkpoint = reader(tmp_path).read()
     assert checkpoint is not None
     assert checkpoint.step == 1
+
+
+class Disk:
+    """Notes what is brought to the disk, and in what order names change."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, Path]] = []
+        synced: dict[Path, int] = {}
+        fsync, rename = os.fsync, Path.rename
+
+        def note_fsync(descriptor: int) -> None:
+            fsync(descriptor)
+            path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+            synced[path] = path.stat().st_mtime_ns
+            self.calls.append(("sync", path))
+
+        def note_rename(path: Path, target: Path) -> Path:
+            if not target.name.startswith("."):
+                parts = (path, *path.rglob("*"))
+                lost = [part for part in parts if synced.get(part) != part.stat().st_mtime_ns]
+                assert not lost, f"{lost} would be lost by a power cut"
+            renamed = rename(path, target)
+            self.calls.append(("rename", target))
+            return renamed
+
+        monkeypatch.setattr(os, "fsync", note_fsync)
+        monkeypatch.setattr(Path, "rename", note_rename)
+
+
+def test_a_file_gets_its_name_when_all_of_it_and_all_that_was_logged_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk_calls = Disk(monkeypatch)
+    loop = tiny.train_loop(n_steps=6, n_steps_per_checkpoint=2)
+    process = trellis.serial(
+        trellis.EventWriter(tmp_path),
+        trellis.SummaryWriter(tmp_path / "tensorboard"),
+        trellis.CheckpointFileWriter(output_dir=tmp_path, keep=1),
+    )
+    loop.attach(process)
+    for checkpoint in loop:
+        process(checkpoint)
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    logs = [("sync", path) for path in (tmp_path / "events.jsonl", tmp_path, file, file.parent)]
+    calls = disk_calls.calls
+    for step in (2, 4, 6):
+        committed = calls.index(("rename", tmp_path / f"regular_{step}"))
+        assert calls[committed - len(logs) : committed] == logs
+        assert calls[committed + 1] == ("sync", tmp_path), "the name is on the disk before an older file is removed"
 
 
 def test_nothing_is_replaced_without_leave(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trellis import experiments, runtime
+from trellis import experiments, extensions, runtime
 from trellis.bindings import bound
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
@@ -101,8 +101,8 @@ def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float]
     yield f"Done: step {last['step']}{f' of {steps}' if steps else ''}." if last else "Done."
     yield from (f"  {name} {value:.6g}" for name, value in (logs or _values(last)).items())
     subdir = params.trainer.best_checkpoint_export_subdir
-    if subdir and (directory / subdir).is_dir():
-        yield from (f"The best:   {path}" for path in sorted((directory / subdir).glob("*est_*_[0-9]*")))
+    if subdir:
+        yield from (f"The best:   {path}" for path in extensions.best_files(directory / subdir))
     yield f"All of it:  {directory}"
     yield f"To look at: tensorboard --logdir {shlex.quote(str(directory))}"
 

@@ -16,7 +16,7 @@ from trellis.data import SizedStream, is_stream
 from trellis.errors import ArgumentError, CheckpointFileError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.mode import Mode, problem_at
-from trellis.extensions import check_readable, checkpoint_storage as storage, newest_file, regular_files
+from trellis.extensions import checkpoint_storage as storage, newest_file, regular_files
 from trellis.loops import Outline, batch_size
 from trellis.optimizers import AverageState
 from trellis.runtime import describe_size
@@ -206,7 +206,7 @@ def _memory_problems(run: Preflight) -> Iterator[Problem]:
 def _disk_problems(run: Preflight) -> Iterator[Problem]:
     """The checkpoint files can be read again, and have room on the disk."""
     try:
-        check_readable(run.trainer.model_dir)
+        storage.check_readable(run.trainer.model_dir)
     except ArgumentError as error:
         yield Problem(str(error), DEFAULT)
     disk = run.disk

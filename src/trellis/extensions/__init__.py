@@ -13,11 +13,11 @@ if TYPE_CHECKING:
         LowestCheckpointFileReader as LowestCheckpointFileReader,
         LowestCheckpointFileWriter as LowestCheckpointFileWriter,
         best_file as best_file,
+        best_files as best_files,
     )
     from trellis.extensions.checkpoint_files import (
         CheckpointFileReader as CheckpointFileReader,
         CheckpointFileWriter as CheckpointFileWriter,
-        check_readable as check_readable,
         newest_file as newest_file,
         regular_files as regular_files,
         restore_file as restore_file,

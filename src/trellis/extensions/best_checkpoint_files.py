@@ -4,6 +4,7 @@ import dataclasses
 import math
 import os
 import re
+import zlib
 from pathlib import Path
 
 from trellis.aliases import Init
@@ -14,6 +15,9 @@ from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Summary
 from trellis.runtime import print_line
 from trellis.spelling import did_you_mean
+
+_LONGEST_NAME = 180
+"""Bytes; a file system takes 255 with all that is put before and after it."""
 
 
 class BestCheckpointFileWriter(FileWriter):
@@ -34,13 +38,12 @@ class BestCheckpointFileWriter(FileWriter):
         overwrite: bool = True,
         stdout: bool = True,
     ) -> None:
-        super().__init__(output_dir, keep=keep, overwrite=overwrite)
-        self.prefix = best_prefix(self.word, group, metric)
+        super().__init__(output_dir, prefix=best_prefix(self.word, group, metric), keep=keep, overwrite=overwrite)
         self._group = group
         self._metric = metric
-        self.best_metric = self.sign * math.inf
+        self.best_metric: float
         """The best value so far; infinitely bad if there is none."""
-        self.best_step: int | None = None
+        self.best_step: int | None
         """The step of the best value so far; None if there is none."""
         self._read_best()
         if stdout:
@@ -71,7 +74,13 @@ class BestCheckpointFileWriter(FileWriter):
             )
         return values[name]
 
+    def _drop(self, hidden: Path) -> None:
+        super()._drop(hidden)
+        # What was the best before is so again.
+        self._read_best()
+
     def _read_best(self) -> None:
+        self.best_metric, self.best_step = self.sign * math.inf, None
         file = newest_whole_file(find_files(self._dir, self.prefix))
         if file is None:
             return
@@ -162,16 +171,27 @@ class HighestCheckpointFileReader(BestCheckpointFileReader):
     word = "highest"
 
 
-def best_file(directory: Path) -> Path | None:
-    """The file of the last best checkpoint that a directory holds, by whichever metric; None if there is none."""
+def best_files(directory: Path) -> list[Path]:
+    """The files of best checkpoints that a directory holds, by whichever metric, oldest first."""
     files = [
         (int(match[1]), path)
         for path in directory.glob("*est_*")
         if (match := re.fullmatch(r"(?:low|high)est_.*_(\d+)", path.name)) and storage.is_checkpoint_file(path)
     ]
-    return max(files)[1] if files else None
+    return [path for _, path in sorted(files)]
+
+
+def best_file(directory: Path) -> Path | None:
+    """The file of the last best checkpoint that a directory holds, by whichever metric; None if there is none."""
+    files = best_files(directory)
+    return files[-1] if files else None
 
 
 def best_prefix(word: str, group: str, metric: str) -> str:
     """What the names of the files of a best writer begin with, such as `lowest_eval_loss_`."""
-    return f"{word}_{group}_{metric}_".replace(os.sep, "-")
+    metric = f"{group}_{metric}"
+    name = "".join(letter if letter.isprintable() else "-" for letter in metric.replace(os.sep, "-"))
+    if name != metric.replace(os.sep, "-") or len(name.encode()) > _LONGEST_NAME:
+        # Two names that are cut or changed to the same are still two.
+        name = f"{name.encode()[:_LONGEST_NAME].decode(errors='ignore')}-{zlib.crc32(repr(metric).encode()):08x}"
+    return f"{word}_{name}_"

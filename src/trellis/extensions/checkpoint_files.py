@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,9 @@ def newest_whole_file(
     for _, path in reversed(files):
         try:
             return path, storage.read_manifest(path)
+        except CheckpointMismatchError:
+            # Not damaged: to go on from an older file would be to lose the work of this one.
+            raise
         except CheckpointFileError as error:
             text = f"Skipping the damaged checkpoint file `{path}`: {error}."
             if session is None:
@@ -72,20 +75,21 @@ def newest_whole_file(
 class FileWriter(Extension):
     """Writes checkpoints under a prefix, keeps the newest, and never leaves a half-written one behind."""
 
-    prefix: str
-    """What the names of the files begin with."""
     is_resumable = False
     """Whether a run starts from these files by default; they are committed after all others."""
 
-    def __init__(self, output_dir: str | os.PathLike[str], *, keep: int, overwrite: bool) -> None:
+    def __init__(self, output_dir: str | os.PathLike[str], *, prefix: str, keep: int, overwrite: bool) -> None:
         if keep < 1:
             raise ArgumentError(f"keep is {keep}, but at least one checkpoint file has to be kept.")
+        self.prefix = prefix
+        """What the names of the files begin with."""
         self._dir = Path(output_dir)
         self._keep = keep
         self._overwrite = overwrite
         self._written: Future[None] | None = None
-        check_readable(self._dir)
+        storage.check_readable(self._dir)
         check_writable(self._dir)
+        self._tidy_after_kill()
 
     def write(self, checkpoint: Checkpoint, *, prefix: str | None = None) -> None:
         """Copies a checkpoint to the host and starts to write it; it is committed when the loop moves on."""
@@ -112,6 +116,7 @@ class FileWriter(Extension):
         written = session.save(
             lambda: self._write(hidden, checkpoint, snapshot),
             lambda: self._commit(hidden, name, checkpoint.step, session),
+            drop=lambda: self._drop(hidden),
             is_resumable=self.is_resumable,
         )
         if checkpoint.session is None:
@@ -135,6 +140,10 @@ class FileWriter(Extension):
             sync(self._dir)
             remove_whole(replaced)
             self._tidy(name, step, session)
+
+    def _drop(self, hidden: Path) -> None:
+        """Undoes a write that will not be committed."""
+        shutil.rmtree(hidden, ignore_errors=True)
 
     @contextmanager
     def _saving(self, hidden: Path, step: int) -> Iterator[None]:
@@ -161,10 +170,34 @@ class FileWriter(Extension):
                 except FileNotFoundError:
                     # Another process that writes to this directory has removed it just now.
                     continue
+                sync(self._dir)
                 text = f"`{path}` is of a later step than {name}, which was written now: set aside as `{aside.name}`."
                 session.emit("superseded", step=step, text=text, path=str(aside))
         for _, path in [(at, path) for at, path in files if at <= step][: -self._keep]:
             remove_whole(path)
+
+    def _tidy_after_kill(self) -> None:
+        """Does what a process that was killed after a commit had still to do."""
+        self._end_replacing(self.prefix)
+        files = find_files(self._dir, self.prefix)
+        if len(files) <= self._keep or not _is_in_order(files):
+            return
+        n_whole = 0
+        for _, path in reversed(files):
+            if n_whole == self._keep:
+                remove_whole(path)
+            else:
+                n_whole += _is_whole(path)
+
+    def _end_replacing(self, prefix: str) -> None:
+        """Removes files that were replaced, and gives their names back to those that were not."""
+        for step, path in find_files(self._dir, prefix):
+            name = f"{prefix}{step}"
+            if path.name == name:
+                remove_whole(self._dir / f"{name}.replaced")
+            else:
+                with suppress(FileNotFoundError):
+                    path.rename(self._dir / name)
 
 
 class CheckpointFileWriter(FileWriter):
@@ -182,11 +215,10 @@ class CheckpointFileWriter(FileWriter):
             set aside. If not, they are an error.
     """
 
-    prefix = REGULAR
     is_resumable = True
 
     def __init__(self, output_dir: str | os.PathLike[str], *, keep: int = 2, overwrite: bool = True) -> None:
-        super().__init__(output_dir, keep=keep, overwrite=overwrite)
+        super().__init__(output_dir, prefix=REGULAR, keep=keep, overwrite=overwrite)
         self._last_step = -1
 
     def join(self, session: Session) -> None:
@@ -210,6 +242,18 @@ class CheckpointFileWriter(FileWriter):
         for at, path in find_files(self._dir, PREEMPTED):
             if name != path.name and at <= step:
                 remove_whole(path)
+
+    def _tidy_after_kill(self) -> None:
+        super()._tidy_after_kill()
+        self._end_replacing(PREEMPTED)
+        preempted, regular = find_files(self._dir, PREEMPTED), regular_files(self._dir)
+        if preempted and regular and _is_in_order([*preempted, regular[-1]]) and _is_whole(regular[-1][1]):
+            for _, path in preempted:
+                remove_whole(path)
+
+    def _drop(self, hidden: Path) -> None:
+        super()._drop(hidden)
+        self._last_step = -1
 
 
 class FileReader(CheckpointSource):
@@ -282,14 +326,22 @@ class CheckpointFileReader(FileReader):
     prefixes = (REGULAR, PREEMPTED)
 
 
-def check_readable(directory: Path) -> None:
-    """Raises an error if Orbax could not find again what it has written to a directory."""
-    path = str(directory.absolute())
-    if "\\" in path or re.search(r"\[.*\]", path):
-        raise ArgumentError(
-            f"output_dir `{path}` has brackets or a backslash in it. Orbax takes them for a pattern, and could not "
-            f"read what it has written there. Choose another directory."
-        )
+def _is_in_order(files: Sequence[tuple[int, Path]]) -> bool:
+    """Whether files were written in the order of their steps, and so are of one run; false for what is damaged."""
+    try:
+        times = [storage.written_at(path) for _, path in files]
+    except FileNotFoundError:
+        return False
+    steps = [step for step, _ in files]
+    return times == sorted(times) and steps == sorted(steps)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        storage.read_manifest(path)
+    except CheckpointFileError:
+        return False
+    return True
 
 
 def restore_file(path: Path, *, template: Checkpoint) -> Checkpoint:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import numpy as np
 
 from trellis.aliases import PyTree
 from trellis.disk import checksum, files_in, sync_all
-from trellis.errors import CheckpointFileError
+from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.loops import Checkpoint, Summary
 from trellis.runtime import fetch, spans_processes
 
@@ -25,6 +26,8 @@ STATE = ("model_params", "model_state", "optimizer_state")
 _MANIFEST = "manifest.json"
 _ARRAYS = "arrays"
 _VERSION = 1
+_OPEN_FILES = Path("/proc/self/fd")
+"""Where Linux shows what a process has open, by number."""
 _MOST_COMPARED = 12
 _TREES = (*STATE, "totals")
 _PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -108,9 +111,11 @@ def write(path: Path, checkpoint: Checkpoint, snapshot: Snapshot) -> None:
     # Orbax refuses arrays without elements; their shapes in the manifest say all about them.
     arrays = {name: array for name, array in snapshot.arrays.items() if array.size}
     checkpointer = _checkpointer()
-    with _silent_orbax():
-        checkpointer.save((path / _ARRAYS).absolute(), args=ocp.args.PyTreeSave(arrays))
+    with _silent_orbax(), _plainly_named(path) as plain:
+        checkpointer.save(plain / _ARRAYS, args=ocp.args.PyTreeSave(arrays))
         checkpointer.close()
+    tree = {name: describe(array) for name, array in snapshot.arrays.items()}
+    _check_readable(path, arrays, tree)
     manifest = {
         "version": _VERSION,
         "step": checkpoint.step,
@@ -119,7 +124,7 @@ def write(path: Path, checkpoint: Checkpoint, snapshot: Snapshot) -> None:
         "n_completed_steps": checkpoint.n_completed_steps,
         "elapsed_time": checkpoint.elapsed_time,
         "packages": {name: version(name) for name in _PACKAGES},
-        "tree": {name: describe(array) for name, array in snapshot.arrays.items()},
+        "tree": tree,
         "keys": dict(snapshot.keys),
         "files": {str(file.relative_to(path)): checksum(file) for file in files_in(path)},
     }
@@ -128,6 +133,28 @@ def write(path: Path, checkpoint: Checkpoint, snapshot: Snapshot) -> None:
     (path / _MANIFEST).write_text(text)
     # Orbax does not bring all of its files to the disk.
     sync_all(path)
+
+
+def check_readable(directory: Path) -> None:
+    """Raises an error if Orbax could not find again what it has written to a directory."""
+    path = str(directory.absolute())
+    if not _OPEN_FILES.is_dir() and (set(path) & set("\\*?[") or not path.isprintable()):
+        raise ArgumentError(
+            f"output_dir `{path}` has one of \\ * ? [ in it. Orbax takes them for a pattern, and could not read what "
+            f"it has written there. Choose another directory."
+        )
+
+
+def _check_readable(path: Path, arrays: Mapping[str, np.ndarray], tree: Mapping[str, str]) -> None:
+    """Raises an error if what was just written does not come back as it was, by a look at the smallest array."""
+    name = min(arrays, key=lambda name: arrays[name].nbytes, default=None)
+    if name is not None and read_arrays(path, {name: tree[name]})[name].tobytes() != arrays[name].tobytes():
+        raise CheckpointFileError(f"{name} is not read as it was written")
+
+
+def written_at(path: Path) -> int:
+    """When a checkpoint file was written, in nanoseconds since 1970; an error if it has no manifest."""
+    return (path / _MANIFEST).stat().st_mtime_ns
 
 
 def is_checkpoint_file(path: Path) -> bool:
@@ -166,7 +193,8 @@ def read_arrays(path: Path, tree: Mapping[str, str]) -> dict[str, np.ndarray]:
         restore_args={name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names},
         partial_restore=True,
     )
-    arrays: dict[str, np.ndarray] = checkpointer.restore((path / _ARRAYS).absolute(), args=arguments)
+    with _plainly_named(path) as plain:
+        arrays: dict[str, np.ndarray] = checkpointer.restore(plain / _ARRAYS, args=arguments)
     checkpointer.close()
     return arrays | empty
 
@@ -216,6 +244,11 @@ def peek_manifest(path: Path) -> dict[str, Any]:
         is_whole = False
     if not is_whole:
         raise CheckpointFileError(f"{_MANIFEST} is garbled")
+    if manifest.get("version") != _VERSION:
+        raise CheckpointMismatchError(
+            f"`{path}` is of format {manifest.get('version')!r}, but this version of Trellis reads format {_VERSION}. "
+            f"Use the version that wrote it, or another directory."
+        )
     return manifest
 
 
@@ -224,6 +257,20 @@ def _host_copy(leaf: Any) -> np.ndarray:
         leaf = jax.random.key_data(leaf)
     # On the CPU a NumPy view shares the memory that the next step overwrites.
     return np.array(fetch(leaf), copy=True)
+
+
+@contextmanager
+def _plainly_named(directory: Path) -> Iterator[Path]:
+    """Gives a short name for a directory, without anything in it that Orbax takes for a pattern.
+
+    TensorStore also leaks the path of a file whenever it opens an array: the shorter, the better.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        plain = _OPEN_FILES / str(descriptor)
+        yield plain if plain.is_dir() else directory.absolute()
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
