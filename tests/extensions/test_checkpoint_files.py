@@ -7,9 +7,11 @@ import json
 import logging
 import os
 import shutil
+import sys
 import weakref
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import flax.linen as nn
@@ -366,6 +368,25 @@ def test_a_failed_save_is_told_in_one_message_and_not_by_orbax(
     assert [record.message for record in caplog.records] == ["of someone else"]
     log_by_orbax()
     assert caplog.records[-1].message == "a long trace"
+
+
+def test_what_tensorstore_prints_after_a_failed_save_is_dropped_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    checkpoint_storage._ignore_closed_event_loops.cache_clear()
+    trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint())
+    closed = RuntimeError("Event loop is closed")
+    others = [
+        SimpleNamespace(exc_value=closed, object="of a user's own loop"),
+        SimpleNamespace(exc_value=RuntimeError("another"), object=None),
+        SimpleNamespace(exc_value=None, object=None),
+    ]
+    for unraisable in (SimpleNamespace(exc_value=closed, object=None), *others):
+        sys.unraisablehook(unraisable)
+    checkpoint_storage._ignore_closed_event_loops.cache_clear()
+    assert told == others
 
 
 def test_a_failed_save_is_raised_once_and_the_next_one_is_tried(

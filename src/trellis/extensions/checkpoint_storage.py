@@ -3,10 +3,12 @@
 import json
 import logging
 import os
+import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -278,6 +280,7 @@ def _silent_orbax() -> Iterator[None]:
     """Drops what Orbax logs: of an error that it also raises, it logs several traces of fifty lines."""
     import orbax.checkpoint as ocp
 
+    _ignore_closed_event_loops()
     folder = str(Path(ocp.__file__).parent)
     logger = logging.getLogger("absl")
 
@@ -289,6 +292,22 @@ def _silent_orbax() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(is_of_others)
+
+
+@cache
+def _ignore_closed_event_loops() -> None:
+    """Drops what TensorStore prints when an array is done after the save that it was a part of has failed.
+
+    That comes from its own threads, a trace for each array, also some time after the error was raised.
+    """
+    tell = sys.unraisablehook
+
+    def tell_others(unraisable: "sys.UnraisableHookArgs") -> None:
+        error = unraisable.exc_value
+        if unraisable.object is not None or not isinstance(error, RuntimeError) or str(error) != "Event loop is closed":
+            tell(unraisable)
+
+    sys.unraisablehook = tell_others
 
 
 def _checkpointer() -> Any:
