@@ -363,8 +363,9 @@ def test_a_failed_save_is_told_in_one_message_and_not_by_orbax(
     exec(compile(source, Path(ocp.__file__).parent / "future.py", "exec"), namespace)  # noqa: S102
     log_by_orbax = namespace["log_by_orbax"]
     monkeypatch.setattr(ocp.Checkpointer, "save", log_and_fail)
-    with pytest.raises(CheckpointFileError, match="No space left on device"):
+    with pytest.raises(CheckpointFileError, match="No space left on device") as caught:
         trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint())
+    assert caught.value.__cause__ is None, "the message says it all"
     assert [record.message for record in caplog.records] == ["of someone else"]
     log_by_orbax()
     assert caplog.records[-1].message == "a long trace"

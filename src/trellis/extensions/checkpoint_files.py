@@ -1,6 +1,7 @@
 """Checkpoints on disk: written in the background, committed whole, read back checked."""
 
 import dataclasses
+import errno
 import os
 import re
 import shutil
@@ -151,10 +152,11 @@ class FileWriter(Extension):
             yield
         except Exception as error:
             shutil.rmtree(hidden, ignore_errors=True)
+            reason = describe_failure(error)
             raise CheckpointFileError(
-                f"The checkpoint of step {step} could not be saved in `{self._dir}`: {describe_failure(error)}. "
+                f"The checkpoint of step {step} could not be saved in `{self._dir}`: {reason}. "
                 f"The files before it are untouched. Make room or mend the directory, and start the same command again."
-            ) from error
+            ) from (None if reason in map(os.strerror, errno.errorcode) else error)
 
     def _tidy(self, name: str, step: int, session: Session) -> None:
         """Removes files that are not kept; sets aside those of a later step, which another run has left."""
