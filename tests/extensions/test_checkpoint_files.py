@@ -453,7 +453,7 @@ def test_without_open_files_by_number_a_name_that_is_a_pattern_is_refused_at_onc
     assert reader(tmp_path / "a plain name").read() is not None
 
 
-ODD_NAMES = ["rate[0.1]", "a[1]/b", "a\\b", "a**b", "a b", "a*b", "a?", "a]b[", "ü", "{x}%20#", "a\nb", "\udcff", "~"]
+ODD_NAMES = ["rate[0.1]", "a[1]/b", "a\\b", "a**b", "a b", "a*b", "a?", "a]b[", "ü", "{x}%20#", "a\nb", "~"]
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
@@ -462,6 +462,12 @@ def test_a_directory_may_have_any_name(tmp_path: Path, name: str) -> None:
     checkpoint = trellis.CheckpointFileReader(dir=tmp_path / name, target=tiny.Classifier().init).read()
     assert checkpoint is not None
     tiny.assert_equal(tiny.arrays(checkpoint.model_params), tiny.arrays(tiny.checkpoint(step=5).model_params))
+
+
+def test_a_directory_whose_name_is_no_text_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"run\\udcff` is not UTF-8, so that no log could name it\. Choose another"):
+        trellis.CheckpointFileWriter(output_dir=tmp_path / "run\udcff")
+    assert names(tmp_path) == []
 
 
 def test_a_directory_is_named_from_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,9 +138,14 @@ def write(path: Path, checkpoint: Checkpoint, snapshot: Snapshot) -> None:
 
 
 def check_readable(directory: Path) -> None:
-    """Raises an error if Orbax could not find again what it has written to a directory."""
+    """Raises an error if what is written to a directory could not be found again, or not be told of."""
     path = str(directory.absolute())
-    if not _OPEN_FILES.is_dir() and (set(path) & set("\\*?[") or not path.isprintable()):
+    shown = path.encode(errors="backslashreplace").decode()
+    if shown != path:
+        raise ArgumentError(
+            f"output_dir `{shown}` is not UTF-8, so that no log could name it. Choose another directory."
+        )
+    if not _OPEN_FILES.is_dir() and set(path) & set("\\*?["):
         raise ArgumentError(
             f"output_dir `{path}` has one of \\ * ? [ in it. Orbax takes them for a pattern, and could not read what "
             f"it has written there. Choose another directory."
