@@ -150,7 +150,7 @@ class FileWriter(Extension):
     def _saving(self, hidden: Path, step: int) -> Iterator[None]:
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (it is raised, as another)
             shutil.rmtree(hidden, ignore_errors=True)
             reason = describe_failure(error)
             raise CheckpointFileError(
