@@ -332,7 +332,7 @@ def _is_in_order(files: Sequence[tuple[int, Path]]) -> bool:
     """Whether files were written in the order of their steps, and so are of one run; false for what is damaged."""
     try:
         times = [storage.written_at(path) for _, path in files]
-    except FileNotFoundError:
+    except OSError:
         return False
     steps = [step for step, _ in files]
     return times == sorted(times) and steps == sorted(steps)
@@ -341,7 +341,8 @@ def _is_in_order(files: Sequence[tuple[int, Path]]) -> bool:
 def _is_whole(path: Path) -> bool:
     try:
         storage.read_manifest(path)
-    except CheckpointFileError:
+    except OSError:
+        # Damaged, or not to be read, or just being removed by another process.
         return False
     return True
 
