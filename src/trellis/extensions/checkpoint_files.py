@@ -90,7 +90,8 @@ class FileWriter(Extension):
         self._written: Future[None] | None = None
         storage.check_readable(self._dir)
         check_writable(self._dir)
-        self._tidy_after_kill()
+        if is_first_process():
+            self._tidy_after_kill()
 
     def write(self, checkpoint: Checkpoint, *, prefix: str | None = None) -> None:
         """Copies a checkpoint to the host and starts to write it; it is committed when the loop moves on."""
