@@ -7,6 +7,8 @@ from trellis.config.problems import Edit, Problem, correction, edits_of
 from trellis.config.settings import Origin, Setting, join_path
 from trellis.spelling import likeness, nearest
 
+_MOST_SHOWN = 200
+
 
 class Refused:
     """The type of REFUSED, which stands for a value that was not accepted; the reason is in the draft."""
@@ -75,7 +77,9 @@ class Draft:
 
     def refuse_kind(self, setting: Setting, kind: object, *, advice: str = "", value: str | None = None) -> Refused:
         """Notes that a value is not of the kind that its field takes."""
-        return self.refuse(setting, f"takes {kind}, not {setting}.", advice=advice, value=value)
+        shown = str(setting)
+        shown = f"{shown[:_MOST_SHOWN]}…" if len(shown) > _MOST_SHOWN else shown
+        return self.refuse(setting, f"takes {kind}, not {shown}.", advice=advice, value=value)
 
     def refuse_key(self, key: str, setting: Setting, *, owner: str, names: Collection[str] | None) -> Refused:
         """Notes that there is no field of that name, and suggests the nearest.
