@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     )
     from trellis.config.restrictions import violations as violations
     from trellis.config.kinds import plain_value as plain_value
-    from trellis.config.yaml_text import (
-        DEEPEST as DEEPEST,
-        dump as dump,
-        read_file as read_file,
-        read_text as read_text,
-    )
+    from trellis.config.yaml_text import dump as dump, read_file as read_file, read_text as read_text
 else:
     __getattr__, __dir__, __all__ = door(__name__)

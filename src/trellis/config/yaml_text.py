@@ -1,6 +1,5 @@
 """YAML and JSON text, read with the place of every value and written without surprises."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import yaml
 
 from trellis.config.problems import Problem
 from trellis.config.settings import Origin, Setting, Text, as_setting
+from trellis.json_text import DEEPEST, parse_json
 from trellis.spelling import did_you_mean
 
 _WIDE = 1_000_000
@@ -17,8 +17,6 @@ _TUPLE = "tag:yaml.org,2002:python/tuple"
 # What an alias stands for is read each time that it occurs: a few aliases of aliases would be billions of values.
 _MOST_VALUES_A_LETTER = 20
 _MOST_VALUES_OF_A_SHORT_TEXT = 10_000
-DEEPEST = 64
-"""How many levels a config may have; what reads and writes it goes down level by level."""
 
 
 _Entries = dict[str, tuple[yaml.Node, yaml.Node]]
@@ -57,10 +55,10 @@ def read_file(config_file: str | Path) -> tuple[Setting, list[Problem]]:
     setting, problems = read_text(text, source=str(config_file))
     if problems and path.suffix == ".json":  # YAML lacks a few of JSON's liberties, such as tabs.
         try:
-            values = json.loads(text)
-        except (ValueError, RecursionError):
+            values = parse_json(text)
+        except ValueError:
             return setting, problems
-        if isinstance(values, dict) and _depth(values) <= DEEPEST:
+        if isinstance(values, dict):
             return as_setting(values, source), []
     return setting, problems
 
@@ -192,20 +190,6 @@ class _TooManyValuesError(Exception):
 
 def _too_deep(at: Origin) -> Problem:
     return Problem(f"The file is nested too deeply to be read: {DEEPEST} levels are the most.", at)
-
-
-def _depth(value: object) -> int:
-    """How many levels plain data has; it stops to count where there are too many."""
-    depth, level = 0, [value]
-    while level and depth <= DEEPEST:
-        depth += 1
-        level = [
-            inner
-            for item in level
-            if isinstance(item, dict | list)
-            for inner in (item.values() if isinstance(item, dict) else item)
-        ]
-    return depth
 
 
 def _unreadable(path: Path, error: Exception, source: Origin) -> Problem:

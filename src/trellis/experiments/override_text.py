@@ -5,7 +5,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from trellis.config import DEEPEST, Edit, Origin, Problem, Setting, Text, for_shell, read_file, read_text
+from trellis.config import Edit, Origin, Problem, Setting, Text, for_shell, read_file, read_text
+from trellis.json_text import DEEPEST
 
 _QUOTES = "'\""
 _NAME = re.compile(r"([A-Za-z][\w.]*)(\[(\d{1,18})\])?\s*=\s*")

@@ -62,6 +62,10 @@ class EncoderTask(Task):
             )
         if self.hub_module_url:
             check_is_local(self.hub_module_url, field="task.hub_module_url")
+        of_encoder = list(self.encoder_config.problems(place="task.model.encoder"))
+        if of_encoder:
+            yield from of_encoder
+            return
         most = self.n_positions
         for side in ("train_data", "validation_data"):
             length = getattr(self.task_config, side).seq_length
