@@ -183,6 +183,14 @@ def test_a_flipped_bit_is_found_and_its_place_is_told() -> None:
     assert Columns.open("columns")["label"].tolist() == [3, 1, 2]
 
 
+def test_a_manifest_of_other_columns_is_told_so() -> None:
+    write("columns")
+    file = Path("columns/columns.json")
+    file.write_text(file.read_text().replace('"label": {', '"lable": {'))
+    with pytest.raises(DataError, match=r"columns.json does not fit its files \(.*No such file.*lable.npy"):
+        Columns.open("columns")
+
+
 def test_of_large_columns_some_blocks_are_looked_at_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trellis.data.columns._BLOCK_BYTES", 64)
     monkeypatch.setattr("trellis.data.columns._MOST_CHECKED_BLOCKS", 2)

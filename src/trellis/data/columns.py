@@ -1,6 +1,7 @@
 """Examples as named columns, in memory or memory-mapped, gathered without Python per example."""
 
 import errno
+import hashlib
 import itertools
 import json
 import os
@@ -30,6 +31,8 @@ _WITHOUT_CHECKSUMS = 1
 """The version of columns that were written before there were checksums in the manifest; they are read, too."""
 _BLOCK_BYTES = 1 << 22
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM)
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+_LONGEST_STEM = 200
 _MOST_CHECKED_BLOCKS = 256
 """How many blocks are looked at when columns are opened: a gigabyte, in a third of a second."""
 
@@ -70,7 +73,7 @@ class Columns:
         except (DataError, MemoryError):
             raise
         except (OSError, ValueError, TypeError, LookupError, AttributeError, EOFError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
+            if isinstance(error, OSError) and error.errno not in (None, *_ABSENT):
                 # There is no room to map it, or no right to read it: no reason to write it again.
                 raise
             raise _damaged(directory, f"{directory / MANIFEST} does not fit its files ({error})") from error
@@ -365,6 +368,10 @@ def _file_of(name: str, *, part: str = "") -> str:
     """Returns the name of a file of a column."""
     # Dots are escaped too, so that the files of two columns never have one name.
     stem = quote(name, safe=" ").replace(".", "%2E")
+    if len(stem) > _LONGEST_STEM:
+        # A file system takes names of 255 bytes.
+        digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+        stem = f"{stem[: _LONGEST_STEM - 33]}-{digest}"
     return f"{stem}{part}.npy"
 
 
