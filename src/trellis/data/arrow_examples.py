@@ -28,6 +28,14 @@ _LOOKS_LIKE = {
 _BOOLS = {"0": False, "1": True, "false": False, "true": True}
 # By the kind of a NumPy dtype; all others are whole numbers.
 _PARSERS: dict[str, Callable[[str], float]] = {"b": lambda cell: _BOOLS[cell.lower()], "f": float}
+# What Arrow says of a file; bytes in names that are no UTF-8 come out when Python asks for the names.
+_REFUSED = (
+    pyarrow.ArrowInvalid,
+    pyarrow.ArrowNotImplementedError,
+    pyarrow.ArrowKeyError,
+    pyarrow.ArrowTypeError,
+    UnicodeDecodeError,
+)
 _LARGEST_EXACT_FLOAT = 2**53
 _WAY_OUT = "Convert it, or leave it out of features."
 
@@ -52,7 +60,7 @@ def read_row_examples(source: RowSource) -> Iterator["ArrowExamples"]:
             columns = {name: batch.column(name) for name in batch.column_names}
             yield ArrowExamples(source.path, columns, first=first, n_examples=batch.num_rows, source=source)
             first += batch.num_rows
-    except pyarrow.ArrowInvalid:
+    except _REFUSED:
         # Arrow does not say on which line; the reader below does, or reads what Arrow could not.
         pass
     else:
@@ -75,7 +83,7 @@ def read_parquet_examples(path: Path, *, names: Collection[str] | None = None) -
                 columns = {name: batch.column(name) for name in batch.schema.names}
                 yield ArrowExamples(path, columns, first=first, n_examples=batch.num_rows)
                 first += batch.num_rows
-    except (pyarrow.ArrowInvalid, OSError) as error:
+    except (*_REFUSED, OSError) as error:
         raise DataError(f"{path}: not a Parquet file, or damaged ({error}). Write it again.") from error
 
 
