@@ -221,3 +221,12 @@ def test_json_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
         file.write_text(f'{{\t"anything": {"[" * depth}{"]" * depth}}}')
         with pytest.raises(ConfigError, match=r"nested too deeply|does not take tabs"):
             TextConfig.from_yaml(file)
+
+
+def test_of_thousands_of_unknown_names_the_first_get_a_suggestion(tmp_path: Path) -> None:
+    names = "\n".join(f"  nmae{n}: 1" for n in range(3000))
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, f"part:\n{names}")
+    problems = raised.value.problems
+    assert len(problems) == 3000
+    assert sum("Did you mean part.name?" in problem for problem in problems) == 100

@@ -8,6 +8,8 @@ from trellis.config.settings import Origin, Setting, join_path
 from trellis.spelling import likeness, nearest
 
 _MOST_SHOWN = 200
+_MOST_LOOKED_FOR = 100
+"""How many unknown names get a suggestion, which takes a millisecond: nobody reads more, and aliases make thousands."""
 
 
 class Refused:
@@ -37,6 +39,8 @@ class Draft:
     """The place in the tree whose value is being read."""
     problems: list[Problem] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
+    looked_for: list[str] = field(default_factory=list)
+    """The names that the nearest one was looked for, in this draft and all that it was tried with."""
 
     def commit(self) -> None:
         """Makes the change, as far as it was accepted."""
@@ -46,11 +50,11 @@ class Draft:
 
     def child(self, name: str) -> "Draft":
         """Returns the same draft at the place of a field or, for a name like `[0]`, of an element."""
-        return Draft(self.paths, join_path(self.path, name), self.problems, self.writes)
+        return Draft(self.paths, join_path(self.path, name), self.problems, self.writes, self.looked_for)
 
     def trial(self) -> "Draft":
         """Returns an empty draft at the same place, which can be thrown away."""
-        return Draft(self.paths, self.path)
+        return Draft(self.paths, self.path, looked_for=self.looked_for)
 
     def adopt(self, trial: "Draft") -> None:
         """Adds the problems and the writes of a trial."""
@@ -113,6 +117,9 @@ class Draft:
 
     def _suggestion(self, key: str, path: str, names: Collection[str]) -> str | None:
         """Looks beside the key first, then for the same name anywhere, then for a name like it."""
+        if len(self.looked_for) >= _MOST_LOOKED_FOR:
+            return None
+        self.looked_for.append(key)
         if close := nearest(key, names, cutoff=0.75):
             return self.child(close).path
         paths = list(self.paths())

@@ -17,6 +17,7 @@ from trellis.data.files import open_file
 from trellis.data.ragged import TEXT_DTYPES, Ragged, offsets_of, row_at
 from trellis.data.rows import Row, RowFormat, read_rows, table_cells
 from trellis.errors import DataError
+from trellis.json_text import DEEPEST
 
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = 4096
@@ -218,6 +219,8 @@ def _arrow_blocks(source: RowSource) -> Iterator[Any]:
 def _json_blocks(path: Path) -> Iterator[Any]:
     with open_file(path) as file:
         while lines := file.readlines(_BLOCK_BYTES):
+            if any(map(_may_be_deep, lines)):
+                raise pyarrow.ArrowInvalid("more levels than Arrow reads in a reasonable time")
             data = b"".join(lines)
             # One block of Arrow's, so that a column has one type in all of it.
             table = json.read_json(
@@ -229,6 +232,16 @@ def _json_blocks(path: Path) -> Iterator[Any]:
             if any(_is_guess(column.combine_chunks()) for column in table.columns):
                 raise pyarrow.ArrowInvalid("a text or an integer that Arrow takes for something else")
             yield from table.to_batches()
+
+
+def _may_be_deep(line: bytes) -> bool:
+    """Whether JSON may have more levels than are read; brackets in its texts are taken for levels, too."""
+    if line.count(b"[") + line.count(b"{") <= DEEPEST:
+        return False
+    letters = np.frombuffer(line, np.uint8)
+    steps = np.isin(letters, np.frombuffer(b"[{", np.uint8)).astype(np.int64)
+    steps -= np.isin(letters, np.frombuffer(b"]}", np.uint8))
+    return bool(np.cumsum(steps).max() > DEEPEST)
 
 
 def _is_guess(array: Any) -> bool:
