@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import itertools
 import json
 import os
 import random
@@ -317,13 +316,13 @@ def _check_files(directory: Path, files: Mapping[str, Any]) -> None:
             expected += ((file, number, value) for number, value in enumerate(entry["crc32c"]))
     # Which blocks are looked at changes nothing that is computed, so they may be of chance.
     chosen = random.SystemRandom().sample(expected, min(len(expected), _MOST_CHECKED_BLOCKS))
-    for file, blocks in itertools.groupby(sorted(chosen), key=lambda block: block[0]):
+    for file, number, value in sorted(chosen):
         with file.open("rb", buffering=0) as stream:
-            for _, number, value in blocks:
-                stream.seek(number * _BLOCK_BYTES)
-                if google_crc32c.value(stream.read(_BLOCK_BYTES)) != value:
-                    place = f"bytes {number * _BLOCK_BYTES} to {(number + 1) * _BLOCK_BYTES}"
-                    raise _damaged(directory, f"{file} is not as it was written ({place})")
+            stream.seek(number * _BLOCK_BYTES)
+            content = stream.read(_BLOCK_BYTES)
+        if google_crc32c.value(content) != value:
+            place = f"bytes {number * _BLOCK_BYTES} to {(number + 1) * _BLOCK_BYTES}"
+            raise _damaged(directory, f"{file} is not as it was written ({place})")
 
 
 def _damaged(directory: Path, problem: str) -> DataError:
