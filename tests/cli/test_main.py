@@ -163,7 +163,11 @@ def ending(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, word: 
         WORDS[word], function="experiments.act", flags_function="experiments.add_module_flag"
     )
     monkeypatch.setitem(WORDS, word, function)
-    monkeypatch.setattr("trellis.cli.experiments.act", lambda flags: act(), raising=False)
+
+    def run(flags: object) -> None:
+        act()
+
+    monkeypatch.setattr("trellis.cli.experiments.act", run, raising=False)
     return main([word])
 
 
@@ -235,6 +239,5 @@ def test_streams_that_were_closed_do_not_lend_their_numbers_to_files() -> None:
         "import os; from trellis.cli.main import main; code = main(['experiments']); file = open('mine', 'w');"
         "os.write(1, b'of a library'); file.close(); os._exit(code if file and not os.path.getsize('mine') else 9)"
     )
-    command = [sys.executable, "-c", program]
-    close = lambda: [os.close(number) for number in (0, 1, 2)]  # noqa: E731
-    assert subprocess.run(command, env=environment(), preexec_fn=close, check=False).returncode == 0
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", program]
+    assert subprocess.run(command, env=environment(), check=False).returncode == 0
