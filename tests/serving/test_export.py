@@ -35,7 +35,8 @@ def variables() -> Any:
 
 
 @pytest.fixture
-def served(tmp_path: Path, variables: Any) -> Path:
+def served(tmp_path: Path, variables: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "words.txt").write_text("a\nb\n")
     return export_model(
         tmp_path / "served",
