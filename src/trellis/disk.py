@@ -25,7 +25,7 @@ _SWEPT = ("writing", "removing")
 _OLDER_HIDDEN = re.compile(r"\..+(\.[0-9a-f]{32}){1,2}\.writing|\.\w+_\d+\.removed")
 """How versions before this one named the same: not by process."""
 _ABANDONED_SECONDS = 24 * 60 * 60
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 _THIS_DIRECTORY = -100
 _EXCHANGE = 2
 """Linux's AT_FDCWD and RENAME_EXCHANGE."""

@@ -240,6 +240,11 @@ def test_settings_are_read_with_the_defaults_of_hugging_face(tmp_path: Path) -> 
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"hidden_act": "mish"}, "hidden_act is 'mish'"),
         ({"hidden_size": None}, "does not say hidden_size"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0, but it is a whole number from 1 on"),
+        ({"vocab_size": "many"}, "vocab_size is 'many', but it is a whole number"),
+        ({"intermediate_size": 10**30}, "intermediate_size is 10{30}, but it is a whole number"),
+        ({"model_type": ["bert"]}, r"model_type is \['bert'\]"),
+        ({"hidden_act": {}}, "hidden_act is {}"),
     ],
 )
 def test_settings_that_ours_cannot_have_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -287,6 +292,38 @@ def test_a_directory_without_readable_weights_says_what_to_do(tmp_path: Path) ->
     (directory / "config.json").write_text("{")
     with pytest.raises(CheckpointFileError, match="is not JSON"):
         read_hugging_face(directory)
+
+
+def test_a_billion_layers_are_refused_before_their_weights_are_listed(tmp_path: Path) -> None:
+    directory = copied("bert", tmp_path)
+    change_config(directory, num_hidden_layers=10**9)
+    with pytest.raises(
+        CheckpointMismatchError, match=r"num_hidden_layers in config.json is 10{9}, but there are \d\d w"
+    ):
+        read_hugging_face(directory)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, 5000, -1])
+def test_weights_that_are_cut_short_are_named(tmp_path: Path, keep: int) -> None:
+    directory = copied("bert", tmp_path)
+    file = directory / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(CheckpointFileError, match=r"model.safetensors` is damaged or cut short: .*\. Copy it again\."):
+        read_hugging_face(directory)
+
+
+def test_garbled_weights_and_settings_are_named(tmp_path: Path) -> None:
+    directory = copied("bert", tmp_path)
+    file = directory / "model.safetensors"
+    whole = file.read_bytes()
+    for content in (b"\xff" * 200, whole.replace(b'"F32"', b'"F33"'), whole.replace(b"{", b"[")):
+        file.write_bytes(content)
+        with pytest.raises(CheckpointFileError, match="model.safetensors` is damaged or cut short"):
+            read_hugging_face(directory)
+    for text in (b"\xff\xfe", b"[" * 100_000, b'{"vocab_size": ' + b"9" * 5000 + b"}", b'{"x": "\\ud800"}'):
+        (directory / "config.json").write_bytes(text)
+        with pytest.raises(CheckpointFileError, match="config.json` is not JSON: "):
+            read_hugging_face(directory)
 
 
 def test_what_hugging_face_has_no_model_for_is_not_written(tmp_path: Path) -> None:

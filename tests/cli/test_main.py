@@ -1,8 +1,13 @@
 """The words of the command, and what it says of one that there is not."""
 
+import dataclasses
+import errno
+import os
+import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 
 import pytest
 
@@ -10,6 +15,7 @@ from tests.cli.command import REPOSITORY, environment, trellis, trellis_without_
 from tests.screen import terminal
 from trellis.cli.main import WORDS, main
 from trellis.errors import DivergedError
+from trellis.runtime import print_line
 
 
 def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -149,3 +155,89 @@ def test_a_reader_who_has_seen_enough_is_no_error() -> None:
     assert process.stderr.read() == ""
     assert process.wait() == 141
     process.stderr.close()
+
+
+def ending(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, word: str = "run") -> int:
+    """What the command exits with when one of its words does something."""
+    function = dataclasses.replace(
+        WORDS[word], function="experiments.act", flags_function="experiments.add_module_flag"
+    )
+    monkeypatch.setitem(WORDS, word, function)
+
+    def run(flags: object) -> None:
+        act()
+
+    monkeypatch.setattr("trellis.cli.experiments.act", run, raising=False)
+    return main([word])
+
+
+def fail(error: Exception) -> Callable[[], None]:
+    def act() -> None:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.EROFS, "Read-only file system", "runs/x"), "`runs/x`: Read-only file system. Make room, or"),
+        (OSError(errno.EFBIG, "File too large"), "File too large. Make room, or choose a place"),
+        (
+            MemoryError("Unable to allocate 8 GiB"),
+            "There is not enough memory (MemoryError: Unable to allocate 8 GiB).",
+        ),
+        (
+            RuntimeError("RESOURCE_EXHAUSTED: Out of memory\n…"),
+            "There is not enough memory (RuntimeError: RESOURCE_EXH",
+        ),
+        (ImportError("libx.so: failed to map segment from shared object"), "There is not enough memory (ImportError: "),
+    ],
+)
+def test_a_limit_of_the_machine_is_one_line(
+    error: Exception, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ending(monkeypatch, fail(error)) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(told)
+    assert said.count("\n") == 1
+
+
+def test_an_error_of_a_program_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileNotFoundError):
+        ending(monkeypatch, fail(FileNotFoundError(errno.ENOENT, "No such file", "mine.txt")))
+
+
+def test_a_terminal_that_goes_away_does_not_end_a_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    assert ending(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGHUP)) == 0
+    assert signal.getsignal(signal.SIGHUP) == before
+
+
+def test_a_run_goes_on_without_its_reader_and_what_only_tells_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    for word, n_lines, code in (("run", 3, 0), ("plan", 1, 141)):
+        lines: list[int] = []
+        reading, writing = os.pipe()
+        os.close(reading)
+        with os.fdopen(writing, "w") as pipe, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", pipe)
+            act = lambda lines=lines: [lines.append(n) or print_line("x") for n in range(3)]  # noqa: E731
+            assert ending(patch, act, word=word) == code
+        assert len(lines) == n_lines
+
+
+def test_a_command_runs_without_a_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert ending(monkeypatch, lambda: print_line("x")) == 0
+    sys.stdout.close()
+
+
+def test_streams_that_were_closed_do_not_lend_their_numbers_to_files() -> None:
+    program = (
+        "import os; from trellis.cli.main import main; code = main(['experiments']); file = open('mine', 'w');"
+        "os.write(1, b'of a library'); file.close(); os._exit(code if file and not os.path.getsize('mine') else 9)"
+    )
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", program]
+    assert subprocess.run(command, env=environment(), check=False).returncode == 0

@@ -98,8 +98,8 @@ def test_the_field_decides_what_text_means(tmp_path: Path, line: str, name: str,
         ("rate: fast", "rate takes a number, not fast."),
         ("word: !!python/object:os.system x", "The tag .*python/object:os.system is not read."),
         ("part: &a {name: *a}", "This value contains itself."),
-        ("anything: " + "[" * 5000, "The file is nested too deeply to be read."),
-        ("part: {<<: x}", "This is not YAML: expected a mapping or list of mappings for merging"),
+        ("anything: " + "[" * 5000, "The file is nested too deeply to be read: 64 levels are the most."),
+        ("part: {<<: x}", "Only a mapping, or a list of mappings, can be merged"),
     ],
 )
 def test_text_that_a_field_does_not_take_is_refused(tmp_path: Path, line: str, message: str) -> None:
@@ -162,3 +162,71 @@ def test_reading_leaves_the_loaders_of_others_alone(tmp_path: Path) -> None:
     read(tmp_path, "rate: 1e-4").as_yaml()
     assert yaml.safe_load("a: 1e-4") == {"a": "1e-4"}
     assert yaml.dump([1, 2]) == "- 1\n- 2\n"
+
+
+def laughs(n_levels: int, *, begin: str, line: str = "[*l{0}, *l{0}, *l{0}, *l{0}, *l{0}, *l{0}]") -> str:
+    """A document whose aliases stand for 6 ** n_levels values."""
+    levels = (f"  l{n + 1}: &l{n + 1} {line.format(n)}" for n in range(n_levels))
+    return "\n".join(["anything:", f"  l0: &l0 {begin}", *levels])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        laughs(10, begin="[x, x]"),
+        laughs(30, begin="{x: 1, y: 2}", line="{{a: *l{0}, b: *l{0}}}"),
+    ],
+)
+def test_aliases_of_aliases_are_not_followed_for_ever(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"aliases \(\*name\) stand for more than \d+ values"):
+        read(tmp_path, text)
+
+
+def test_merges_of_merges_take_no_longer_than_their_text(tmp_path: Path) -> None:
+    text = laughs(40, begin="{x: 1, y: 2}", line="{{<<: [*l{0}, *l{0}], z{0}: 3}}")
+    assert len(read(tmp_path, text).anything["l40"]) == 42
+    nested = "{x: 1}"
+    for n in range(20):
+        nested = f"{{<<: [&m{n} {nested}, *m{n}]}}"
+    assert read(tmp_path, f"anything: {nested}").anything == {"x": 1}
+
+
+def test_of_merged_mappings_the_first_counts_and_own_values_count_most(tmp_path: Path) -> None:
+    text = "anything:\n  a: &a {x: 1, y: 1}\n  b: &b {x: 2, z: 2}\n  c: {<<: [*a, *b], y: 3}"
+    assert read(tmp_path, text).anything["c"] == {"x": 1, "z": 2, "y": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("anything: {<<: 3}", r"some.yaml:1:16: Only a mapping, or a list of mappings, can be merged"),
+        ("anything: {<<: [3]}", r"Only a mapping, or a list of mappings"),
+        ("anything: {[1, 2]: 3}", r"some.yaml:1:12: A key is text here"),
+        (f"{laughs(12, begin='[x, x]')}\n  ? *l12\n  : 1", r"some.yaml:14:8: A key is text"),
+        (f"anything: {'[' * 100}{']' * 100}", r"some.yaml:1:74: .* 64 levels are the most"),
+        (f"anything: {'[' * 5000}{']' * 5000}", "nested too deeply"),
+        (f"count: {'9' * 5000}", r"count takes a whole number, not 9{200}…\."),
+        (f"count: 0x{'f' * 5000}", r"count takes a whole number, not 0xf{198}…\."),
+        (f"rate: {'1' * 200_000}x", r"rate takes a number"),
+    ],
+)
+def test_what_would_be_too_much_to_read_is_refused_at_its_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path, text)
+
+
+def test_json_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    for depth in (100, 100_000):
+        file = tmp_path / "some.json"
+        file.write_text(f'{{\t"anything": {"[" * depth}{"]" * depth}}}')
+        with pytest.raises(ConfigError, match=r"nested too deeply|does not take tabs"):
+            TextConfig.from_yaml(file)
+
+
+def test_of_thousands_of_unknown_names_the_first_get_a_suggestion(tmp_path: Path) -> None:
+    names = "\n".join(f"  nmae{n}: 1" for n in range(3000))
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, f"part:\n{names}")
+    problems = raised.value.problems
+    assert len(problems) == 3000
+    assert sum("Did you mean part.name?" in problem for problem in problems) == 100

@@ -211,3 +211,18 @@ def test_arrow_reads_what_the_slower_reader_reads(format: str, seed: int, monkey
     assert quick.features == slow.features
     for name in quick.features:
         np.testing.assert_array_equal(quick.take(np.arange(200))[name], slow.take(np.arange(200))[name])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"x\xff": 1}', r"a.jsonl:1: not UTF-8"),
+        (b'{"x": "\\ud800"}', r"a.jsonl:1: not read \(a text has \\ud800"),
+        (b'{"x": ' + b"9" * 5000 + b"}", r"a.jsonl:1: not read \(a whole number has more than 4300 digits"),
+        (b'{"x": ' + b"[" * 5000 + b"]" * 5000 + b"}", r"a.jsonl:1: not read \(it is nested too deeply"),
+    ],
+)
+def test_lines_that_arrow_does_not_survive_are_named(line: bytes, message: str) -> None:
+    Path("a.jsonl").write_bytes(line)
+    with pytest.raises(DataError, match=message):
+        read_columns("a.jsonl")

@@ -227,7 +227,7 @@ def test_an_empty_list_of_files_is_refused() -> None:
         read_columns([])
 
 
-@pytest.mark.parametrize("damage", ["version", "file", "manifest"])
+@pytest.mark.parametrize("damage", ["version", "file", "bit", "manifest", "fields", "no manifest"])
 def test_a_damaged_cache_is_made_anew(damage: str) -> None:
     path = write_jsonl("a.jsonl", ROWS)
     read_columns(path, cache_dir="mine")
@@ -236,8 +236,16 @@ def test_a_damaged_cache_is_made_anew(damage: str) -> None:
         manifest.write_text('{"version": 99}')
     elif damage == "file":
         (manifest.parent / "label.npy").write_bytes(b"")
+    elif damage == "bit":
+        content = bytearray((manifest.parent / "label.npy").read_bytes())
+        content[-1] ^= 1
+        (manifest.parent / "label.npy").write_bytes(content)
+    elif damage == "no manifest":
+        manifest.unlink()
     else:
-        manifest.write_text("{")
+        manifest.write_text("{" if damage == "manifest" else '{"version": 2, "files": [], "columns": 3}')
+    with pytest.warns(UserWarning, match=r"A cache is made anew: .*mine.* [Ww]rite the columns again"):
+        assert read_columns(path, cache_dir="mine")["label"].tolist() == [1, 0, 300]
     assert read_columns(path, cache_dir="mine")["label"].tolist() == [1, 0, 300]
 
 

@@ -1,5 +1,6 @@
 """Columns in memory and on disk: the same examples, in any order."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -162,9 +163,53 @@ def test_a_damaged_or_newer_manifest_is_named() -> None:
     write("columns")
     Path("columns/columns.json").write_text('{"version": 99}')
     with pytest.raises(
-        DataError, match=r"columns.json has version 99, but this Trellis reads 1. Write the columns again"
+        DataError, match=r"columns.json has version 99, but this Trellis reads 2. Write the columns again"
     ):
         Columns.open("columns")
     Path("columns/columns.json").write_text("{")
     with pytest.raises(DataError, match=r"columns.json is damaged \(.*\). Delete columns and write the columns again"):
         Columns.open("columns")
+
+
+def test_a_flipped_bit_is_found_and_its_place_is_told() -> None:
+    write("columns")
+    for file in Path("columns").glob("*.npy"):
+        content = file.read_bytes()
+        for place in (0, 60, len(content) - 1):
+            file.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+            with pytest.raises(DataError, match=rf"{file} is not as it was written \(bytes 0 to 4194304\)\. Del"):
+                Columns.open("columns")
+        file.write_bytes(content)
+    assert Columns.open("columns")["label"].tolist() == [3, 1, 2]
+
+
+def test_a_manifest_of_other_columns_is_told_so() -> None:
+    write("columns")
+    file = Path("columns/columns.json")
+    file.write_text(file.read_text().replace('"label": {', '"lable": {'))
+    with pytest.raises(DataError, match=r"columns.json does not fit its files \(.*No such file.*lable.npy"):
+        Columns.open("columns")
+
+
+def test_of_large_columns_some_blocks_are_looked_at_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trellis.data.columns._BLOCK_BYTES", 64)
+    monkeypatch.setattr("trellis.data.columns._MOST_CHECKED_BLOCKS", 2)
+    write("columns", n_batches=20)
+    file = Path("columns/image.npy")
+    content = bytearray(file.read_bytes())
+    content[300] ^= 1
+    file.write_bytes(content)
+    n_opened = 0
+    with pytest.raises(DataError, match=r"image.npy is not as it was written \(bytes 256 to 320\)"):
+        while n_opened < 10_000:
+            Columns.open("columns")
+            n_opened += 1
+
+
+def test_columns_without_checksums_are_read_as_before() -> None:
+    write("columns")
+    file = Path("columns/columns.json")
+    manifest = json.loads(file.read_text())
+    manifest |= {"version": 1, "files": {name: entry["size"] for name, entry in manifest["files"].items()}}
+    file.write_text(json.dumps(manifest))
+    assert Columns.open("columns")["label"].tolist() == [3, 1, 2]

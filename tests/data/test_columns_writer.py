@@ -74,6 +74,14 @@ def test_names_may_hold_slashes_and_dots() -> None:
     assert [path.name for path in Path().iterdir()] == ["columns"]
 
 
+def test_names_may_be_longer_than_those_of_files() -> None:
+    names = ["x" * 300 + end for end in "ab"]
+    with ColumnsWriter("columns") as writer:
+        writer.append({name: np.array([number]) for number, name in enumerate(names)})
+    columns = Columns.open("columns")
+    assert [columns[name][0] for name in names] == [0, 1]
+
+
 def append_and_fail(directory: str) -> None:
     with ColumnsWriter(directory) as writer:
         writer.append(ARRAYS)

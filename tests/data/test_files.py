@@ -6,7 +6,8 @@ import pytest
 
 from tests import tiny
 from trellis.data import CountedStream, matching_paths, patterns_in
-from trellis.data.files import masked_crc32c
+from trellis.data.files import masked_crc32c, open_file
+from trellis.errors import DataError
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,13 @@ def test_a_path_that_is_there_is_meant_whatever_its_name() -> None:
     assert sorted(matching_paths("part-?")) == [Path("part-1"), Path("part-2")]
     assert matching_paths("other*") == []
     assert matching_paths("other") == [Path("other")]
+
+
+def test_a_file_that_cannot_be_read_is_named() -> None:
+    Path("loop").symlink_to("loop")
+    for name, reason in (("loop", "Too many levels of symbolic links"), ("x" * 300, "File name too long")):
+        with pytest.raises(DataError, match=f"{name} cannot be read: {reason}"), open_file(Path(name)):
+            pass
 
 
 def test_a_stream_of_examples_tells_how_many_there_are() -> None:

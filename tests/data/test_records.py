@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trellis.data.files import masked_crc32c
 from trellis.data.records import RecordWriter, read_records
 from trellis.errors import ArgumentError, DataError
 
@@ -63,6 +64,17 @@ def test_gzip_is_told_by_content_not_by_name(tmp_path: Path) -> None:
     (tmp_path / "zipped.tfrecord").write_bytes(gzip.compress(GOLDEN))
     assert list(read_records(tmp_path / "plain.gz")) == RECORDS
     assert list(read_records(tmp_path / "zipped.tfrecord")) == RECORDS
+
+
+@pytest.mark.parametrize("is_gzip", [False, True])
+@pytest.mark.parametrize("length", [8 << 30, (1 << 63) - 1])
+def test_a_length_beyond_the_file_takes_no_memory(tmp_path: Path, length: int, is_gzip: bool) -> None:
+    header = length.to_bytes(8, "little")
+    content = header + masked_crc32c(header) + b"trellis"
+    path = tmp_path / "long.tfrecord"
+    path.write_bytes(gzip.compress(content) if is_gzip else content)
+    with pytest.raises(DataError, match=rf"cut short: record 0 at byte offset 0 needs at least {length + 16} bytes"):
+        list(read_records(path))
 
 
 def test_equal_records_give_equal_gzip_bytes(tmp_path: Path) -> None:

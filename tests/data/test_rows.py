@@ -71,6 +71,14 @@ def test_empty_lines_of_a_table_are_skipped() -> None:
             "x\ty\n1\t2\n1\n",
             "a.tsv:3: 1 cells, but 2 columns: x, y. Correct the line or, if",
         ),
+        (
+            "a.jsonl",
+            '{}\n{"x": "\\ud800"}',
+            r"a.jsonl:2: not read \(a text has \\ud800, which is half of a char",
+        ),
+        ("a.jsonl", f'{{"x": {"9" * 5000}}}', r"a.jsonl:1: not read \(a whole number has more than 4300 digits\)"),
+        ("a.jsonl", f'{{"x": {"[" * 99}{"]" * 99}}}', r"a.jsonl:1: not read \(it is nested too deeply: 64 levels"),
+        ("a.jsonl", '{"x":' * 200_000, r"a.jsonl:1: not read \(it is nested too deeply"),
         ("a.csv", "x,y\n1,2,3\n", "a.csv:2: 3 cells, but 2 columns: x, y"),
         ("a.csv", 'x,y\n1,2\n"1"2,3\n', r"a.csv:3: not CSV \(.*\). Quote the cell, or give format='tsv'"),
         ("a.csv", 'x,y\n1,2\n"1,\n', r"a.csv:3: not CSV \(unexpected end of data\)"),
@@ -81,6 +89,10 @@ def test_empty_lines_of_a_table_are_skipped() -> None:
 def test_what_is_wrong_is_named_by_file_and_line(name: str, content: str | bytes, message: str) -> None:
     with pytest.raises(DataError, match=message):
         list(read_rows(write(name, content)))
+
+
+def test_a_whole_surrogate_pair_is_a_character() -> None:
+    assert list(read_rows(write("a.jsonl", '{"x": "\\ud83d\\ude00"}'))) == [Row(1, {"x": "\N{GRINNING FACE}"})]
 
 
 def test_the_format_can_be_given() -> None:

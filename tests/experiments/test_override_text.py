@@ -75,6 +75,10 @@ def test_yaml_json_and_a_file_are_read_too(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("a.b[0]=1,a.b[2]=2", "a.b is given item by item, but a.b[1] is missing."),
+        ("a[300000000]=1", "a is given item by item, but a[0] is missing."),
+        (f"a[{'9' * 5000}]=1", f"a[{'9' * 5000}] is not a field's name."),
+        (f"{'a.' * 1000}a=1", "A name of 1001 parts is no field's: 64 levels are the most."),
+        ("a" * 5000, f"{'a' * 5000} has no '='."),
         ("a=[[1,2,3],[4,5,6]]", "a has a value that cannot be read."),
         ("a={x: 1, y: 2}", "a has a value that cannot be read."),
         (" a=1", "A name cannot start with a blank."),

@@ -19,8 +19,10 @@ from safetensors.numpy import load_file
 import trellis
 from tests import tiny
 from tests.cli.command import environment
+from trellis.disk import checksum
 from trellis.errors import ArgumentError, DataError, FileWriteError, MissingPackageError, ModelError, ServedModelError
 from trellis.serving import Signature, export_model, load_model
+from trellis.serving.manifest import digest
 from trellis.serving.tensor_file import read_tensors
 
 MODEL = tiny.Classifier()
@@ -33,7 +35,8 @@ def variables() -> Any:
 
 
 @pytest.fixture
-def served(tmp_path: Path, variables: Any) -> Path:
+def served(tmp_path: Path, variables: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "words.txt").write_text("a\nb\n")
     return export_model(
         tmp_path / "served",
@@ -72,7 +75,7 @@ def test_a_process_without_the_code_of_the_model_gets_the_same_answers(served: P
 
 def test_the_manifest_describes_the_model(served: Path) -> None:
     manifest = json.loads((served / "manifest.json").read_text())
-    assert (manifest["format"], manifest["version"]) == ("trellis.served_model", 1)
+    assert (manifest["format"], manifest["version"]) == ("trellis.served_model", 2)
     assert manifest["packages"]["jax"] == jax.__version__
     assert manifest["platforms"] == ["cpu", "cuda", "tpu"]
     assert manifest["metadata"] == {"step": 7}
@@ -211,7 +214,7 @@ def test_what_is_damaged_or_missing_is_named(served: Path) -> None:
         load_model(served)
     manifest = json.loads((served / "manifest.json").read_text())
     for change, message in (
-        ({"version": 2}, "has version 2 of the format, and this Trellis reads up to 1"),
+        ({"version": 3}, "has version 3 of the format, and this Trellis reads up to 2"),
         ({"format": "another"}, "is not that of a served model"),
     ):
         (served / "manifest.json").write_text(json.dumps(manifest | change))
@@ -225,6 +228,94 @@ def test_what_is_damaged_or_missing_is_named(served: Path) -> None:
         load_model(served)
     with pytest.raises(ServedModelError, match="nowhere` does not exist"):
         load_model("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": "new"}, r"manifest.json` is damaged \(ValueError"),
+        ({"version": None}, "is damaged"),
+        ({"signatures": []}, "is damaged"),
+        ({"default_signature": "none"}, "there is no signature 'none'"),
+        ({"platforms": []}, "it names no platform"),
+        ({"platforms": [3]}, "3 is no text"),
+        ({"checksums": {}}, "it has no checksum of 'parameters.safetensors'"),
+        ({"checksums": {"../secret": {}}}, "'../secret' is not in the directory"),
+        ({"checksums": None}, "is damaged"),
+    ],
+)
+def test_a_manifest_that_was_garbled_is_told_so(served: Path, change: dict[str, Any], message: str) -> None:
+    file = served / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ServedModelError, match=message):
+        load_model(served)
+
+
+def test_a_model_with_crcs_alone_is_read_as_before(served: Path, variables: Any) -> None:
+    file = served / "manifest.json"
+    manifest = json.loads(file.read_text())
+    for entry in manifest["checksums"].values():
+        del entry["sha256"]
+    file.write_text(json.dumps(manifest | {"version": 1}))
+    np.testing.assert_array_equal(load_model(served)(X[:2]), jax.jit(MODEL.apply)(variables, X[:2]))
+
+
+def forge(served: Path, name: str, content: bytes) -> None:
+    """Writes another file in the place of one of a model's, with checksums that fit."""
+    (served / name).write_bytes(content)
+    file = served / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["checksums"][name] = {**checksum(served / name), **digest(served / name)}
+    file.write_text(json.dumps(manifest))
+
+
+def test_a_function_that_jax_cannot_read_is_refused_by_another_process(served: Path) -> None:
+    content = (served / "classify.jax_export").read_bytes()
+    forge(served, "classify.jax_export", content[: len(content) // 2])
+    with pytest.raises(ServedModelError, match=r"classify.jax_export` is no function that JAX can read: a process"):
+        load_model(served)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("print('ready', flush=True); import os; os.kill(os.getpid(), 11)", r"a process that tries ends with -11"),
+        ("print('ready', flush=True)\nwhile True: pass", r"a process that tries does not end in 0 seconds"),
+    ],
+)
+def test_a_function_that_crashes_or_hangs_its_reader_is_refused(
+    served: Path, program: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trellis.serving.trial._PROGRAM", program)
+    monkeypatch.setattr("trellis.serving.trial._SECONDS", 0 if "while" in program else 60)
+    content = (served / "classify.jax_export").read_bytes()
+    forge(served, "classify.jax_export", content + b" ")
+    with pytest.raises(ServedModelError, match=message):
+        load_model(served)
+
+
+def test_what_was_tried_is_not_tried_again(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = (served / "classify.jax_export").read_bytes()
+    forge(served, "classify.jax_export", content + b" ")
+    load_model(served)
+    monkeypatch.setattr("trellis.serving.trial._PROGRAM", "raise SystemExit('tried again')")
+    load_model(served)
+
+
+@pytest.mark.parametrize("damage", ["header", "offsets", "shape", "other"])
+def test_parameters_that_do_not_fit_are_refused(served: Path, damage: str) -> None:
+    name = "parameters.safetensors"
+    content = (served / name).read_bytes()
+    changed = {
+        "header": b"\xff" * 8 + content[8:],
+        "offsets": content.replace(b'data_offsets":[0', b'data_offsets":[9', 1),
+        "shape": content.replace(b'shape":[', b'shape":[1', 1),
+        "other": content.replace(b"kernel", b"kernal", 1),
+    }[damage]
+    assert changed != content
+    forge(served, name, changed)
+    with pytest.raises(ServedModelError, match=r"parameters.safetensors` is damaged|takes other parameters than those"):
+        load_model(served)
 
 
 def test_a_directory_that_holds_something_is_not_written_to(served: Path, variables: Any) -> None:

@@ -14,6 +14,7 @@ from trellis.aliases import PyTree
 from trellis.bridges.hugging_face_names import Weight, read_config, weights_of, write_config
 from trellis.disk import whole_directory
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, MissingPackageError
+from trellis.json_text import parse_json
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _SHARDS = "model-*-of-*.safetensors"
@@ -56,6 +57,13 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
     fields = read_config(raw, place=str(folder / _CONFIG))
     kind = fields["type"]
     arrays = _plain_names(_read_arrays(folder), kind)
+    for name in ("num_hidden_layers", "num_feedforward_networks"):
+        # Those of ALBERT's layers are shared. A list of the weights of a billion layers would never end.
+        if kind != "albert" and raw.get(name, 0) > len(arrays):
+            raise CheckpointMismatchError(
+                f"`{folder}`: {name} in {_CONFIG} is {raw[name]}, but there are {len(arrays)} weights in all. One of "
+                f"the two files is of another model."
+            )
     n_classes = arrays["classifier.bias"].shape[0] if "classifier.bias" in arrays else 2
     _check_vocabulary(folder, len(arrays.get("embeddings.word_embeddings.weight", ())), raw["vocab_size"])
     parts = weights_of(kind, write_config(fields), n_classes=n_classes)
@@ -121,13 +129,15 @@ def write_hugging_face(
 def _read_json(folder: Path) -> dict[str, Any]:
     file = folder / _CONFIG
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = parse_json(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointFileError(
             f"`{file}` does not exist. Give a directory of Hugging Face's, with {_CONFIG} and {_WEIGHTS}."
         ) from None
+    except OSError as error:
+        raise CheckpointFileError(f"`{file}` cannot be read: {error.strerror}.") from None
     except ValueError as error:
-        raise CheckpointFileError(f"`{file}` is not JSON: {error}.") from None
+        raise CheckpointFileError(f"`{file}` is not JSON: {error}. Copy it again.") from None
     if not isinstance(config, dict):
         raise CheckpointFileError(f"`{file}` holds no settings, but {config!r:.40}.")
     return config
@@ -142,9 +152,15 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
             f"`{folder}` has no {_WEIGHTS}.{instead} Load the model with transformers and save it: "
             f"`model.save_pretrained(directory)` writes that file."
         )
+    load = _safetensors().load_file
+    from safetensors import SafetensorError
+
     arrays: dict[str, np.ndarray] = {}
     for file in files:
-        arrays |= _safetensors().load_file(file)
+        try:
+            arrays |= load(file)
+        except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
+            raise CheckpointFileError(f"`{file}` is damaged or cut short: {error}. Copy it again.") from None
     return arrays
 
 

@@ -91,6 +91,18 @@ _THEIR_CONSTANTS: Mapping[str, Any] = {
     "use_bottleneck": True,
 }
 """Settings that have one value in all of our models."""
+_SIZES = (
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "type_vocab_size",
+    "vocab_size",
+    "num_hidden_layers",
+    "max_position_embeddings",
+    "embedding_size",
+    "intra_bottleneck_size",
+    "num_feedforward_networks",
+)
 _OUR_CONSTANTS: Mapping[str, Any] = {"norm_first": False, "embedding_size": None}
 
 
@@ -101,11 +113,17 @@ def read_config(config: Mapping[str, Any], *, place: str) -> dict[str, Any]:
         place: What errors call the file.
     """
     kind = config.get("model_type", "")
-    if kind not in SETTINGS:
-        raise ArgumentError(f"{place}: model_type is {kind!r}, but only {', '.join(SETTINGS)} can be read.")
+    if not isinstance(kind, str) or kind not in SETTINGS:
+        raise ArgumentError(f"{place}: model_type is {kind!r:.40}, but only {', '.join(SETTINGS)} can be read.")
     for name, value in _THEIR_CONSTANTS.items():
         if config.get(name, value) != value:
             raise ArgumentError(f"{place}: {name} is {config[name]!r}, but only models with {value!r} can be read.")
+    for setting in SETTINGS[kind]:
+        name, value = setting.theirs, config.get(setting.theirs)
+        least = 0 if name == "num_hidden_layers" else 1
+        is_size = isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31
+        if name in _SIZES and value is not None and not is_size:
+            raise ArgumentError(f"{place}: {name} is {value!r:.40}, but it is a whole number from {least} on.")
     fields = {setting.ours: config.get(setting.theirs, setting.default) for setting in SETTINGS[kind]}
     missing = [setting.theirs for setting in SETTINGS[kind] if fields[setting.ours] is None]
     if missing:
@@ -128,8 +146,8 @@ def write_config(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _translated(names: Mapping[str, str], name: str, place: str) -> str:
-    if name not in names:
-        raise ArgumentError(f"{place} is {name!r}, but there are only: {', '.join(names)}.")
+    if not isinstance(name, str) or name not in names:
+        raise ArgumentError(f"{place} is {name!r:.40}, but there are only: {', '.join(names)}.")
     return names[name]
 
 

@@ -1,18 +1,39 @@
 """The command's words, and how it ends."""
 
+import errno
 import importlib
-import os
+import resource
+import signal
 import sys
-from collections.abc import Callable, Collection, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError, TrellisError
-from trellis.runtime import print_error, print_line, table
+from trellis.runtime import (
+    describe_size,
+    ending_with_reader,
+    flush_output,
+    lead_nowhere,
+    open_missing_streams,
+    print_error,
+    print_line,
+    table,
+)
 from trellis.spelling import nearest
 
 DONE, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 2, 130, 141
+
+# What the system says when a disk, a limit or a right is in the way: no mistake of a program, so no trace of one helps.
+_OF_THE_MACHINE = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ENOMEM),
+    *(errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENAMETOOLONG, errno.ELOOP, errno.ESTALE),
+}
+_LEAST_OF_JAX = 2 << 30
+_NO_MEMORY = ("RESOURCE_EXHAUSTED", "Cannot allocate memory", "failed to map segment")
 
 
 @dataclass(frozen=True)
@@ -24,19 +45,21 @@ class Word:
     """What it calls with the values of its flags, such as `train.plan` of this folder."""
     flags_function: str
     """What adds its flags to a parser."""
+    only_tells: bool = False
+    """Whether it is done when nobody reads on; else it goes on without its terminal."""
 
 
 WORDS = {
-    "experiments": Word("list what can be trained", "experiments.experiments", "experiments.add_module_flag"),
+    "experiments": Word("list what can be trained", "experiments.experiments", "experiments.add_module_flag", True),
     "config show": Word(
-        "show a config, and where each value comes from", "experiments.show", "experiments.add_experiment_flags"
+        "show a config, and where each value comes from", "experiments.show", "experiments.add_experiment_flags", True
     ),
-    "config diff": Word("show in what two configs differ", "experiments.diff", "experiments.add_diff_flags"),
-    "plan": Word("check a run, and tell what it would do, without running it", "train.plan", "train.add_flags"),
+    "config diff": Word("show in what two configs differ", "experiments.diff", "experiments.add_diff_flags", True),
+    "plan": Word("check a run, and tell what it would do, without running it", "train.plan", "train.add_flags", True),
     "train": Word("run an experiment: train it, evaluate it", "train.train", "train.add_flags"),
     "export": Word("write the model of a run, to be served", "export.export", "export.add_flags"),
     "run": Word("run training code of your own between artifacts", "run.run", "run.add_flags"),
-    "predict": Word("ask a trained model about text", "predict.predict", "predict.add_flags"),
+    "predict": Word("ask a trained model about text", "predict.predict", "predict.add_flags", True),
     "data vocabulary": Word("train a vocabulary on text", "data.vocabulary", "data.add_vocabulary_flags"),
     "data pretraining": Word("make records of text to pretrain on", "data.pretraining", "data.add_pretraining_flags"),
     "data finetuning": Word("make records of GLUE or SQuAD", "data.finetuning", "data.add_finetuning_flags"),
@@ -53,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The default is what the process was given.
     """
+    open_missing_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments:
         print_error(_help(WORDS))
@@ -65,20 +89,72 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name, rest = _word(arguments)
         word = WORDS[name]
         parser = Parser(name, word.summary)
-        _load(word.flags_function)(parser)
-        code = _load(word.function)(parser.read(rest))
-        sys.stdout.flush()
-    except TrellisError as error:
-        print_error("\n".join([str(error), *_causes(error)]))
-        return BAD_INPUT
+        around: AbstractContextManager[None] = ending_with_reader() if word.only_tells else _outliving_terminal()
+        with around:
+            _warn_of_limit(word)
+            _load(word.flags_function)(parser)
+            code = _load(word.function)(parser.read(rest))
+            flush_output()
     except KeyboardInterrupt:
         print_error("Interrupted.")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader has closed the pipe, as in `trellis plan … | head`. The rest of the output goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        lead_nowhere(sys.stdout)
         return PIPE_CLOSED
+    except Exception as error:
+        told = _told(error)
+        if told is None:
+            raise
+        print_error("\n".join([told, *(_causes(error) if isinstance(error, TrellisError) else ())]))
+        return BAD_INPUT
     return code or DONE
+
+
+@contextmanager
+def _outliving_terminal() -> Iterator[None]:
+    """Within it, a terminal or a connection that is closed does not end the process (SIGHUP)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+
+
+def _warn_of_limit(word: Word) -> None:
+    """Tells of a limit that JAX cannot live with: its libraries do not raise an error then, but end the process."""
+    loads_jax = word.function.startswith(("train.", "export.", "predict."))
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if loads_jax and limit != resource.RLIM_INFINITY and limit < _LEAST_OF_JAX:
+        size = describe_size(limit).lstrip("=~ ")
+        print_error(f"This process may have {size} of memory (ulimit -v), and JAX alone takes 2 GB. Lift the limit.")
+
+
+def _told(error: Exception) -> str | None:
+    """What people are told of an error; None for one of a program, whose traceback says more."""
+    if isinstance(error, TrellisError) and not isinstance(error, ImportError):
+        return str(error)
+    said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    # A package that there was no memory to load looks as if it were not installed.
+    if any(isinstance(part, MemoryError) or any(sign in str(part) for sign in _NO_MEMORY) for part in _chain(error)):
+        way_out = "Free some, take a smaller batch or model, or lift the limit (ulimit -v)."
+        return f"There is not enough memory ({said}). {way_out}"
+    if isinstance(error, TrellisError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+        file = "" if error.filename is None else f"`{error.filename}`: "
+        return f"{file}{error.strerror}. Make room, or choose a place that can be read and written."
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error, and those that it came of."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _load(name: str) -> Callable[[Any], int | None]:

@@ -7,6 +7,10 @@ from trellis.config.problems import Edit, Problem, correction, edits_of
 from trellis.config.settings import Origin, Setting, join_path
 from trellis.spelling import likeness, nearest
 
+_MOST_SHOWN = 200
+_MOST_LOOKED_FOR = 100
+"""How many unknown names get a suggestion, which takes a millisecond: nobody reads more, and aliases make thousands."""
+
 
 class Refused:
     """The type of REFUSED, which stands for a value that was not accepted; the reason is in the draft."""
@@ -35,6 +39,8 @@ class Draft:
     """The place in the tree whose value is being read."""
     problems: list[Problem] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
+    looked_for: list[str] = field(default_factory=list)
+    """The names that the nearest one was looked for, in this draft and all that it was tried with."""
 
     def commit(self) -> None:
         """Makes the change, as far as it was accepted."""
@@ -44,11 +50,11 @@ class Draft:
 
     def child(self, name: str) -> "Draft":
         """Returns the same draft at the place of a field or, for a name like `[0]`, of an element."""
-        return Draft(self.paths, join_path(self.path, name), self.problems, self.writes)
+        return Draft(self.paths, join_path(self.path, name), self.problems, self.writes, self.looked_for)
 
     def trial(self) -> "Draft":
         """Returns an empty draft at the same place, which can be thrown away."""
-        return Draft(self.paths, self.path)
+        return Draft(self.paths, self.path, looked_for=self.looked_for)
 
     def adopt(self, trial: "Draft") -> None:
         """Adds the problems and the writes of a trial."""
@@ -75,7 +81,9 @@ class Draft:
 
     def refuse_kind(self, setting: Setting, kind: object, *, advice: str = "", value: str | None = None) -> Refused:
         """Notes that a value is not of the kind that its field takes."""
-        return self.refuse(setting, f"takes {kind}, not {setting}.", advice=advice, value=value)
+        shown = str(setting)
+        shown = f"{shown[:_MOST_SHOWN]}…" if len(shown) > _MOST_SHOWN else shown
+        return self.refuse(setting, f"takes {kind}, not {shown}.", advice=advice, value=value)
 
     def refuse_key(self, key: str, setting: Setting, *, owner: str, names: Collection[str] | None) -> Refused:
         """Notes that there is no field of that name, and suggests the nearest.
@@ -109,6 +117,9 @@ class Draft:
 
     def _suggestion(self, key: str, path: str, names: Collection[str]) -> str | None:
         """Looks beside the key first, then for the same name anywhere, then for a name like it."""
+        if len(self.looked_for) >= _MOST_LOOKED_FOR:
+            return None
+        self.looked_for.append(key)
         if close := nearest(key, names, cutoff=0.75):
             return self.child(close).path
         paths = list(self.paths())

@@ -18,7 +18,9 @@ _TRUE = ("true", "yes", "on")
 _FALSE = ("false", "no", "off")
 _SCALAR_RANKS = (0, 1, 2, 3, 4, 9)
 _NONE_OR_CONFIG_RANKS = (0, 6)
-_NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.?inf|\.?nan", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?\.?inf|\.?nan", re.IGNORECASE)
+# Beyond every size and every seed; of more digits than some thousands Python would not even print a number.
+_LARGEST_WHOLE = 2**128
 
 
 class Kind(ABC):
@@ -103,6 +105,8 @@ class NumberKind(Kind):
     def read(self, setting: Setting, draft: Draft, *, current: object = None) -> float | Refused:
         """Returns a number of the class."""
         if isinstance(setting.value, int | self.number_cls) and not isinstance(setting.value, bool):
+            if isinstance(setting.value, int) and abs(setting.value) > _LARGEST_WHOLE:
+                return draft.refuse(setting, f"takes {self} of up to 128 bits.")
             return self.number_cls(setting.value)
         number = self.parse(setting.value.text) if isinstance(setting.value, Text) else None
         if number is not None and not _is_quoted(setting):
@@ -309,10 +313,13 @@ def _is_quoted(setting: Setting) -> bool:
 def _parse_whole(text: str) -> int | None:
     """Returns a whole number, also if it is written `1e6` or `1_000`."""
     try:
-        return int(text, 0)
+        whole = int(text, 0)
     except ValueError:
         number = _parse_number(text) if re.search("[eE]", text) else None
-        return int(number) if number is not None and number.is_integer() else None
+        if number is None or not number.is_integer():
+            return None
+        whole = int(number)
+    return whole if abs(whole) <= _LARGEST_WHOLE else None
 
 
 def _parse_number(text: str) -> float | None:

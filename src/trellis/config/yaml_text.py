@@ -1,6 +1,5 @@
 """YAML and JSON text, read with the place of every value and written without surprises."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,18 @@ import yaml
 
 from trellis.config.problems import Problem
 from trellis.config.settings import Origin, Setting, Text, as_setting
+from trellis.json_text import DEEPEST, parse_json
 from trellis.spelling import did_you_mean
 
 _WIDE = 1_000_000
 _MERGE = "tag:yaml.org,2002:merge"
 _TUPLE = "tag:yaml.org,2002:python/tuple"
+# What an alias stands for is read each time that it occurs: a few aliases of aliases would be billions of values.
+_MOST_VALUES_A_LETTER = 20
+_MOST_VALUES_OF_A_SHORT_TEXT = 10_000
+
+
+_Entries = dict[str, tuple[yaml.Node, yaml.Node]]
 
 
 class _Dumper(yaml.SafeDumper):
@@ -49,9 +55,11 @@ def read_file(config_file: str | Path) -> tuple[Setting, list[Problem]]:
     setting, problems = read_text(text, source=str(config_file))
     if problems and path.suffix == ".json":  # YAML lacks a few of JSON's liberties, such as tabs.
         try:
-            return as_setting(json.loads(text), source), []
+            values = parse_json(text)
         except ValueError:
-            pass
+            return setting, problems
+        if isinstance(values, dict):
+            return as_setting(values, source), []
     return setting, problems
 
 
@@ -68,18 +76,23 @@ class _Reader:
         self._text = text
         self._lines = text.splitlines()
         self._open: list[yaml.Node] = []
+        self._entries_of: dict[int, _Entries] = {}
+        self._n_values = 0
+        self._most_values = max(_MOST_VALUES_OF_A_SHORT_TEXT, _MOST_VALUES_A_LETTER * len(text))
 
     def document(self) -> Setting:
         empty = Setting({}, Origin(self._source, form="file"))
         try:
             # It composes nodes only: the field that a scalar is for decides what it means.
-            self._loader = yaml.SafeLoader(self._text)
-            node = self._loader.get_single_node()
+            node = yaml.SafeLoader(self._text).get_single_node()
             return empty if node is None else self._root(node)
         except yaml.YAMLError as error:
             self.problems.append(self._syntax(error))
         except RecursionError:
-            self.problems.append(Problem("The file is nested too deeply to be read.", empty.origin))
+            self.problems.append(_too_deep(empty.origin))
+        except _TooManyValuesError:
+            message = f"Its aliases (*name) stand for more than {self._most_values} values."
+            self.problems.append(Problem(message, empty.origin, "", "Write the values out, or alias fewer of them."))
         return empty
 
     def _root(self, node: yaml.Node) -> Setting:
@@ -93,6 +106,12 @@ class _Reader:
         at = self._at(node)
         if node in self._open:
             self.problems.append(Problem("This value contains itself.", at))
+            return Setting(None, at)
+        self._n_values += 1
+        if self._n_values > self._most_values:
+            raise _TooManyValuesError
+        if len(self._open) >= DEEPEST:
+            self.problems.append(_too_deep(at))
             return Setting(None, at)
         is_plain = node.tag.startswith("tag:yaml.org,2002:") and "python/" not in node.tag
         if not is_plain and node.tag != _TUPLE:
@@ -109,21 +128,41 @@ class _Reader:
         return setting
 
     def _mapping(self, node: yaml.MappingNode) -> dict[str, Setting]:
-        own = [(key, value) for key, value in node.value if key.tag != _MERGE]
-        first: dict[str, yaml.Node] = {}
-        for key, _ in own:
-            name = str(key.value)
-            if name in first:
-                message = f"{name} is given twice here, first in line {first[name].start_mark.line + 1}."
-                self.problems.append(Problem(message, self._at(key), name, "Keep one of the two."))
-            first.setdefault(name, key)
-        if len(own) != len(node.value):
-            self._loader.flatten_mapping(node)
         settings = {}
-        for key, value in node.value:
+        for name, (key, value) in self._entries(node).items():
             setting = self._value(value)
-            settings[str(key.value)] = Setting(setting.value, setting.origin, self._at(key))
+            settings[name] = Setting(setting.value, setting.origin, self._at(key))
         return settings
+
+    def _entries(self, node: yaml.MappingNode) -> "_Entries":
+        """Returns the keys and values of a mapping by name: its own, and those of others that it merges in (`<<`)."""
+        if id(node) in self._entries_of:
+            return self._entries_of[id(node)]
+        # A mapping that merges itself gets nothing from that.
+        self._entries_of[id(node)] = {}
+        own: _Entries = {}
+        merged: _Entries = {}
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                for other in reversed(value.value if isinstance(value, yaml.SequenceNode) else [value]):
+                    merged |= self._merged(other)
+                continue
+            if not isinstance(key, yaml.ScalarNode):
+                self.problems.append(Problem("A key is text here, no list and no mapping.", self._at(key)))
+                continue
+            name = str(key.value)
+            if name in own:
+                message = f"{name} is given twice here, first in line {own[name][0].start_mark.line + 1}."
+                self.problems.append(Problem(message, self._at(key), name, "Keep one of the two."))
+            own[name] = (key, value)
+        self._entries_of[id(node)] = merged | own
+        return self._entries_of[id(node)]
+
+    def _merged(self, node: yaml.Node) -> "_Entries":
+        if isinstance(node, yaml.MappingNode):
+            return self._entries(node)
+        self.problems.append(Problem("Only a mapping, or a list of mappings, can be merged (<<).", self._at(node)))
+        return {}
 
     def _at(self, node: yaml.Node) -> Origin:
         start, end = node.start_mark, node.end_mark
@@ -143,6 +182,14 @@ class _Reader:
         reason = getattr(error, "problem", None) or "it cannot be parsed"
         advice = "Look for a missing colon, quote or bracket here or just above."
         return Problem(f"This is not YAML: {reason}.", at, "", advice)
+
+
+class _TooManyValuesError(Exception):
+    """Aliases stand for more values than are read."""
+
+
+def _too_deep(at: Origin) -> Problem:
+    return Problem(f"The file is nested too deeply to be read: {DEEPEST} levels are the most.", at)
 
 
 def _unreadable(path: Path, error: Exception, source: Origin) -> Problem:

@@ -17,6 +17,7 @@ from trellis.data.files import open_file
 from trellis.data.ragged import TEXT_DTYPES, Ragged, offsets_of, row_at
 from trellis.data.rows import Row, RowFormat, read_rows, table_cells
 from trellis.errors import DataError
+from trellis.json_text import DEEPEST
 
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = 4096
@@ -28,6 +29,14 @@ _LOOKS_LIKE = {
 _BOOLS = {"0": False, "1": True, "false": False, "true": True}
 # By the kind of a NumPy dtype; all others are whole numbers.
 _PARSERS: dict[str, Callable[[str], float]] = {"b": lambda cell: _BOOLS[cell.lower()], "f": float}
+# What Arrow says of a file; bytes in names that are no UTF-8 come out when Python asks for the names.
+_REFUSED = (
+    pyarrow.ArrowInvalid,
+    pyarrow.ArrowNotImplementedError,
+    pyarrow.ArrowKeyError,
+    pyarrow.ArrowTypeError,
+    UnicodeDecodeError,
+)
 _LARGEST_EXACT_FLOAT = 2**53
 _WAY_OUT = "Convert it, or leave it out of features."
 
@@ -52,7 +61,7 @@ def read_row_examples(source: RowSource) -> Iterator["ArrowExamples"]:
             columns = {name: batch.column(name) for name in batch.column_names}
             yield ArrowExamples(source.path, columns, first=first, n_examples=batch.num_rows, source=source)
             first += batch.num_rows
-    except pyarrow.ArrowInvalid:
+    except _REFUSED:
         # Arrow does not say on which line; the reader below does, or reads what Arrow could not.
         pass
     else:
@@ -75,7 +84,7 @@ def read_parquet_examples(path: Path, *, names: Collection[str] | None = None) -
                 columns = {name: batch.column(name) for name in batch.schema.names}
                 yield ArrowExamples(path, columns, first=first, n_examples=batch.num_rows)
                 first += batch.num_rows
-    except (pyarrow.ArrowInvalid, OSError) as error:
+    except (*_REFUSED, OSError) as error:
         raise DataError(f"{path}: not a Parquet file, or damaged ({error}). Write it again.") from error
 
 
@@ -210,6 +219,8 @@ def _arrow_blocks(source: RowSource) -> Iterator[Any]:
 def _json_blocks(path: Path) -> Iterator[Any]:
     with open_file(path) as file:
         while lines := file.readlines(_BLOCK_BYTES):
+            if any(map(_may_be_deep, lines)):
+                raise pyarrow.ArrowInvalid("more levels than Arrow reads in a reasonable time")
             data = b"".join(lines)
             # One block of Arrow's, so that a column has one type in all of it.
             table = json.read_json(
@@ -221,6 +232,16 @@ def _json_blocks(path: Path) -> Iterator[Any]:
             if any(_is_guess(column.combine_chunks()) for column in table.columns):
                 raise pyarrow.ArrowInvalid("a text or an integer that Arrow takes for something else")
             yield from table.to_batches()
+
+
+def _may_be_deep(line: bytes) -> bool:
+    """Whether JSON may have more levels than are read; brackets in its texts are taken for levels, too."""
+    if line.count(b"[") + line.count(b"{") <= DEEPEST:
+        return False
+    letters = np.frombuffer(line, np.uint8)
+    steps = np.isin(letters, np.frombuffer(b"[{", np.uint8)).astype(np.int64)
+    steps -= np.isin(letters, np.frombuffer(b"]}", np.uint8))
+    return bool(np.cumsum(steps).max() > DEEPEST)
 
 
 def _is_guess(array: Any) -> bool:

@@ -1,14 +1,19 @@
 """Examples as named columns, in memory or memory-mapped, gathered without Python per example."""
 
+import errno
+import hashlib
 import json
 import os
+import random
 import shutil
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
+import google_crc32c
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import ArrayLike, NDArray
@@ -16,10 +21,19 @@ from numpy.typing import ArrayLike, NDArray
 from trellis.data.features import Column, Feature
 from trellis.data.ragged import TEXT_DTYPES, Padding, Ragged
 from trellis.disk import hidden_path, sweep, sync_all
-from trellis.errors import ArgumentError, DataError
+from trellis.errors import ArgumentError, DataError, FileWriteError, TrellisError
+from trellis.json_text import parse_json
 
 MANIFEST = "columns.json"
-_VERSION = 1
+_VERSION = 2
+_WITHOUT_CHECKSUMS = 1
+"""The version of columns that were written before there were checksums in the manifest; they are read, too."""
+_BLOCK_BYTES = 1 << 22
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM)
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+_LONGEST_STEM = 200
+_MOST_CHECKED_BLOCKS = 256
+"""How many blocks are looked at when columns are opened: a gigabyte, in a third of a second."""
 
 
 class Columns:
@@ -46,24 +60,22 @@ class Columns:
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str]) -> Self:
-        """Memory-maps columns that a `ColumnsWriter` wrote."""
+        """Memory-maps columns that a `ColumnsWriter` wrote.
+
+        Up to a gigabyte is compared with its checksums; of more than that, another part each time.
+        """
         directory = Path(directory)
         manifest = _read_manifest(directory)
-        for name, n_bytes in manifest["files"].items():
-            file = directory / name
-            size = file.stat().st_size if file.is_file() else 0
-            if size != n_bytes:
-                problem = f"{file} has {size} bytes, but {n_bytes} were written"
-                raise DataError(f"{problem}. Delete {directory} and write the columns again.")
-        columns: dict[str, Column] = {}
-        for name, entry in manifest["columns"].items():
-            if Feature(entry["dtype"], tuple(entry["shape"])).is_ragged:
-                values = _mapped(directory / _file_of(name, part=".values"))
-                offsets = _mapped(directory / _file_of(name, part=".offsets"))
-                columns[name] = Ragged(values, offsets=offsets, dtype=entry["dtype"], longest=entry["longest"])
-            else:
-                columns[name] = _mapped(directory / _file_of(name))
-        return cls(columns)
+        try:
+            _check_files(directory, manifest["files"])
+            return cls({name: _opened(directory, name, entry) for name, entry in manifest["columns"].items()})
+        except (DataError, MemoryError):
+            raise
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, EOFError) as error:
+            if isinstance(error, OSError) and error.errno not in (None, *_ABSENT):
+                # There is no room to map it, or no right to read it: no reason to write it again.
+                raise
+            raise _damaged(directory, f"{directory / MANIFEST} does not fit its files ({error})") from error
 
     def __len__(self) -> int:
         return self._n_examples
@@ -212,7 +224,7 @@ class ColumnsWriter:
                 name: {"dtype": feature.dtype, "shape": feature.shape, "longest": self._longest.get(name)}
                 for name, feature in self._features.items()
             },
-            "files": {name: (self._hidden / name).stat().st_size for name in self._files},
+            "files": {name: _checksums(self._hidden / name) for name in self._files},
         }
         (self._hidden / MANIFEST).write_text(json.dumps(manifest, indent=1))
         sync_all(self._hidden)
@@ -225,7 +237,7 @@ class ColumnsWriter:
     def _is_written(self) -> bool:
         """Whether another process has written the same columns meanwhile, which are as good as these."""
         path = self.directory / MANIFEST
-        return bool(self._source) and path.is_file() and json.loads(path.read_text())["source"] == self._source
+        return bool(self._source) and path.is_file() and _read_manifest(self.directory).get("source") == self._source
 
 
 class _ArrayFile:
@@ -240,7 +252,8 @@ class _ArrayFile:
 
     def append(self, rows: NDArray[Any]) -> None:
         """Adds rows."""
-        np.ascontiguousarray(rows, self._dtype).tofile(self._file)
+        # Not by `tofile`, whose error does not say what is in the way.
+        self._file.write(np.ascontiguousarray(rows, self._dtype).reshape(-1).view(np.uint8).data)
         self.n_rows += len(rows)
 
     def close(self) -> None:
@@ -263,15 +276,65 @@ def cached_columns(directory: Path, blocks: Iterable[Mapping[str, ArrayLike | Ra
         directory: Its name tells what is in it: two processes that write it at once write the same.
         blocks: Batches for a `ColumnsWriter`; none is asked for if the columns are there.
     """
-    if (directory / MANIFEST).exists():
+    if directory.is_dir() and any(directory.iterdir()):
         try:
             return Columns.open(directory)
-        except DataError:
+        except DataError as error:
+            warnings.warn(f"A cache is made anew: {error.args[0]}", stacklevel=2)
             shutil.rmtree(directory)
-    with ColumnsWriter(directory, source=directory.name) as writer:
-        for block in blocks:
-            writer.append(block)
+    try:
+        with ColumnsWriter(directory, source=directory.name) as writer:
+            for block in blocks:
+                writer.append(block)
+    except OSError as error:
+        if isinstance(error, TrellisError) or error.errno not in _FULL:
+            raise
+        way_out = "Make room, or name another directory for the cache."
+        raise FileWriteError(f"`{directory}` could not be written: {error.strerror}. {way_out}") from error
     return Columns.open(directory)
+
+
+def _checksums(file: Path) -> dict[str, Any]:
+    """A file's size, and the CRC-32C of each of its blocks."""
+    with file.open("rb", buffering=0) as stream:
+        blocks = iter(lambda: stream.read(_BLOCK_BYTES), b"")
+        return {"crc32c": list(map(google_crc32c.value, blocks)), "size": stream.tell()}
+
+
+def _check_files(directory: Path, files: Mapping[str, Any]) -> None:
+    """Raises DataError for a file that is missing, of another size, or damaged in a block that is looked at."""
+    expected: list[tuple[Path, int, int]] = []
+    for name, entry in files.items():
+        file = directory / name
+        n_bytes = entry["size"] if isinstance(entry, dict) else entry
+        size = file.stat().st_size if file.is_file() else 0
+        if size != n_bytes:
+            raise _damaged(directory, f"{file} has {size} bytes, but {n_bytes} were written")
+        if isinstance(entry, dict):
+            if len(entry["crc32c"]) != -(-size // _BLOCK_BYTES):
+                raise _damaged(directory, f"{directory / MANIFEST} lacks checksums of {file}")
+            expected += ((file, number, value) for number, value in enumerate(entry["crc32c"]))
+    # Which blocks are looked at changes nothing that is computed, so they may be of chance.
+    chosen = random.SystemRandom().sample(expected, min(len(expected), _MOST_CHECKED_BLOCKS))
+    for file, number, value in sorted(chosen):
+        with file.open("rb", buffering=0) as stream:
+            stream.seek(number * _BLOCK_BYTES)
+            content = stream.read(_BLOCK_BYTES)
+        if google_crc32c.value(content) != value:
+            place = f"bytes {number * _BLOCK_BYTES} to {(number + 1) * _BLOCK_BYTES}"
+            raise _damaged(directory, f"{file} is not as it was written ({place})")
+
+
+def _damaged(directory: Path, problem: str) -> DataError:
+    return DataError(f"{problem}. Delete {directory} and write the columns again.")
+
+
+def _opened(directory: Path, name: str, entry: Mapping[str, Any]) -> Column:
+    if not Feature(entry["dtype"], tuple(entry["shape"])).is_ragged:
+        return _mapped(directory / _file_of(name))
+    values = _mapped(directory / _file_of(name, part=".values"))
+    offsets = _mapped(directory / _file_of(name, part=".offsets"))
+    return Ragged(values, offsets=offsets, dtype=entry["dtype"], longest=entry["longest"])
 
 
 def _as_column(values: ArrayLike | Ragged, *, name: str) -> Column:
@@ -304,6 +367,10 @@ def _file_of(name: str, *, part: str = "") -> str:
     """Returns the name of a file of a column."""
     # Dots are escaped too, so that the files of two columns never have one name.
     stem = quote(name, safe=" ").replace(".", "%2E")
+    if len(stem) > _LONGEST_STEM:
+        # A file system takes names of 255 bytes.
+        digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+        stem = f"{stem[: _LONGEST_STEM - 33]}-{digest}"
     return f"{stem}{part}.npy"
 
 
@@ -311,14 +378,16 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     """Returns the manifest of a directory of columns; raises DataError if there is no whole one."""
     path = directory / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text())
+        manifest = parse_json(path.read_text())
     except FileNotFoundError as error:
         problem = f"{directory} holds no whole columns: {MANIFEST}, which is written last, is not there"
         raise DataError(f"{problem}. Write the columns again.") from error
     except ValueError as error:
         raise DataError(f"{path} is damaged ({error}). Delete {directory} and write the columns again.") from error
+    if not isinstance(manifest, dict):
+        raise _damaged(directory, f"{path} is damaged")
     version = manifest.get("version")
-    if version != _VERSION:
+    if version not in (_VERSION, _WITHOUT_CHECKSUMS):
         raise DataError(f"{path} has version {version}, but this Trellis reads {_VERSION}. Write the columns again.")
     return manifest
 

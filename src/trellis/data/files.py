@@ -13,7 +13,7 @@ from typing import Literal, cast, get_args
 
 import google_crc32c
 
-from trellis.errors import ArgumentError, DataError
+from trellis.errors import ArgumentError, DataError, TrellisError
 
 Format = Literal["tfrecord", "jsonl", "tsv", "csv", "parquet", "text"]
 
@@ -86,6 +86,10 @@ def open_file(path: Path) -> Iterator[io.BufferedReader]:
         raise DataError(f"{path} is a directory. To read the files in it, give '{path}/*'.") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: gzip data cut short or damaged ({error}). Copy or write the file again.") from error
+    except OSError as error:
+        if isinstance(error, TrellisError) or error.errno is None:
+            raise
+        raise DataError(f"{path} cannot be read: {error.strerror}. Check the path and the rights to it.") from error
 
 
 def format_of(path: Path) -> Format:

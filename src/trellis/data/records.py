@@ -16,6 +16,7 @@ from trellis.errors import ArgumentError, DataError
 _LENGTH_BYTES = 8
 _CRC_BYTES = 4
 _HEADER_BYTES = _LENGTH_BYTES + _CRC_BYTES
+_CHUNK_BYTES = 1 << 24
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[bytes]:
@@ -31,10 +32,21 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[bytes]:
             # The length is checked before it is believed: a damaged one may be enormous.
             length = int.from_bytes(place.checked(header, part="length"), "little")
             n_bytes = _HEADER_BYTES + length + _CRC_BYTES
-            rest = file.read(length + _CRC_BYTES)
+            rest = _read(file, length + _CRC_BYTES)
             place.check_size(_HEADER_BYTES + len(rest), n_needed=n_bytes)
             yield place.checked(rest, part="data")
             place = _Place(place.path, place.number + 1, place.offset + n_bytes)
+
+
+def _read(file: BinaryIO, n_bytes: int) -> bytes:
+    """Returns as many bytes, or all that are left: no memory is taken for bytes that are not there."""
+    if n_bytes <= _CHUNK_BYTES:
+        return file.read(n_bytes)
+    chunks = []
+    while n_bytes > 0 and (chunk := file.read(min(n_bytes, _CHUNK_BYTES))):
+        chunks.append(chunk)
+        n_bytes -= len(chunk)
+    return b"".join(chunks)
 
 
 class _Place(NamedTuple):

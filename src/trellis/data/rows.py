@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, get_args
 
 from trellis.data.files import Format, format_of, open_file
 from trellis.errors import ArgumentError, DataError
+from trellis.json_text import parse_json
 
 RowFormat = Literal["jsonl", "tsv", "csv", "text"]
 
@@ -104,12 +105,12 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
         if not text.strip():
             continue
         try:
-            values = json.loads(text)
+            values = parse_json(text)
         except json.JSONDecodeError as error:
             problem = f"not JSON ({error.msg} at column {error.colno})"
             yield Row(line, {}, f"{path}:{line}: {problem}. Put one object on each line.")
             continue
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             yield Row(line, {}, f"{path}:{line}: not read ({error}). Correct the line, or leave it out.")
             continue
         if isinstance(values, dict):

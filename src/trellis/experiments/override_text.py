@@ -1,13 +1,15 @@
 """The text of override flags: `a.b=1,c=[x, y]` and `a.b=1`."""
 
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from trellis.config import Edit, Origin, Problem, Setting, Text, for_shell, read_file, read_text
+from trellis.json_text import DEEPEST
 
 _QUOTES = "'\""
-_NAME = re.compile(r"([A-Za-z][\w.]*)(\[(\d+)\])?\s*=\s*")
+_NAME = re.compile(r"([A-Za-z][\w.]*)(\[(\d{1,18})\])?\s*=\s*")
 # Text in quotes, a list, a mapping, or bare text, which may be empty; what is not closed is none of these.
 _VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\[\]]*\]|\{[^,}]*\}|[^,\[{'\"][^,\[]*|")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -63,7 +65,7 @@ class OverrideText:
             return self._nested([])
         if text.startswith("{") or "\n" in text or re.match(r"['\"\w.]+\s*:\s", text):
             setting, problems = read_text(self._text, source=self._flag)
-        elif Path(text).is_file():
+        elif _is_file(text):
             setting, problems = read_file(text)
         else:
             return None
@@ -111,6 +113,10 @@ class OverrideText:
         root = Setting({}, Origin(self._flag, form="flag"))
         for entry in self._with_lists(entries):
             *groups, name = entry.path.split(".")
+            if len(groups) >= DEEPEST:
+                message = f"A name of {len(groups) + 1} parts is no field's: {DEEPEST} levels are the most."
+                self.problems.append(Problem(message, entry.setting.key_origin, "", "Look for one dot too many."))
+                continue
             level = root
             for group in groups:
                 assert isinstance(level.value, dict)
@@ -133,9 +139,10 @@ class OverrideText:
         joined = [entry for entry in entries if entry.index is None]
         for path, items in indexed.items():
             first = next(iter(items.values()))
-            missing = sorted(set(range(max(items) + 1)) - set(items))
-            if missing:
-                message = f"{path} is given item by item, but {path}[{missing[0]}] is missing."
+            # Not all numbers below the greatest, which may be enormous.
+            missing = next(number for number in itertools.count() if number not in items)
+            if missing < max(items):
+                message = f"{path} is given item by item, but {path}[{missing}] is missing."
                 advice = f"Give every item from 0 to {max(items)}, or the list at once: {path}=[…]"
                 self.problems.append(Problem(message, first.key_origin, path, advice))
                 continue
@@ -174,7 +181,7 @@ class OverrideText:
 
     def _refuse_value(self, match: re.Match[str]) -> int:
         """Notes why a value cannot be read, and returns where the next entry may start."""
-        following = re.compile(r",\s*(?=[A-Za-z][\w.]*(\[\d+\])?\s*=)").search(self._text, match.end())
+        following = re.compile(r",\s*(?=[A-Za-z][\w.]*(\[\d{1,18}\])?\s*=)").search(self._text, match.end())
         stop = following.start() if following else len(self._text)
         text = self._text[match.end() : stop]
         at = self._at(match.end(), len(text))
@@ -193,6 +200,13 @@ class OverrideText:
 
     def _at(self, start: int, width: int) -> Origin:
         return Origin(self._flag, "flag", None, start + 1, self._text, max(1, width))
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:
+        return False  # Text that is too long for a name, for one.
 
 
 def _moved(setting: Setting, at: Origin, key: Origin | None = None) -> Setting:

@@ -38,8 +38,8 @@ def can_show_bar() -> bool:
     try:
         # A terminal without a size, such as that of `docker run -t`, has no room for a bar.
         return is_terminal(sys.stderr) and os.get_terminal_size(sys.stderr.fileno()).columns > 0
-    except OSError:
-        return False
+    except (OSError, ValueError, AttributeError):
+        return False  # It was closed, or never there.
 
 
 class Bar:

@@ -5,9 +5,11 @@ the first of them is drawn. So a command that lists something starts at once, an
 no codes, is not wrapped, and is not cut.
 """
 
+import errno
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from trellis.aliases import PyTree
@@ -40,15 +42,83 @@ _ERROR_COLOURS = (
 )
 
 
+# Whether a closed pipe is an error. A run is worth more than its lines, but what only tells may end with its reader.
+_ends_with_reader: list[bool] = []
+
+# What a write to a stream says when its reader is gone for good: a closed pipe, terminal or descriptor.
+_GONE = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET)
+
+
+@contextmanager
+def ending_with_reader() -> Iterator[None]:
+    """Within it, printing raises BrokenPipeError when the reader has closed the pipe, as in `… | head`."""
+    _ends_with_reader.append(True)
+    try:
+        yield
+    finally:
+        _ends_with_reader.pop()
+
+
+def open_missing_streams() -> None:
+    """Has stdin, stdout and stderr that were closed when the process started lead nowhere.
+
+    The first file that is opened would get the number of a closed one, and what a library prints would be in that file.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is not None:
+            continue
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(nowhere, number)
+            os.close(nowhere)
+            nowhere = number
+        os.set_inheritable(nowhere, True)
+        setattr(sys, name, open(nowhere, mode, encoding="utf-8"))  # noqa: SIM115  # until the process ends
+
+
 def print_line(text: str) -> None:
-    """Prints one line on stdout at once, above a bar if there is one."""
-    # Where stdout is a pipe or a file, the line does not meet the bar, which is on the terminal of stderr.
-    if open_bars and sys.stdout.isatty():
-        sys.stdout.flush()
-        if open_bars[-1].print_above(text):
-            return
-    _write(text, sys.stdout)
-    sys.stdout.flush()
+    """Prints one line on stdout at once, above a bar if there is one.
+
+    Where nobody can read it any more, it is lost, and no error: a run goes on without its terminal.
+    """
+    with _unread_is_lost(sys.stdout) as stream:
+        # Where stdout is a pipe or a file, the line does not meet the bar, which is on the terminal of stderr.
+        if open_bars and stream.isatty():
+            stream.flush()
+            if open_bars[-1].print_above(text):
+                return
+        _write(text, stream)
+        stream.flush()
+
+
+def flush_output() -> None:
+    """Brings what was printed to its reader, if there is one."""
+    with _unread_is_lost(sys.stdout) as stream:
+        stream.flush()
+
+
+@contextmanager
+def _unread_is_lost(stream: TextIO) -> Iterator[TextIO]:
+    """Lets writes to a stream fail in silence, and from then on has it lead nowhere if its reader is gone."""
+    try:
+        yield stream
+    except (OSError, ValueError, AttributeError) as error:
+        # A stream that was closed by somebody raises ValueError, and one that was never there is None.
+        is_error_of_stream = isinstance(error, OSError) or stream is None or stream.closed
+        if not is_error_of_stream or (_ends_with_reader and isinstance(error, BrokenPipeError)):
+            raise
+        if isinstance(error, OSError) and error.errno in _GONE:
+            lead_nowhere(stream)
+
+
+def lead_nowhere(stream: TextIO) -> None:
+    """Drops what is written to a stream from now on."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def print_coloured(text: str, colours: Sequence[str]) -> None:
@@ -159,13 +229,15 @@ def plain_text(text: str, stream: TextIO) -> "Text":
 
 
 def _print_coloured(text: str, colours: Sequence[str], stream: TextIO) -> None:
-    if not _has_colours(stream):
-        _write(text, stream)
-        return
-    coloured = plain_text(text, stream)
-    for pattern in colours:
-        coloured.highlight_regex(f"(?m){pattern}")
-    terminal_console(stream).print(coloured, soft_wrap=True)
+    with _unread_is_lost(stream):
+        if not _has_colours(stream):
+            _write(text, stream)
+            stream.flush()
+            return
+        coloured = plain_text(text, stream)
+        for pattern in colours:
+            coloured.highlight_regex(f"(?m){pattern}")
+        terminal_console(stream).print(coloured, soft_wrap=True)
 
 
 def _write(text: str, stream: TextIO) -> None:

@@ -27,9 +27,11 @@ from trellis.serving.manifest import (
     Manifest,
     SignatureSpec,
     check_format,
+    digest,
 )
 from trellis.serving.saved_model import write_saved_model
 from trellis.serving.tensor_file import write_tensors
+from trellis.serving.trial import note_trial
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 """The platforms that a model is exported for, where JAX can."""
@@ -260,7 +262,12 @@ def _write_jax_export(
     write_tensors(directory / PARAMETERS, arrays)
     for name, function in exported.items():
         (directory / _file_of(name)).write_bytes(_serialized(function))
-    checksums = {path.relative_to(directory).as_posix(): checksum(path) for path in files_in(directory)}
+    checksums = {
+        path.relative_to(directory).as_posix(): {**checksum(path), **digest(path)} for path in files_in(directory)
+    }
+    # What was just made here needs no trial when it is loaded here.
+    for name in exported:
+        note_trial(checksums[_file_of(name)]["sha256"])
     replace(manifest, checksums=checksums).write(directory)
 
 

@@ -22,6 +22,7 @@ from trellis.serving.manifest import (
     read_manifest,
 )
 from trellis.serving.tensor_file import read_tensors
+from trellis.serving.trial import try_out
 from trellis.spelling import did_you_mean
 
 
@@ -119,19 +120,33 @@ def load_model(directory: str | os.PathLike[str]) -> LoadedModel:
             f"`{path}` is exported for {', '.join(manifest.platforms)}, and this process runs on {platform}. "
             f"Export it with --platforms={platform}, or set JAX_PLATFORMS={manifest.platforms[0]}."
         )
-    variables = jax.device_put(read_tensors(path / PARAMETERS))
+    arrays = read_tensors(path / PARAMETERS)
+    functions = {name: _deserialized(path / spec.file, arrays) for name, spec in manifest.signatures.items()}
+    variables = jax.device_put(arrays)
     signatures = {
-        name: LoadedSignature(name, spec=spec, exported=_deserialized(path / spec.file), variables=variables)
+        name: LoadedSignature(name, spec=spec, exported=functions[name], variables=variables)
         for name, spec in manifest.signatures.items()
     }
     return LoadedModel(path, manifest=manifest, signatures=signatures)
 
 
-def _deserialized(path: Path) -> export.Exported:
+def _deserialized(path: Path, arrays: Mapping[str, np.ndarray]) -> export.Exported:
+    """Returns the function in a file; an error if it is none, or none of these arrays and of inputs."""
+    # JAX's reader may end the process that gives it anything else than what JAX has written.
+    try_out(path)
     try:
-        return export.deserialize(bytearray(path.read_bytes()))
+        exported = export.deserialize(bytearray(path.read_bytes()))
+        (variables, _), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
+        fits = {name: (leaf.shape, leaf.dtype) for name, leaf in variables.items()} == {
+            name: (array.shape, array.dtype) for name, array in arrays.items()
+        }
     except ImportError:
         raise MissingPackageError("flatbuffers", "serving") from None
+    except Exception as error:
+        raise ServedModelError(f"`{path}` is no function that JAX can read. Export the model again.") from error
+    if not fits:
+        raise ServedModelError(f"`{path}` takes other parameters than those in {PARAMETERS}. Export the model again.")
+    return exported
 
 
 def _is_list_of_numbers(node: Any) -> bool:

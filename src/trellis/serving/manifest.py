@@ -1,5 +1,6 @@
 """How a served model is laid out in its directory, and what it says of itself."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from trellis.aliases import JSON
 from trellis.disk import checksum
 from trellis.errors import ArgumentError, MissingPackageError, ServedModelError
 from trellis.executor import serving_model_dir
+from trellis.json_text import parse_json
 
 Format = Literal["jax_export", "saved_model"]
 """`jax_export` is read by `trellis.load_model`, `saved_model` by TensorFlow."""
@@ -22,7 +24,9 @@ MANIFEST = "manifest.json"
 PARAMETERS = "parameters.safetensors"
 BATCH = "batch"
 _FORMAT = "trellis.served_model"
-_VERSION = 1
+_VERSION = 2
+_WITHOUT_DIGESTS = 1
+"""The version whose manifests have CRCs alone; they are read, too."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,8 @@ class Manifest:
     """Versions of the packages that wrote it; None for one that was not installed."""
     metadata: dict[str, JSON] = field(default_factory=dict)
     """What its exporter wants to tell about it."""
-    checksums: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Size and CRC-32 of every other file, by its path."""
+    checksums: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Size, CRC-32 and SHA-256 of every other file, by its path."""
 
     def write(self, directory: Path) -> None:
         """Writes the manifest beside the files that it tells of."""
@@ -99,43 +103,99 @@ def read_manifest(directory: Path) -> Manifest:
     document = _read_document(directory)
     if document.get("format") != _FORMAT:
         raise ServedModelError(f"`{path}` is not that of a served model. Give a directory that `trellis export` wrote.")
-    if document["version"] > _VERSION:
-        newer = document["packages"].get("trellis") or ""
-        raise ServedModelError(
-            f"`{directory}` has version {document['version']} of the format, and this Trellis reads up to {_VERSION}. "
-            f"Install the Trellis that wrote it ({newer}) or a newer one, or export the model again."
-        )
+    try:
+        version = int(document["version"])
+        if version > _VERSION:
+            newer = document["packages"].get("trellis") or ""
+            raise ServedModelError(
+                f"`{directory}` has version {version} of the format, and this Trellis reads up to {_VERSION}. "
+                f"Install the Trellis that wrote it ({newer}) or a newer one, or export the model again."
+            )
+        manifest = _parsed(document)
+        for name, expected in manifest.checksums.items():
+            _check_file(directory / name, expected, has_digest=version > _WITHOUT_DIGESTS)
+    except ServedModelError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ServedModelError(f"`{path}` is damaged ({error!r:.80}). Export the model again.") from error
+    return manifest
+
+
+def _parsed(document: Mapping[str, Any]) -> Manifest:
+    """Returns a manifest whose parts are of the right kind; if they are not, a KeyError, TypeError or ValueError."""
     manifest = Manifest(
         signatures={name: _signature(fields) for name, fields in document["signatures"].items()},
         default_signature=document["default_signature"],
-        platforms=tuple(document["platforms"]),
-        packages=document["packages"],
-        metadata=document["metadata"],
-        checksums=document["checksums"],
+        platforms=tuple(map(_text, document["platforms"])),
+        packages=dict(document["packages"]),
+        metadata=dict(document["metadata"]),
+        checksums=dict(document["checksums"]),
     )
-    for name, expected in manifest.checksums.items():
-        file = directory / name
-        if not file.is_file() or checksum(file) != expected:
-            problem = "is damaged" if file.is_file() else "is missing"
-            raise ServedModelError(f"`{file}` {problem}. Copy the whole directory again, or export the model again.")
+    if manifest.default_signature not in manifest.signatures:
+        raise ValueError(f"there is no signature {manifest.default_signature!r:.40}")
+    if not manifest.platforms:
+        raise ValueError("it names no platform")
+    for name in manifest.checksums:
+        if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
+            raise ValueError(f"{name!r:.40} is not in the directory")
+    for name in (PARAMETERS, *(spec.file for spec in manifest.signatures.values())):
+        if name not in manifest.checksums:
+            raise ValueError(f"it has no checksum of {name!r:.40}")
     return manifest
+
+
+def _check_file(file: Path, expected: Mapping[str, Any], *, has_digest: bool) -> None:
+    """Raises an error for a file that is missing, or not as it was when the model was written."""
+    if not file.is_file():
+        raise _unlike_written(file, "is missing")
+    # By a CRC alone, one damage in four billions would reach JAX, whose readers do not survive all of them.
+    actual = digest(file) if has_digest else checksum(file)
+    if any(value != expected[name] for name, value in actual.items()):
+        raise _unlike_written(file, "is damaged")
+
+
+def _unlike_written(file: Path, problem: str) -> ServedModelError:
+    return ServedModelError(f"`{file}` {problem}. Copy the whole directory again, or export the model again.")
+
+
+def digest(file: Path) -> dict[str, Any]:
+    """A file's size and SHA-256."""
+    try:
+        with file.open("rb") as stream:
+            return {"sha256": hashlib.file_digest(stream, "sha256").hexdigest(), "size": stream.tell()}
+    except OSError as error:
+        raise ServedModelError(f"`{file}` cannot be read: {error.strerror}.") from error
 
 
 def _read_document(directory: Path) -> dict[str, Any]:
     try:
-        document = json.loads((directory / MANIFEST).read_text())
+        document = parse_json((directory / MANIFEST).read_bytes())
     except FileNotFoundError:
         names = sorted(path.name for path in directory.iterdir())[:8] if directory.is_dir() else None
         problem = "does not exist" if names is None else f"holds no {MANIFEST}, but {', '.join(names) or 'nothing'}"
         raise ServedModelError(f"`{directory}` {problem}. Give a directory that `trellis export` wrote.") from None
-    except ValueError:
-        raise ServedModelError(f"`{directory / MANIFEST}` is damaged. Export the model again.") from None
+    except ValueError as error:
+        raise ServedModelError(f"`{directory / MANIFEST}` is damaged ({error}). Export the model again.") from None
+    except OSError as error:
+        raise ServedModelError(f"`{directory / MANIFEST}` cannot be read: {error.strerror}.") from None
     return document if isinstance(document, dict) else {}
 
 
 def _signature(fields: dict[str, Any]) -> SignatureSpec:
     inputs, outputs = (
-        tuple(ArraySpec(item["name"], item["dtype"], tuple(item["shape"])) for item in fields[side])
+        tuple(ArraySpec(_text(item["name"]), _text(item["dtype"]), _shape(item["shape"])) for item in fields[side])
         for side in ("inputs", "outputs")
     )
-    return SignatureSpec(fields["file"], inputs, outputs)
+    return SignatureSpec(_text(fields["file"]), inputs, outputs)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is no text")
+    return value
+
+
+def _shape(sizes: Any) -> tuple[int | str, ...]:
+    if not isinstance(sizes, list) or not all(type(size) in (int, str) for size in sizes):
+        raise TypeError(f"{sizes!r:.40} is no shape")
+    return tuple(sizes)

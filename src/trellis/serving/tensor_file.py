@@ -1,6 +1,5 @@
 """Arrays by name in one file of the safetensors format, which holds nothing but numbers."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trellis.errors import ServedModelError
+from trellis.json_text import parse_json
 
 _DTYPES = {
     "BOOL": "bool",
@@ -43,12 +43,15 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
 
     The package of the format would copy every array, and has no NumPy type for float8.
     """
-    content = np.memmap(path, np.uint8, "r")
-    n_header = int.from_bytes(content[:8].tobytes(), "little")
-    header = json.loads(content[8 : 8 + n_header].tobytes())
-    header.pop("__metadata__", None)
-    arrays = {}
-    for name, entry in header.items():
-        start, stop = (8 + n_header + offset for offset in entry["data_offsets"])
-        arrays[name] = content[start:stop].view(jnp.dtype(_DTYPES[entry["dtype"]])).reshape(entry["shape"])
+    try:
+        content = np.memmap(path, np.uint8, "r")
+        n_header = int.from_bytes(content[:8].tobytes(), "little")
+        header = parse_json(content[8 : 8 + n_header].tobytes())
+        header.pop("__metadata__", None)
+        arrays = {}
+        for name, entry in header.items():
+            start, stop = (8 + n_header + offset for offset in entry["data_offsets"])
+            arrays[name] = content[start:stop].view(jnp.dtype(_DTYPES[entry["dtype"]])).reshape(entry["shape"])
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        raise ServedModelError(f"`{path}` is damaged ({error!r:.80}). Export the model again.") from error
     return arrays

@@ -109,6 +109,7 @@ def test_json_booleans_are_the_labels_true_and_false(tmp_path: Path) -> None:
         ("sentence\tmark\na\t1\n", r"rows.tsv:2: the label 'label' is missing; the columns are 'sentence', 'mark'"),
         ("sentence\tlabel\na\t1\nb\t\n", r"rows.tsv:3: the label 'label' is missing. Fill it in"),
         ("sentence\tlabel\na\tgood\n", r"rows.tsv:2: the label 'good' is no whole number"),
+        ("sentence\tlabel\na\t3000000000\n", r"rows.tsv:2: the label '3000000000' is no whole number of 32 bits"),
         ("sentence\tlabel\n", "There are no rows in"),
         ("sentence\tlabel\na\t1\t2\n", r"rows.tsv:2: 3 cells, but 2 columns"),
     ],

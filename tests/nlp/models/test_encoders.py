@@ -227,3 +227,17 @@ def test_heads_that_do_not_divide_the_width_are_refused() -> None:
 def test_no_encoder_is_refused() -> None:
     with pytest.raises(ConfigError, match="encoder.type is null"):
         build_encoder(EncoderConfig(type=None))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"bert": {"num_layers": 10**9}}, r"encoder.bert.num_layers is 1000000000, but it is from 0 to 1000"),
+        ({"bert": {"hidden_size": 0}}, r"encoder.bert.hidden_size is 0, but it is from 1 to 1048576"),
+        ({"type": "albert", "albert": {"vocab_size": -1}}, r"encoder.albert.vocab_size is -1"),
+        ({"type": "mobilebert", "mobilebert": {"num_feedforward_networks": 10**9}}, "num_feedforward_networks is 1000"),
+    ],
+)
+def test_sizes_beyond_all_reason_are_refused_before_anything_is_built(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_encoder(EncoderConfig(fields))

@@ -2,9 +2,9 @@
 
 import functools
 import itertools
-import json
 import os
 import re
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from trellis.data import Columns, Examples, ExampleStream, Padding, Ragged, cached_columns, find_files, open_file
 from trellis.errors import ArgumentError, ConfigError, DataError
+from trellis.json_text import parse_json
 from trellis.nlp.data.configs import QADataConfig
 from trellis.nlp.data.output import OutputFormat, work_folder, write_features, write_meta_data
 from trellis.nlp.data.sequences import INPUTS, RECORD_NAMES, Features, Specials
@@ -146,10 +147,10 @@ def _articles(file: Path) -> list[Any]:
     try:
         with open_file(file) as stream:
             text = stream.read().decode("utf-8-sig")
-        content = json.loads(text)
+        content = parse_json(text)
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: not UTF-8 ({error}). Convert the file to UTF-8.") from error
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         if '"data"' in text:
             raise DataError(f"{file}: not JSON, or cut short ({error}). Copy the file again.") from error
         content = None
@@ -163,7 +164,7 @@ def _get(mapping: Any, name: str, kind: type, place: str) -> Any:
     values = mapping if isinstance(mapping, Mapping) else {}
     value = values.get(name)
     if not isinstance(value, kind):
-        problem = f"{name!r} is {value!r}" if name in values else f"there is no {name!r}"
+        problem = f"{name!r} is {reprlib.repr(value)}" if name in values else f"there is no {name!r}"
         raise DataError(f"{place}: {problem}. Give files in SQuAD's format.")
     return value
 

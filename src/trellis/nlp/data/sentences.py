@@ -125,10 +125,10 @@ def _class(text: str, names: Sequence[str] | None, place: str) -> int:
             raise DataError(f"{place}: the label {text!r} is none of {known}. Correct it, or name all labels.")
         return list(names).index(text)
     try:
-        return int(text)
-    except ValueError:
+        return int(np.int32(int(text)))
+    except (ValueError, OverflowError):
         way_out = "Correct it; say in label_values what the classes are called; or set label_type to float"
-        problem = f"{place}: the label {text!r} is no whole number"
+        problem = f"{place}: the label {text!r} is no whole number of 32 bits"
         raise DataError(f"{problem}. {way_out}, if numbers are to be learned.") from None
 
 

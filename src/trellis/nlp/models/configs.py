@@ -1,13 +1,24 @@
 """Settings of encoders, and of the heads on them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from trellis.config import Config, OneOfConfig
+from trellis.config import Config, OneOfConfig, Problem, origin_of
 
 Activation = Literal["gelu", "gelu_exact", "relu", "silu", "swish", "tanh", "linear"]
 """Functions between layers by name; `gelu` is the tanh approximation, `gelu_exact` is made of the error function."""
+
+_COUNTS = ("num_layers", "num_blocks", "num_feedforward_networks")
+_MOST: Mapping[str, int] = {
+    **dict.fromkeys(_COUNTS, 1000),
+    **dict.fromkeys(("num_attention_heads", "type_vocab_size"), 1 << 16),
+    **dict.fromkeys(("hidden_size", "intermediate_size", "intra_bottleneck_size"), 1 << 20),
+    **dict.fromkeys(("embedding_size", "embedding_width", "word_embed_size"), 1 << 20),
+    **dict.fromkeys(("max_position_embeddings", "max_sequence_length"), 1 << 24),
+    **dict.fromkeys(("vocab_size", "word_vocab_size"), 1 << 28),
+}
+"""The greatest sizes, far above those of any model: with greater ones, tracing would never end, or overflow."""
 
 
 @dataclass
@@ -101,6 +112,24 @@ class EncoderConfig(OneOfConfig):
     albert: AlbertEncoderConfig = AlbertEncoderConfig()
     bert: BertEncoderConfig = BertEncoderConfig()
     mobilebert: MobileBertEncoderConfig = MobileBertEncoderConfig()
+
+    def problems(self, *, place: str = "encoder") -> Iterator[Problem]:
+        """Yields why no encoder can be built: there is none, or it has a size of nothing or beyond all reason.
+
+        Args:
+            place: The path of this config, for messages.
+        """
+        if self.type is None:
+            message = f"{place}.type is null, but a model needs an encoder."
+            yield Problem(message, origin_of(self, "type"), f"{place}.type", "Set it to bert, albert or mobilebert.")
+            return
+        for name, value in self.get().as_dict().items():
+            least = 0 if name in _COUNTS else 1
+            if name not in _MOST or value is None or least <= value <= _MOST[name]:
+                continue
+            path = f"{self.type}.{name}"
+            message = f"{place}.{path} is {value}, but it is from {least} to {_MOST[name]}."
+            yield Problem(message, origin_of(self, path), f"{place}.{path}", "Look for a digit too many.")
 
 
 @dataclass

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trellis.config import Config
-from trellis.errors import ConfigError
+from trellis.config import Config, raise_if_any
 from trellis.nlp.models.configs import AlbertEncoderConfig, BertEncoderConfig, EncoderConfig, MobileBertEncoderConfig
 from trellis.nlp.models.layers import Embeddings, EncoderInputs
 from trellis.nlp.models.mobilebert import MobileBertEncoder
@@ -107,7 +106,6 @@ def build_encoder(
         >>> type(build_encoder(EncoderConfig(type="albert"))).__name__
         'AlbertEncoder'
     """
+    raise_if_any(list(config.problems()))
     chosen = config.get()
-    if chosen is None:
-        raise ConfigError("encoder.type is null, but a model needs an encoder. Set it to bert, albert or mobilebert.")
     return _ENCODERS[type(chosen)](chosen, attention_cls=attention_cls, feedforward_cls=feedforward_cls)

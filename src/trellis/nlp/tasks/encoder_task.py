@@ -85,6 +85,10 @@ class EncoderTask(Task):
                 f"is {self.hub_module_url} while task.init_checkpoint is {self.task_config.init_checkpoint}.",
                 "Set one of them: weights come from one place.",
             )
+        of_encoder = list(self.encoder_config.problems(place="task.model.encoder"))
+        if of_encoder:
+            yield from of_encoder
+            return
         source = self.text_source
         problem = None if source is None else size_problem(self.task_config, source, n_known=self.vocab_size)
         if problem is not None:
