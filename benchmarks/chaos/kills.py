@@ -1,0 +1,238 @@
+"""Kills runs until they end, and compares what they leave with what a run leaves that was never killed, to the bit.
+
+Half of the kills come at file-system calls of a short run, one call after the other: all of them, if there are kills
+enough. The others come at chance moments of longer runs, several to each: SIGKILL at any time, in a save, or at a
+call, a write that is torn; SIGTERM, SIGINT, and SIGTERM with SIGKILL after it.
+
+    python -m benchmarks.chaos.kills                        # 1,000 kills
+    python -m benchmarks.chaos.kills --n=100 --seed=3
+    python -m benchmarks.chaos.kills --n=100 --seed=3 --only=17
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chaos import victims
+from benchmarks.chaos.remains import differences, write_remains
+from benchmarks.chaos.tally import Tally
+from benchmarks.chaos.victims import VICTIMS, Nursery, Run, Strike
+
+MEANS = {
+    "SIGKILL at a file-system call": 4,
+    "SIGKILL in a save": 3,
+    "SIGKILL at any time": 2,
+    "SIGTERM": 2,
+    "SIGTERM, then SIGKILL": 2,
+    "SIGINT": 2,
+}
+"""How a run is killed at a chance moment, and how often of each fifteen times."""
+GOOD_CODES = {
+    signal.SIGKILL: {-signal.SIGKILL},
+    signal.SIGTERM: {-signal.SIGTERM, 128 + signal.SIGTERM},
+    signal.SIGINT: {-signal.SIGINT, 128 + signal.SIGINT},
+}
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """A run that was never killed."""
+
+    remains: dict[str, Any]
+    seconds: float
+    n_calls: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run with all its kills."""
+
+    number: int
+    victim: str
+    kills: tuple[str, ...]
+    """The means, one after the other."""
+    call: int = 0
+    """If not 0, the first kill comes at this call."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a kill, or of a run at its end."""
+
+    kind: str
+    number: int
+    fault: str = ""
+
+
+def main() -> None:
+    """Runs as many kills as are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, default=1000, help="how many kills")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="the number of the one trial to repeat")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many runs at once")
+    parser.add_argument("--without-compiler", action="store_true", help="see only the calls that Python makes")
+    parser.add_argument("--results-dir", type=Path)
+    flags = parser.parse_args()
+    if not flags.without_compiler:
+        victims.load_calls()
+    victims.warm_up()
+    directory = Path(tempfile.mkdtemp(prefix="trellis-chaos-"))
+    undisturbed = {name: run_undisturbed(name, directory) for name in VICTIMS}
+    trials = [trial for trial in choose_trials(flags.n, flags.seed, undisturbed) if flags.only in (None, trial.number)]
+    tally = Tally("kills", flags.seed)
+
+    def run(trial: Trial) -> Iterator[Outcome]:
+        return run_trial(trial, directory, undisturbed[trial.victim], seed=flags.seed)
+
+    for outcome in victims.share_out(trials, run, n_jobs=flags.jobs):
+        tally.add(outcome.kind, fault=outcome.fault, again=f"--n={flags.n} --seed={flags.seed} --only={outcome.number}")
+    if not tally.faults:
+        shutil.rmtree(directory)
+    sys.exit(tally.finish(flags.results_dir))
+
+
+def run_undisturbed(name: str, directory: Path) -> Undisturbed:
+    """Runs a victim twice: to fill the cache of programs, and to see that two undisturbed runs are equal."""
+    nursery = Nursery(directory)
+    found = []
+    for number in range(2):
+        path = directory / f"undisturbed_{name}_{number}"
+        started = time.monotonic()
+        output = nursery.finish(counting(VICTIMS[name]), path, fills_cache=not number)
+        seconds = time.monotonic() - started
+        n_calls = int(victims.last_line(output).removeprefix("calls: "))
+        found.append(Undisturbed(read_remains(nursery, path), seconds, n_calls))
+    fault = differences(found[0].remains, found[1].remains)
+    if fault:
+        sys.exit(f"Two undisturbed runs of `{name}` differ, so none can be compared: {fault}.")
+    return found[1]
+
+
+def counting(run: Callable[[Path], None]) -> Callable[[Path], None]:
+    """A run that says at its end how many calls it has made."""
+
+    def counted(directory: Path) -> None:
+        victims.arm(directory, Strike(call=sys.maxsize))
+        try:
+            run(directory)
+        finally:
+            print(f"calls: {victims.n_calls()}")
+
+    return counted
+
+
+def choose_trials(n: int, seed: int, undisturbed: dict[str, Undisturbed]) -> list[Trial]:
+    """Trials that kill about `n` times in all."""
+    choose = random.Random(seed)
+    n_calls = undisturbed["short"].n_calls
+    at_call = "SIGKILL at a file-system call"
+    calls = range(1, n_calls + 1) if n // 2 >= n_calls else sorted(choose.sample(range(1, n_calls + 1), n // 2))
+    trials = [Trial(number, "short", (at_call,), call) for number, call in enumerate(calls)]
+    n_left = n - len(trials)
+    while n_left > 0:
+        kills = choose.choices([*MEANS], weights=[*MEANS.values()], k=min(n_left, choose.randint(2, 5)))
+        trials.append(Trial(len(trials), choose.choice([*VICTIMS]), tuple(kills)))
+        n_left -= len(kills)
+    return trials
+
+
+def run_trial(trial: Trial, directory: Path, undisturbed: Undisturbed, *, seed: int) -> Iterator[Outcome]:
+    """Kills a run again and again, lets it end, and compares what is left."""
+    choose = random.Random(f"{seed}/{trial.number}")
+    nursery = Nursery(directory)
+    path = directory / f"trial_{trial.number}"
+    for number, means in enumerate(trial.kills):
+        call = trial.call if trial.call and not number else choose.randint(1, undisturbed.n_calls)
+        run, last_signal = kill(trial.victim, means, nursery, path, choose, undisturbed, call)
+        try:
+            code = run.end()
+        except TimeoutError as error:
+            yield Outcome(f"{trial.victim}: {means}", trial.number, str(error))
+            return
+        if code == 0:
+            break
+        yield Outcome(f"{trial.victim}: {means}", trial.number, misbehaviour(trial.victim, run, last_signal))
+        shutil.copy(run.log, directory / f"trial_{trial.number}.{number}.log")
+    fault = ""
+    try:
+        nursery.finish(VICTIMS[trial.victim], path)
+        fault = differences(read_remains(nursery, path), undisturbed.remains)
+    except (TimeoutError, RuntimeError) as error:
+        fault = f"the resumed run {error}"
+    if not fault:
+        shutil.rmtree(path)
+        for log in directory.glob(f"trial_{trial.number}.*"):
+            log.unlink()
+    yield Outcome(f"{trial.victim}: compared at the end", trial.number, f"{fault} [{path}]" if fault else "")
+
+
+def kill(
+    victim: str,
+    means: str,
+    nursery: Nursery,
+    path: Path,
+    choose: random.Random,
+    undisturbed: Undisturbed,
+    call: int,
+) -> tuple[Run, int]:
+    """Starts a run and kills it by some means; returns it with the last signal that was sent."""
+    if means == "SIGKILL at a file-system call":
+        strike = Strike(call, is_torn=choose.random() < 0.5)
+        return nursery.start(VICTIMS[victim], path, strike=strike), signal.SIGKILL
+    run = nursery.start(VICTIMS[victim], path)
+    if means == "SIGKILL in a save":
+        wait_for_save(run, path, n_points=choose.randrange(len(undisturbed.remains["history"])))
+        time.sleep(choose.uniform(0, 0.02))
+        run.send(signal.SIGKILL)
+        return run, signal.SIGKILL
+    run.wait(choose.uniform(0, undisturbed.seconds))
+    first, *rest = [getattr(signal, name) for name in means.removesuffix(" at any time").split(", then ")]
+    run.send(first)
+    for number in rest:
+        run.wait(choose.uniform(0, 0.3))
+        run.send(number)
+    return run, rest[-1] if rest else first
+
+
+def wait_for_save(run: Run, path: Path, *, n_points: int) -> None:
+    """Waits until a run that has written so many points writes a file, or has ended."""
+    events = path / "events.jsonl"
+    while run.wait(0) is None:
+        with suppress(FileNotFoundError):
+            if events.read_text().count('"summary"') >= n_points and any(path.rglob(".*.writing")):
+                return
+
+
+def misbehaviour(victim: str, run: Run, last_signal: int) -> str:
+    """What is wrong with how a run has ended after a signal; empty if nothing is."""
+    good = set.union(*(codes for number, codes in GOOD_CODES.items() if number in (last_signal, signal.SIGTERM)))
+    if victim != "experiment":
+        good |= {1} if last_signal == signal.SIGINT else set()  # A script without a handler ends with a traceback.
+    elif "Traceback (most recent call last)" in run.output:
+        return f"a traceback: {victims.last_line(run.output)}"
+    return "" if run.code in good else f"exit code {run.code}: {victims.last_line(run.output)}"
+
+
+def read_remains(nursery: Nursery, path: Path) -> dict[str, Any]:
+    """What a run has left."""
+    nursery.finish(write_remains, path)
+    file = path.with_name(f"{path.name}.json")
+    found: dict[str, Any] = json.loads(file.read_text())
+    file.unlink()
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Cuts the power of a run, and starts it again from what has reached the disk.
+
+A run writes to a file system in an image. At calls that change its directory it is stopped, and the blocks that the
+file system has written by then are copied: that is what a power cut at this moment would leave. The copy is mounted,
+which replays the journal, and
+
+- each checkpoint file that is there is whole;
+- each that was committed before the cut is there;
+- the run, resumed from there, ends as one that was never disturbed, to the bit.
+
+The file system writes as late as it may (a journal commit in five minutes, no data before metadata), so that whatever
+was not brought to the disk is lost. `--without-fsync` shows that this finds faults: Python's `fsync` does nothing then.
+
+    sudo python -m benchmarks.chaos.power_cuts                    # 100 cuts
+    sudo python -m benchmarks.chaos.power_cuts --without-fsync    # succeeds if faults are found
+"""
+
+import argparse
+import ctypes
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.chaos import victims
+from benchmarks.chaos.kills import Outcome, Undisturbed, read_remains, run_undisturbed
+from benchmarks.chaos.remains import differences
+from benchmarks.chaos.tally import Tally
+from benchmarks.chaos.victims import VICTIMS, Nursery, Run, Strike
+
+LATE = {
+    "ordered": "commit=300,noauto_da_alloc,data=ordered",
+    "writeback": "commit=300,noauto_da_alloc,data=writeback",
+}
+"""The ways to mount the file system that a run writes to."""
+N_CUTS_A_RUN = 20
+FEWEST_CALLS = 8
+"""So many calls after a checkpoint file got its name, it is committed."""
+_NEW_MOUNTS = 0x00020000
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run and its cuts."""
+
+    number: int
+    victim: str
+    journal: str
+    n_cuts: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What a power cut has left."""
+
+    image: Path
+    committed: frozenset[str]
+    """The checkpoint files that have to be there."""
+
+
+def main() -> None:
+    """Makes as many cuts as are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, default=100, help="how many cuts")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="the number of the one run to repeat with its cuts")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many runs at once")
+    parser.add_argument("--without-fsync", action="store_true", help="show that faults would be found")
+    parser.add_argument("--results-dir", type=Path)
+    flags = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("Power cuts need root, to mount an image: sudo .venv/bin/python -m benchmarks.chaos.power_cuts")
+    victims.load_calls()
+    hide_mounts()
+    victims.warm_up()
+    directory = Path(tempfile.mkdtemp(prefix="trellis-chaos-"))
+    undisturbed = {name: run_undisturbed(name, directory) for name in VICTIMS}
+    trials = [trial for trial in choose_trials(flags.n, flags.seed) if flags.only in (None, trial.number)]
+
+    def run(trial: Trial) -> Iterator[Outcome]:
+        return run_trial(
+            trial, directory, undisturbed[trial.victim], seed=flags.seed, without_fsync=flags.without_fsync
+        )
+
+    tally = Tally("power_cuts", flags.seed)
+    for outcome in victims.share_out(trials, run, n_jobs=flags.jobs):
+        tally.add(outcome.kind, fault=outcome.fault, again=f"--n={flags.n} --seed={flags.seed} --only={outcome.number}")
+    shutil.rmtree(directory)
+    code = tally.finish(None if flags.without_fsync else flags.results_dir)
+    sys.exit(not code if flags.without_fsync else code)
+
+
+def hide_mounts() -> None:
+    """Has what is mounted from now on be seen by this process alone, and be gone when it ends, however it ends."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_MOUNTS):
+        sys.exit(f"Nothing can be mounted here: {os.strerror(ctypes.get_errno())}.")
+    command("mount", "--make-rprivate", "/")
+
+
+def choose_trials(n: int, seed: int) -> list[Trial]:
+    """Runs with `n` cuts in all."""
+    choose = random.Random(seed)
+    counts = [min(N_CUTS_A_RUN, n - first) for first in range(0, n, N_CUTS_A_RUN)]
+    return [
+        Trial(number, [*VICTIMS][number % len(VICTIMS)], choose.choice([*LATE]), n_cuts)
+        for number, n_cuts in enumerate(counts)
+    ]
+
+
+def run_trial(
+    trial: Trial, directory: Path, undisturbed: Undisturbed, *, seed: int, without_fsync: bool
+) -> Iterator[Outcome]:
+    """Runs to the end and takes a copy of the disk at each cut; then resumes from every copy."""
+    nursery = Nursery(directory)
+    run = VICTIMS[trial.victim]
+    kind = f"{trial.victim}, {trial.journal} journal"
+    image = directory / f"disk_{trial.number}.image"
+    with image.open("wb") as file:
+        file.truncate(256 << 20)
+    command("mkfs.ext4", "-q", "-F", "-J", "size=8", image)
+    with mounted(image, LATE[trial.journal]) as disk:
+        every = max(FEWEST_CALLS, undisturbed.n_calls // trial.n_cuts)
+        first = random.Random(f"{seed}/{trial.number}").randint(1, every)
+        strike = Strike(first, every, signal.SIGSTOP)
+        path = disk / f"power_{trial.number}"
+        process = nursery.start(skipping_fsync(run) if without_fsync else run, path, strike=strike)
+        cuts = list(take_cuts(process, path, image))
+    for cut in cuts:
+        with mounted(cut.image, "rw") as disk:
+            fault = resume(trial, disk / path.name, nursery, undisturbed, cut)
+        cut.image.unlink()
+        yield Outcome(kind, trial.number, fault)
+    image.unlink()
+
+
+def skipping_fsync(run: Callable[[Path], None]) -> Callable[[Path], None]:
+    """A run in which Python brings nothing to the disk; what other code brings there by itself stays."""
+
+    def skipping(directory: Path) -> None:
+        os.fsync = lambda descriptor: None
+        run(directory)
+
+    return skipping
+
+
+def take_cuts(process: Run, path: Path, image: Path) -> Iterator[Cut]:
+    """Copies the disk whenever the run has stopped itself, and lets it go on."""
+    known: frozenset[str] = frozenset()
+    number = 0
+    while process.wait() is None:
+        cut = image.with_name(f"{image.stem}_{number}.image")
+        command("cp", "--sparse=always", image, cut)
+        number += 1
+        visible = checkpoint_names(path)
+        # Only one file is written at a time, so one that is under way is later than all that have a name.
+        is_writing = any(hidden.is_dir() for hidden in path.glob(".*.writing"))
+        yield Cut(cut, visible if is_writing else visible & known)
+        known = visible
+        process.send(signal.SIGCONT)
+    if process.code != 0:
+        raise RuntimeError(f"The run that was to be cut {process.output}")
+
+
+def checkpoint_names(path: Path) -> frozenset[str]:
+    """The checkpoint files below a directory that have their names."""
+    files = path.rglob("manifest.json")
+    names = {file.parent.relative_to(path).as_posix() for file in files}
+    return frozenset(name for name in names if not any(part.startswith(".") for part in name.split("/")))
+
+
+def resume(trial: Trial, path: Path, nursery: Nursery, undisturbed: Undisturbed, cut: Cut) -> str:
+    """Looks at what is left, and resumes from it; returns what is wrong."""
+    from trellis.errors import CheckpointFileError
+    from trellis.extensions import checkpoint_storage
+
+    for name in sorted(checkpoint_names(path)):
+        try:
+            checkpoint_storage.read_manifest(path / name)
+        except CheckpointFileError as error:
+            return f"{name} is damaged: {error}"
+    lost = cut.committed - checkpoint_names(path)
+    if lost:
+        return f"{', '.join(sorted(lost))} was committed before the cut, and is lost"
+    try:
+        nursery.finish(VICTIMS[trial.victim], path)
+        return differences(read_remains(nursery, path), undisturbed.remains)
+    except (TimeoutError, RuntimeError) as error:
+        return f"the resumed run {error}"
+
+
+@contextmanager
+def mounted(image: Path, options: str) -> Iterator[Path]:
+    """Mounts an image beside it."""
+    disk = image.with_suffix(".mounted")
+    disk.mkdir()
+    command("mount", "-o", f"loop,{options}", image, disk)
+    try:
+        yield disk
+    finally:
+        command("umount", disk)
+        disk.rmdir()
+
+
+def command(*arguments: str | Path) -> None:
+    """Runs a command that has to succeed."""
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    subprocess.run(arguments, check=True, env=environment)
+
+
+if __name__ == "__main__":
+    main()
