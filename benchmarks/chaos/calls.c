@@ -107,12 +107,21 @@ ssize_t write(int file, const void *bytes, size_t n) { WRITE(write, file, bytes,
 ssize_t pwrite(int file, const void *bytes, size_t n, off_t offset) { WRITE(pwrite, file, bytes, n, offset); }
 ssize_t pwrite64(int file, const void *bytes, size_t n, off64_t offset) { WRITE(pwrite64, file, bytes, n, offset); }
 
+ssize_t writev(int file, const struct iovec *parts, int n) {
+    ORIGINAL(writev);
+    if (is_struck(file, NULL)) {
+        struct iovec half = {parts[0].iov_base, parts[0].iov_len / 2};
+        if (tears) original(file, &half, 1);
+        strike();
+    }
+    return original(file, parts, n);
+}
+
 #define PASS(name, directory, path, ...) \
     ORIGINAL(name); \
     at_call(directory, path); \
     return original(__VA_ARGS__)
 
-ssize_t writev(int file, const struct iovec *parts, int n) { PASS(writev, file, NULL, file, parts, n); }
 ssize_t sendfile(int file, int from, off_t *offset, size_t n) { PASS(sendfile, file, NULL, file, from, offset, n); }
 ssize_t sendfile64(int file, int from, off64_t *offset, size_t n) {
     PASS(sendfile64, file, NULL, file, from, offset, n);

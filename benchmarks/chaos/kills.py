@@ -1,10 +1,10 @@
 """Kills runs until they end, and compares what they leave with what a run leaves that was never killed, to the bit.
 
-Half of the kills come at file-system calls of a short run, one call after the other: all of them, if there are kills
+Most of the kills come at file-system calls of a short run, one call after the other: all of them, if there are kills
 enough. The others come at chance moments of longer runs, several to each: SIGKILL at any time, in a save, or at a
 call, a write that is torn; SIGTERM, SIGINT, and SIGTERM with SIGKILL after it.
 
-    python -m benchmarks.chaos.kills                        # 1,000 kills
+    python -m benchmarks.chaos.kills                        # 1,500 kills
     python -m benchmarks.chaos.kills --n=100 --seed=3
     python -m benchmarks.chaos.kills --n=100 --seed=3 --only=17
 """
@@ -18,7 +18,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,11 @@ from benchmarks.chaos.remains import differences, write_remains
 from benchmarks.chaos.tally import Tally
 from benchmarks.chaos.victims import VICTIMS, Nursery, Run, Strike
 
+SHORT = "short"
+"""The victim that is killed at one call after the other."""
+AT_CALL = "SIGKILL at a file-system call"
 MEANS = {
-    "SIGKILL at a file-system call": 4,
+    AT_CALL: 4,
     "SIGKILL in a save": 3,
     "SIGKILL at any time": 2,
     "SIGTERM": 2,
@@ -67,6 +70,15 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """When a run is killed: at a call, after some time, or in a save after some points of its history."""
+
+    call: int
+    seconds: float
+    n_points: int
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What came of a kill, or of a run at its end."""
 
@@ -78,8 +90,9 @@ class Outcome:
 def main() -> None:
     """Runs as many kills as are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--n", type=int, default=1000, help="how many kills")
+    parser.add_argument("--n", type=int, default=1500, help="how many kills")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--victims", nargs="+", choices=VICTIMS, default=[*VICTIMS])
     parser.add_argument("--only", type=int, help="the number of the one trial to repeat")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many runs at once")
     parser.add_argument("--without-compiler", action="store_true", help="see only the calls that Python makes")
@@ -89,8 +102,9 @@ def main() -> None:
         victims.load_calls()
     victims.warm_up()
     directory = Path(tempfile.mkdtemp(prefix="trellis-chaos-"))
-    undisturbed = {name: run_undisturbed(name, directory) for name in VICTIMS}
-    trials = [trial for trial in choose_trials(flags.n, flags.seed, undisturbed) if flags.only in (None, trial.number)]
+    undisturbed = {name: run_undisturbed(name, directory) for name in {SHORT, *flags.victims}}
+    trials = choose_trials(flags.n, flags.seed, flags.victims, undisturbed)
+    trials = [trial for trial in trials if flags.only in (None, trial.number)]
     tally = Tally("kills", flags.seed)
 
     def run(trial: Trial) -> Iterator[Outcome]:
@@ -133,71 +147,74 @@ def counting(run: Callable[[Path], None]) -> Callable[[Path], None]:
     return counted
 
 
-def choose_trials(n: int, seed: int, undisturbed: dict[str, Undisturbed]) -> list[Trial]:
+def choose_trials(n: int, seed: int, names: list[str], undisturbed: dict[str, Undisturbed]) -> list[Trial]:
     """Trials that kill about `n` times in all."""
     choose = random.Random(seed)
-    n_calls = undisturbed["short"].n_calls
-    at_call = "SIGKILL at a file-system call"
-    calls = range(1, n_calls + 1) if n // 2 >= n_calls else sorted(choose.sample(range(1, n_calls + 1), n // 2))
-    trials = [Trial(number, "short", (at_call,), call) for number, call in enumerate(calls)]
+    calls: Sequence[int] = range(1, undisturbed[SHORT].n_calls + 1)
+    n_at_calls = n * 3 // 5
+    if len(calls) > n_at_calls:
+        calls = sorted(choose.sample(calls, n_at_calls))
+    trials = [Trial(number, SHORT, (AT_CALL,), call) for number, call in enumerate(calls)]
     n_left = n - len(trials)
     while n_left > 0:
         kills = choose.choices([*MEANS], weights=[*MEANS.values()], k=min(n_left, choose.randint(2, 5)))
-        trials.append(Trial(len(trials), choose.choice([*VICTIMS]), tuple(kills)))
+        trials.append(Trial(len(trials), choose.choice(names), tuple(kills)))
         n_left -= len(kills)
     return trials
 
 
 def run_trial(trial: Trial, directory: Path, undisturbed: Undisturbed, *, seed: int) -> Iterator[Outcome]:
-    """Kills a run again and again, lets it end, and compares what is left."""
+    """Kills a run again and again, lets it end, and compares what is left; a difference is the last kill's fault."""
     choose = random.Random(f"{seed}/{trial.number}")
     nursery = Nursery(directory)
     path = directory / f"trial_{trial.number}"
-    for number, means in enumerate(trial.kills):
-        call = trial.call if trial.call and not number else choose.randint(1, undisturbed.n_calls)
-        run, last_signal = kill(trial.victim, means, nursery, path, choose, undisturbed, call)
+    kind = f"{trial.victim}: not killed, as it had ended"
+    fault = ""
+    for n_kills, means in enumerate(trial.kills):
+        # What is left to do becomes less with every kill, and a run that has ended cannot be killed.
+        share = choose.random() / (n_kills + 1)
+        call = trial.call or 1 + int(share * undisturbed.n_calls)
+        moment = Moment(call, share * undisturbed.seconds, int(share * len(undisturbed.remains["history"])))
+        run, last_signal = kill(trial.victim, means, nursery, path, choose, moment)
         try:
-            code = run.end()
+            if run.end() == 0:
+                break
         except TimeoutError as error:
             yield Outcome(f"{trial.victim}: {means}", trial.number, str(error))
             return
-        if code == 0:
-            break
-        yield Outcome(f"{trial.victim}: {means}", trial.number, misbehaviour(trial.victim, run, last_signal))
-        shutil.copy(run.log, directory / f"trial_{trial.number}.{number}.log")
-    fault = ""
+        if n_kills:
+            yield Outcome(kind, trial.number, fault)
+        kind = f"{trial.victim}: {means}"
+        fault = misbehaviour(trial.victim, run, last_signal)
+        shutil.copy(run.log, directory / f"{path.name}.{n_kills}.log")
     try:
         nursery.finish(VICTIMS[trial.victim], path)
-        fault = differences(read_remains(nursery, path), undisturbed.remains)
+        fault = fault or differences(read_remains(nursery, path), undisturbed.remains)
     except (TimeoutError, RuntimeError) as error:
         fault = f"the resumed run {error}"
-    if not fault:
-        shutil.rmtree(path)
-        for log in directory.glob(f"trial_{trial.number}.*"):
-            log.unlink()
-    yield Outcome(f"{trial.victim}: compared at the end", trial.number, f"{fault} [{path}]" if fault else "")
+    yield Outcome(kind, trial.number, fault)
+    if fault:
+        print(f"What it has left and printed is in {path}*", flush=True)
+        return
+    shutil.rmtree(path)
+    for log in directory.glob(f"{path.name}.*"):
+        log.unlink()
 
 
 def kill(
-    victim: str,
-    means: str,
-    nursery: Nursery,
-    path: Path,
-    choose: random.Random,
-    undisturbed: Undisturbed,
-    call: int,
+    victim: str, means: str, nursery: Nursery, path: Path, choose: random.Random, moment: Moment
 ) -> tuple[Run, int]:
     """Starts a run and kills it by some means; returns it with the last signal that was sent."""
-    if means == "SIGKILL at a file-system call":
-        strike = Strike(call, is_torn=choose.random() < 0.5)
+    if means == AT_CALL:
+        strike = Strike(moment.call, is_torn=choose.random() < 0.5)
         return nursery.start(VICTIMS[victim], path, strike=strike), signal.SIGKILL
     run = nursery.start(VICTIMS[victim], path)
     if means == "SIGKILL in a save":
-        wait_for_save(run, path, n_points=choose.randrange(len(undisturbed.remains["history"])))
+        wait_for_save(run, path, n_points=moment.n_points)
         time.sleep(choose.uniform(0, 0.02))
         run.send(signal.SIGKILL)
         return run, signal.SIGKILL
-    run.wait(choose.uniform(0, undisturbed.seconds))
+    run.wait(moment.seconds)
     first, *rest = [getattr(signal, name) for name in means.removesuffix(" at any time").split(", then ")]
     run.send(first)
     for number in rest:

@@ -70,6 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=100, help="how many cuts")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--victims", nargs="+", choices=VICTIMS, default=[*VICTIMS])
     parser.add_argument("--only", type=int, help="the number of the one run to repeat with its cuts")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many runs at once")
     parser.add_argument("--without-fsync", action="store_true", help="show that faults would be found")
@@ -81,8 +82,10 @@ def main() -> None:
     hide_mounts()
     victims.warm_up()
     directory = Path(tempfile.mkdtemp(prefix="trellis-chaos-"))
-    undisturbed = {name: run_undisturbed(name, directory) for name in VICTIMS}
-    trials = [trial for trial in choose_trials(flags.n, flags.seed) if flags.only in (None, trial.number)]
+    undisturbed = {name: run_undisturbed(name, directory) for name in flags.victims}
+    trials = [
+        trial for trial in choose_trials(flags.n, flags.seed, flags.victims) if flags.only in (None, trial.number)
+    ]
 
     def run(trial: Trial) -> Iterator[Outcome]:
         return run_trial(
@@ -104,12 +107,12 @@ def hide_mounts() -> None:
     command("mount", "--make-rprivate", "/")
 
 
-def choose_trials(n: int, seed: int) -> list[Trial]:
+def choose_trials(n: int, seed: int, names: list[str]) -> list[Trial]:
     """Runs with `n` cuts in all."""
     choose = random.Random(seed)
     counts = [min(N_CUTS_A_RUN, n - first) for first in range(0, n, N_CUTS_A_RUN)]
     return [
-        Trial(number, [*VICTIMS][number % len(VICTIMS)], choose.choice([*LATE]), n_cuts)
+        Trial(number, names[number % len(names)], choose.choice([*LATE]), n_cuts)
         for number, n_cuts in enumerate(counts)
     ]
 
@@ -210,8 +213,7 @@ def mounted(image: Path, options: str) -> Iterator[Path]:
 
 def command(*arguments: str | Path) -> None:
     """Runs a command that has to succeed."""
-    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    subprocess.run(arguments, check=True, env=environment)
+    subprocess.run(arguments, check=True)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any
 
 import trellis
 
+LIBRARY = "chaos_calls.so"
 CALLS_SOURCE = Path(__file__).with_name("calls.c")
 MODULES = (
     "orbax.checkpoint",
@@ -34,7 +35,7 @@ MOST_SECONDS = 120
 """A run that takes longer hangs."""
 
 
-def run_loop(directory: Path, *, n_steps: int = 40, keep: int = 2) -> None:
+def run_loop(directory: Path, *, n_steps: int = 40, periods: tuple[int, ...] = (5, 10), keep: int = 2) -> None:
     """A loop script with dropout, batch statistics, shuffled data and every kind of file."""
     import jax
 
@@ -47,7 +48,7 @@ def run_loop(directory: Path, *, n_steps: int = 40, keep: int = 2) -> None:
         rnkey=jax.random.key(11),
         collections={"apply": ["dropout"]},
         n_steps=n_steps,
-        n_steps_per_checkpoint=(5, 10),
+        n_steps_per_checkpoint=periods,
         n_fused_steps=3,
         stdout=True,
     )
@@ -69,7 +70,7 @@ def run_loop(directory: Path, *, n_steps: int = 40, keep: int = 2) -> None:
 
 def run_short(directory: Path) -> None:
     """The same, just long enough for each kind of file to be written, replaced and removed."""
-    run_loop(directory, n_steps=20, keep=1)
+    run_loop(directory, n_steps=20, periods=(10,), keep=1)
 
 
 SETTINGS = (
@@ -186,6 +187,8 @@ class Nursery:
         code = 1
         try:
             _redirect(log)
+            # A shell has what it starts in the background ignore this signal.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             _use_cache(self._dir / "programs", fills=fills_cache)
             arm(directory, strike or Strike(call=-1))
             code = _live(run, directory)
@@ -257,23 +260,28 @@ def n_calls() -> int:
 
 def is_loaded() -> bool:
     """Whether this process counts the calls of the C library."""
-    return "chaos_calls" in os.environ.get("LD_PRELOAD", "")
+    return _seen["has_library"]
 
 
 def load_calls() -> None:
     """Starts this process anew so that it counts the calls of the C library, if it does not do so yet."""
-    if is_loaded():
+    library = Path(os.environ.pop("LD_PRELOAD", ""))
+    if library.name == LIBRARY:
+        # It is in the memory of this process and its forks. What is started from here on does not need it.
+        shutil.rmtree(library.parent)
+        _seen["has_library"] = True
         return
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         sys.exit("A C compiler is needed to strike at a call. On Debian and Ubuntu: sudo apt install gcc")
-    library = Path(tempfile.mkdtemp(prefix="trellis-chaos-")) / "chaos_calls.so"
+    library = Path(tempfile.mkdtemp(prefix="trellis-chaos-")) / LIBRARY
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, CALLS_SOURCE, "-ldl"], check=True)
-    module = sys.modules["__main__"].__spec__.name.removesuffix(".__main__")
-    os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | {"LD_PRELOAD": str(library)})
+    module = sys.modules["__main__"].__spec__.name
+    command = [sys.executable, "-m", module, *sys.argv[1:]]
+    os.execve(sys.executable, command, os.environ | {"LD_PRELOAD": str(library)})
 
 
-_seen = {"n_calls": 0}
+_seen = {"n_calls": 0, "has_library": False}
 
 
 def _arm_in_python(directory: Path, strike: Strike) -> None:
