@@ -7,11 +7,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+TEXTS = ("params.yaml", "skipped_data.json")
 TIMES = ("seconds_per_step", "compile_seconds")
 
 
 def remains(directory: Path) -> dict[str, Any]:
-    """All that a run has left: names, checkpoints, history, points. Times are left out."""
+    """All that a run has left: names, checkpoints, history, points, texts. Times are left out."""
     from trellis.extensions import checkpoint_storage
 
     checkpoints = {}
@@ -27,13 +28,13 @@ def remains(directory: Path) -> dict[str, Any]:
         if is_checkpoint and not path.name.startswith("."):
             checkpoints[name] = _checkpoint(path)
         names.add(name if "tfevents" not in name else f"{path.parent.relative_to(directory)}/tfevents")
-    params = directory / "params.yaml"
+    texts = [directory / name for name in TEXTS]
     return {
         "names": sorted(names),
         "checkpoints": checkpoints,
         "history": _history(directory / "events.jsonl"),
         "points": _points(directory),
-        "params": params.read_text() if params.is_file() else "",
+        "texts": {path.name: path.read_text() if path.is_file() else "" for path in texts},
     }
 
 
@@ -55,10 +56,10 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> str:
             found.append(f"{word}: {', '.join(names)}")
     for name, checkpoint in one["checkpoints"].items():
         undisturbed = other["checkpoints"].get(name, checkpoint)
-        found += [f"{name} has another {part}" for part in checkpoint if checkpoint[part] != undisturbed[part]]
-    for part in ("history", "points", "params"):
+        found += [f"{name} has other {part}" for part in checkpoint if checkpoint[part] != undisturbed[part]]
+    for part in ("history", "points", "texts"):
         if one[part] != other[part]:
-            found.append(f"another {part}: {_first_difference(one[part], other[part])}")
+            found.append(f"other {part}: {_first_difference(one[part], other[part])}")
     return "; ".join(found)
 
 
@@ -90,7 +91,7 @@ def _checkpoint(path: Path) -> dict[str, Any]:
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode() + arrays[name].tobytes())
     return {
-        "step": manifest["step"],
+        "steps": manifest["step"],
         "metrics": _without_times(manifest["metrics"]),
         "position": manifest["position"],
         "tree": manifest["tree"],

@@ -96,11 +96,20 @@ def run_stages(directory: Path) -> None:
     stages.run(directory, stages.params(**stages.EVERYTHING))
 
 
+def run_recovering(directory: Path) -> None:
+    """A run that meets data at which its loss is not a number, and goes back and leaves them out, twice."""
+    from tests.trainer import small
+
+    params = small.params(20, task={"bad_batches": [7, 17]}, recovery_max_trials=2)
+    trellis.run_experiment(params, mode="train_and_eval", model_dir=directory)
+
+
 VICTIMS: dict[str, Callable[[Path], None]] = {
     "short": run_short,
     "loop": run_loop,
     "experiment": run_experiment,
     "stages": run_stages,
+    "recovering": run_recovering,
 }
 
 

@@ -32,7 +32,7 @@ UNDISTURBED = {
     "checkpoints": {"regular_20": {"step": 20, "arrays": "5f2a"}},
     "history": [[10, {}], [20, {}]],
     "points": {"train/loss": [[10, 0.5], [20, 0.25]]},
-    "params": "seed: 1\n",
+    "texts": {"params.yaml": "seed: 1\n"},
 }
 
 
@@ -42,10 +42,10 @@ UNDISTURBED = {
         ({}, ""),
         ({"names": ["events.jsonl"]}, "missing: regular_20"),
         ({"names": [".a.removing", "events.jsonl", "regular_20"]}, "too many: .a.removing"),
-        ({"checkpoints": {"regular_20": {"step": 20, "arrays": "77b1"}}}, "regular_20 has another arrays"),
-        ({"history": [[20, {}]]}, "another history: at steps [20] instead of [10, 20]"),
-        ({"points": {"train/loss": [[10, 0.5], [20, 0.3]]}}, "another points: train/loss, at step 20"),
-        ({"params": "seed: 2\n"}, "another params: the line 'seed: 2' instead of 'seed: 1'"),
+        ({"checkpoints": {"regular_20": {"step": 20, "arrays": "77b1"}}}, "regular_20 has other arrays"),
+        ({"history": [[20, {}]]}, "other history: at steps [20] instead of [10, 20]"),
+        ({"points": {"train/loss": [[10, 0.5], [20, 0.3]]}}, "other points: train/loss, at step 20"),
+        ({"texts": {"params.yaml": "seed: 2\n"}}, "other texts: params.yaml, the line 'seed: 2' instead of 'seed: 1'"),
     ],
 )
 def test_each_difference_from_an_undisturbed_run_is_told(changed: dict[str, object], fault: str) -> None:
