@@ -109,10 +109,9 @@ def hide_mounts() -> None:
 
 def choose_trials(n: int, seed: int, names: list[str]) -> list[Trial]:
     """Runs with `n` cuts in all."""
-    choose = random.Random(seed)
     counts = [min(N_CUTS_A_RUN, n - first) for first in range(0, n, N_CUTS_A_RUN)]
     return [
-        Trial(number, names[number % len(names)], choose.choice([*LATE]), n_cuts)
+        Trial(number, names[number % len(names)], [*LATE][(number + seed) % len(LATE)], n_cuts)
         for number, n_cuts in enumerate(counts)
     ]
 
