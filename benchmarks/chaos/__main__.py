@@ -1,8 +1,10 @@
 """The whole kit, one part after the other, and a page with what was tried and what came of it.
 
-python -m benchmarks.chaos                    # all parts in full size: an hour or two on two cores
-python -m benchmarks.chaos --size=0.05        # a twentieth of it
-python -m benchmarks.chaos --parts kills fuzz --seed=3
+A part is a script of this folder, which can be run by itself, too.
+
+    python -m benchmarks.chaos                    # all parts in full size: an hour or two on two cores
+    python -m benchmarks.chaos --size=0.05        # a twentieth of it
+    python -m benchmarks.chaos --parts kills fuzz --seed=3
 """
 
 import argparse
@@ -12,18 +14,37 @@ import platform
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-RESULTS = Path(__file__).parents[1] / "results"
+CHAOS = Path(__file__).resolve().parent
+REPOSITORY = CHAOS.parents[1]
+RESULTS = REPOSITORY / "benchmarks" / "results"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A script of this folder."""
+
+    text: str
+    """What it does."""
+    n: int
+    """How often it does so in full size."""
+    flags: str = "--n={n} --seed={seed} --results-dir={results_dir}"
+
+
 PARTS = {
-    "kills": (1_500, "kills of runs, started again until they end and compared to the bit"),
-    "power_cuts": (100, "power cuts, by copies of a block image; needs root"),
-    "executor_kills": (100, "kills of `trellis run`, while it puts a model in its place"),
-    "damages": (1_000, "damages of every file of a run"),
-    "fuzz": (100_000, "bad configs, records, rows and served models"),
+    "kills": Part("kills of runs, started again until they end and compared to the bit", 1_500),
+    "power_cuts": Part("power cuts, by copies of a block image", 100),
+    "executor_kills": Part(
+        "kills of `trellis run`, while it puts a model in its place",
+        300,
+        "--calls={n} --seed={seed} --results_dir={results_dir}",
+    ),
+    "damages": Part("damages of every file of a run", 1_000),
+    "fuzz": Part("bad configs, records, rows and served models", 100_000),
 }
-"""Each script of this folder, how much it does in full size, and what that is."""
 
 
 def main() -> None:
@@ -34,19 +55,21 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
     parser.add_argument("--results-dir", type=Path, default=RESULTS)
     flags = parser.parse_args()
+    paths = [str(CHAOS), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     failed = []
     seconds = {}
     for part in flags.parts:
-        n, text = PARTS[part]
-        n = max(1, round(n * flags.size))
+        n = max(1, round(PARTS[part].n * flags.size))
         if part == "power_cuts" and os.geteuid() != 0:
-            print("Power cuts are left out: they need root, to mount an image.", flush=True)
+            print("power_cuts: left out, as mounting an image needs root", flush=True)
             continue
-        print(f"{part}: {n:,} {text}", flush=True)
+        print(f"{part}: {n:,} {PARTS[part].text}", flush=True)
         results_file(flags.results_dir, part).unlink(missing_ok=True)
-        command = [sys.executable, "-m", f"benchmarks.chaos.{part}", f"--seed={flags.seed}", f"--n={n}"]
+        given = PARTS[part].flags.format(n=n, seed=flags.seed, results_dir=flags.results_dir.absolute())
         started = time.monotonic()
-        if subprocess.run([*command, f"--results-dir={flags.results_dir}"], check=False).returncode:
+        command = [sys.executable, "-m", f"benchmarks.chaos.{part}", *given.split()]
+        if subprocess.run(command, check=False, cwd=REPOSITORY, env=environment).returncode:
             failed.append(part)
         seconds[part] = time.monotonic() - started
     page = flags.results_dir / "chaos.md"
@@ -82,7 +105,7 @@ def write_page(directory: Path, seconds: dict[str, float]) -> list[str]:
         n_tried = sum(kind["tried"] for kind in trials.values())
         n_faults = sum(len(kind["faults"]) for kind in trials.values())
         lines.append(f"| {part} | {n_tried:,} | {n_faults:,} | {seconds[part] / 60:.0f} |")
-        details += ["", f"## {part}: {PARTS[part][1]}", "", "| what | tried | faults |", "|---|---|---|"]
+        details += ["", f"## {part}: {PARTS[part].text}", "", "| what | tried | faults |", "|---|---|---|"]
         details += [f"| {name} | {kind['tried']:,} | {len(kind['faults']):,} |" for name, kind in trials.items()]
         details += ["", *(f"- {name}: {fault}" for name, kind in trials.items() for fault in kind["faults"])]
     return [*lines, *details, ""]

@@ -29,8 +29,6 @@ from benchmarks.chaos.remains import differences, write_remains
 from benchmarks.chaos.tally import Tally
 from benchmarks.chaos.victims import VICTIMS, Nursery, Run, Strike
 
-SHORT = "short"
-"""The victim that is killed at one call after the other."""
 AT_CALL = "SIGKILL at a file-system call"
 MEANS = {
     AT_CALL: 4,
@@ -61,7 +59,6 @@ class Undisturbed:
 class Trial:
     """A run with all its kills."""
 
-    number: int
     victim: str
     kills: tuple[str, ...]
     """The means, one after the other."""
@@ -93,6 +90,9 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=1500, help="how many kills")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--victims", nargs="+", choices=VICTIMS, default=[*VICTIMS])
+    parser.add_argument(
+        "--calls-of", choices=VICTIMS, default="short", help="the victim that is killed at one call after the other"
+    )
     parser.add_argument("--only", type=int, help="the number of the one trial to repeat")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many runs at once")
     parser.add_argument("--without-compiler", action="store_true", help="see only the calls that Python makes")
@@ -102,15 +102,19 @@ def main() -> None:
         victims.load_calls()
     victims.warm_up()
     directory = Path(tempfile.mkdtemp(prefix="trellis-chaos-"))
-    undisturbed = {name: run_undisturbed(name, directory) for name in {SHORT, *flags.victims}}
-    trials = choose_trials(flags.n, flags.seed, flags.victims, undisturbed)
-    trials = [trial for trial in trials if flags.only in (None, trial.number)]
+    undisturbed = {name: run_undisturbed(name, directory) for name in {flags.calls_of, *flags.victims}}
+    choose = random.Random(flags.seed)
+    n_calls = undisturbed[flags.calls_of].n_calls
+    trials = [Trial(flags.calls_of, (AT_CALL,), call) for call in choose_calls(flags.n * 3 // 5, choose, n_calls)]
+    trials += choose_kills(flags.n - len(trials), choose, flags.victims)
+    numbered = [item for item in enumerate(trials) if flags.only in (None, item[0])]
     tally = Tally("kills", flags.seed)
 
-    def run(trial: Trial) -> Iterator[Outcome]:
-        return run_trial(trial, directory, undisturbed[trial.victim], seed=flags.seed)
+    def run(item: tuple[int, Trial]) -> Iterator[Outcome]:
+        number, trial = item
+        return run_trial(trial, directory, undisturbed[trial.victim], seed=flags.seed, number=number)
 
-    for outcome in victims.share_out(trials, run, n_jobs=flags.jobs):
+    for outcome in victims.share_out(numbered, run, n_jobs=flags.jobs):
         tally.add(outcome.kind, fault=outcome.fault, again=f"--n={flags.n} --seed={flags.seed} --only={outcome.number}")
     if not tally.faults:
         shutil.rmtree(directory)
@@ -147,27 +151,25 @@ def counting(run: Callable[[Path], None]) -> Callable[[Path], None]:
     return counted
 
 
-def choose_trials(n: int, seed: int, names: list[str], undisturbed: dict[str, Undisturbed]) -> list[Trial]:
-    """Trials that kill about `n` times in all."""
-    choose = random.Random(seed)
-    calls: Sequence[int] = range(1, undisturbed[SHORT].n_calls + 1)
-    n_at_calls = n * 3 // 5
-    if len(calls) > n_at_calls:
-        calls = sorted(choose.sample(calls, n_at_calls))
-    trials = [Trial(number, SHORT, (AT_CALL,), call) for number, call in enumerate(calls)]
-    n_left = n - len(trials)
-    while n_left > 0:
-        kills = choose.choices([*MEANS], weights=[*MEANS.values()], k=min(n_left, choose.randint(2, 5)))
-        trials.append(Trial(len(trials), choose.choice(names), tuple(kills)))
-        n_left -= len(kills)
-    return trials
+def choose_calls(n: int, choose: random.Random, n_calls: int) -> Sequence[int]:
+    """Some of the calls of a run, or all if there are no more."""
+    calls = range(1, n_calls + 1)
+    return calls if n >= n_calls else sorted(choose.sample(calls, n))
 
 
-def run_trial(trial: Trial, directory: Path, undisturbed: Undisturbed, *, seed: int) -> Iterator[Outcome]:
+def choose_kills(n: int, choose: random.Random, names: list[str]) -> Iterator[Trial]:
+    """Yields trials that kill `n` times in all, at chance moments."""
+    while n > 0:
+        kills = choose.choices([*MEANS], weights=[*MEANS.values()], k=min(n, choose.randint(2, 5)))
+        yield Trial(choose.choice(names), tuple(kills))
+        n -= len(kills)
+
+
+def run_trial(trial: Trial, directory: Path, undisturbed: Undisturbed, *, seed: int, number: int) -> Iterator[Outcome]:
     """Kills a run again and again, lets it end, and compares what is left; a difference is the last kill's fault."""
-    choose = random.Random(f"{seed}/{trial.number}")
+    choose = random.Random(f"{seed}/{number}")
     nursery = Nursery(directory)
-    path = directory / f"trial_{trial.number}"
+    path = directory / f"trial_{number}"
     kind = f"{trial.victim}: not killed, as it had ended"
     fault = ""
     for n_kills, means in enumerate(trial.kills):
@@ -180,10 +182,10 @@ def run_trial(trial: Trial, directory: Path, undisturbed: Undisturbed, *, seed: 
             if run.end() == 0:
                 break
         except TimeoutError as error:
-            yield Outcome(f"{trial.victim}: {means}", trial.number, str(error))
+            yield Outcome(f"{trial.victim}: {means}", number, str(error))
             return
         if n_kills:
-            yield Outcome(kind, trial.number, fault)
+            yield Outcome(kind, number, fault)
         kind = f"{trial.victim}: {means}"
         fault = misbehaviour(trial.victim, run, last_signal)
         shutil.copy(run.log, directory / f"{path.name}.{n_kills}.log")
@@ -192,7 +194,7 @@ def run_trial(trial: Trial, directory: Path, undisturbed: Undisturbed, *, seed: 
         fault = fault or differences(read_remains(nursery, path), undisturbed.remains)
     except (TimeoutError, RuntimeError) as error:
         fault = f"the resumed run {error}"
-    yield Outcome(kind, trial.number, fault)
+    yield Outcome(kind, number, fault)
     if fault:
         print(f"What it has left and printed is in {path}*", flush=True)
         return
@@ -217,9 +219,9 @@ def kill(
     run.wait(moment.seconds)
     first, *rest = [getattr(signal, name) for name in means.removesuffix(" at any time").split(", then ")]
     run.send(first)
-    for number in rest:
+    for last in rest:
         run.wait(choose.uniform(0, 0.3))
-        run.send(number)
+        run.send(last)
     return run, rest[-1] if rest else first
 
 
