@@ -20,6 +20,8 @@ from pathlib import Path
 
 CHAOS = Path(__file__).resolve().parent
 REPOSITORY = CHAOS.parents[1]
+LEFT_OUT = 3
+"""The exit code of a part that this machine does not allow."""
 RESULTS = REPOSITORY / "benchmarks" / "results"
 
 
@@ -61,15 +63,13 @@ def main() -> None:
     seconds = {}
     for part in flags.parts:
         n = max(1, round(PARTS[part].n * flags.size))
-        if part == "power_cuts" and os.geteuid() != 0:
-            print("power_cuts: left out, as mounting an image needs root", flush=True)
-            continue
         print(f"{part}: {n:,} {PARTS[part].text}", flush=True)
         results_file(flags.results_dir, part).unlink(missing_ok=True)
         given = PARTS[part].flags.format(n=n, seed=flags.seed, results_dir=flags.results_dir.absolute())
         started = time.monotonic()
         command = [sys.executable, "-m", f"benchmarks.chaos.{part}", *given.split()]
-        if subprocess.run(command, check=False, cwd=REPOSITORY, env=environment).returncode:
+        code = subprocess.run(command, check=False, cwd=REPOSITORY, env=environment).returncode
+        if code not in (0, LEFT_OUT):
             failed.append(part)
         seconds[part] = time.monotonic() - started
     page = flags.results_dir / "chaos.md"

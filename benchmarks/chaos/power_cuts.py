@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from benchmarks.chaos import victims
 from benchmarks.chaos.kills import Outcome, Undisturbed, read_remains, run_undisturbed
@@ -43,6 +44,8 @@ LATE = {
 N_CUTS_A_RUN = 20
 FEWEST_CALLS = 8
 """So many calls after a checkpoint file got its name, it is committed."""
+LEFT_OUT = 3
+"""The exit code if this machine allows no mounts."""
 _NEW_MOUNTS = 0x00020000
 
 
@@ -77,9 +80,12 @@ def main() -> None:
     parser.add_argument("--results-dir", type=Path)
     flags = parser.parse_args()
     if os.geteuid() != 0:
-        sys.exit("Power cuts need root, to mount an image: sudo .venv/bin/python -m benchmarks.chaos.power_cuts")
+        leave_out("mounting an image needs root: sudo .venv/bin/python -m benchmarks.chaos.power_cuts")
+    if shutil.which("mkfs.ext4") is None:
+        leave_out("there is no mkfs.ext4. On Debian and Ubuntu: sudo apt install e2fsprogs")
     victims.load_calls()
     hide_mounts()
+    try_to_mount()
     victims.warm_up()
     directory = Path(tempfile.mkdtemp(prefix="trellis-chaos-"))
     undisturbed = {name: run_undisturbed(name, directory) for name in flags.victims}
@@ -100,11 +106,29 @@ def main() -> None:
     sys.exit(not code if flags.without_fsync else code)
 
 
+def leave_out(reason: str) -> NoReturn:
+    """Ends with an exit code that says that nothing was tried."""
+    print(f"No power is cut: {reason}", flush=True)
+    sys.exit(LEFT_OUT)
+
+
 def hide_mounts() -> None:
     """Has what is mounted from now on be seen by this process alone, and be gone when it ends, however it ends."""
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_MOUNTS):
-        sys.exit(f"Nothing can be mounted here: {os.strerror(ctypes.get_errno())}.")
+        leave_out(f"this process may not have mounts of its own ({os.strerror(ctypes.get_errno())}).")
     command("mount", "--make-rprivate", "/")
+
+
+def try_to_mount() -> None:
+    """Leaves the power alone if no image can be mounted here, as in many containers."""
+    with tempfile.TemporaryDirectory(prefix="trellis-chaos-") as directory:
+        image = Path(directory, "disk.image")
+        make_file_system(image)
+        try:
+            with mounted(image, "rw"):
+                pass
+        except subprocess.CalledProcessError:
+            leave_out("an image cannot be mounted here, as said above.")
 
 
 def choose_trials(n: int, seed: int, names: list[str]) -> list[Trial]:
@@ -124,9 +148,7 @@ def run_trial(
     run = VICTIMS[trial.victim]
     kind = f"{trial.victim}, {trial.journal} journal"
     image = directory / f"disk_{trial.number}.image"
-    with image.open("wb") as file:
-        file.truncate(256 << 20)
-    command("mkfs.ext4", "-q", "-F", "-J", "size=8", image)
+    make_file_system(image)
     with mounted(image, LATE[trial.journal]) as disk:
         every = max(FEWEST_CALLS, undisturbed.n_calls // trial.n_cuts)
         first = random.Random(f"{seed}/{trial.number}").randint(1, every)
@@ -195,6 +217,13 @@ def resume(trial: Trial, path: Path, nursery: Nursery, undisturbed: Undisturbed,
         return differences(read_remains(nursery, path), undisturbed.remains)
     except (TimeoutError, RuntimeError) as error:
         return f"the resumed run {error}"
+
+
+def make_file_system(image: Path) -> None:
+    """Makes an empty file system in a file that has holes in the place of what is empty."""
+    with image.open("wb") as file:
+        file.truncate(256 << 20)
+    command("mkfs.ext4", "-q", "-F", "-J", "size=8", image)
 
 
 @contextmanager
