@@ -8,8 +8,9 @@ which replays the journal, and
 - each that was committed before the cut is there;
 - the run, resumed from there, ends as one that was never disturbed, to the bit.
 
-The file system writes as late as it may (a journal commit in five minutes, no data before metadata), so that whatever
-was not brought to the disk is lost. `--without-fsync` shows that this finds faults: Python's `fsync` does nothing then.
+One of the resumed runs is cut, too. The file system writes as late as it may (a commit of its journal in five minutes),
+so that whatever was not brought to the disk is lost. `--without-fsync` shows that faults are found: Python's `fsync`
+does nothing then.
 
     sudo python -m benchmarks.chaos.power_cuts                    # 100 cuts
     sudo python -m benchmarks.chaos.power_cuts --without-fsync    # succeeds if faults are found
@@ -17,6 +18,7 @@ was not brought to the disk is lost. `--without-fsync` shows that this finds fau
 
 import argparse
 import ctypes
+import itertools
 import os
 import random
 import shutil
@@ -143,25 +145,34 @@ def choose_trials(n: int, seed: int, names: list[str]) -> list[Trial]:
 def run_trial(
     trial: Trial, directory: Path, undisturbed: Undisturbed, *, seed: int, without_fsync: bool
 ) -> Iterator[Outcome]:
-    """Runs to the end and takes a copy of the disk at each cut; then resumes from every copy."""
+    """Cuts a run, cuts the run that is resumed from one of these cuts, and resumes from all of them."""
+    choose = random.Random(f"{seed}/{trial.number}")
     nursery = Nursery(directory)
-    run = VICTIMS[trial.victim]
+    victim = VICTIMS[trial.victim]
+    victim = skipping_fsync(victim) if without_fsync else victim
     kind = f"{trial.victim}, {trial.journal} journal"
+    name = f"power_{trial.number}"
     image = directory / f"disk_{trial.number}.image"
     make_file_system(image)
-    with mounted(image, LATE[trial.journal]) as disk:
-        every = max(FEWEST_CALLS, undisturbed.n_calls // trial.n_cuts)
-        first = random.Random(f"{seed}/{trial.number}").randint(1, every)
-        strike = Strike(first, every, signal.SIGSTOP)
-        path = disk / f"power_{trial.number}"
-        process = nursery.start(skipping_fsync(run) if without_fsync else run, path, strike=strike)
-        cuts = list(take_cuts(process, path, image))
+    n_second = trial.n_cuts // 4
+    cuts: list[Cut] = []
+    for n_cuts in filter(None, (trial.n_cuts - n_second, n_second)):
+        every = max(FEWEST_CALLS, undisturbed.n_calls // n_cuts)
+        strike = Strike(choose.randint(1, every), every, signal.SIGSTOP)
+        if cuts:
+            image = image.with_name(f"{image.stem}_again.image")
+            command("cp", "--sparse=always", choose.choice(cuts).image, image)
+        with mounted(image, LATE[trial.journal]) as disk:
+            process = nursery.start(victim, disk / name, strike=strike)
+            cuts += take_cuts(process, disk / name, image)
+        if process.code != 0:
+            yield Outcome(kind, trial.number, f"the run {process.ending}")
+        image.unlink()
     for cut in cuts:
         with mounted(cut.image, "rw") as disk:
-            fault = resume(trial, disk / path.name, nursery, undisturbed, cut)
+            fault = resume(trial, disk / name, nursery, undisturbed, cut)
         cut.image.unlink()
         yield Outcome(kind, trial.number, fault)
-    image.unlink()
 
 
 def skipping_fsync(run: Callable[[Path], None]) -> Callable[[Path], None]:
@@ -177,19 +188,19 @@ def skipping_fsync(run: Callable[[Path], None]) -> Callable[[Path], None]:
 def take_cuts(process: Run, path: Path, image: Path) -> Iterator[Cut]:
     """Copies the disk whenever the run has stopped itself, and lets it go on."""
     known: frozenset[str] = frozenset()
-    number = 0
-    while process.wait() is None:
-        cut = image.with_name(f"{image.stem}_{number}.image")
-        command("cp", "--sparse=always", image, cut)
-        number += 1
+    for number in itertools.count():
+        process.wait()
+        if not process.is_stopped:
+            process.end()
+            return
+        copy = image.with_name(f"{image.stem}_{number}.image")
+        command("cp", "--sparse=always", image, copy)
         visible = checkpoint_names(path)
         # Only one file is written at a time, so one that is under way is later than all that have a name.
         is_writing = any(hidden.is_dir() for hidden in path.glob(".*.writing"))
-        yield Cut(cut, visible if is_writing else visible & known)
+        yield Cut(copy, visible if is_writing else visible & known)
         known = visible
         process.send(signal.SIGCONT)
-    if process.code != 0:
-        raise RuntimeError(f"The run that was to be cut {process.output}")
 
 
 def checkpoint_names(path: Path) -> frozenset[str]:
@@ -215,7 +226,7 @@ def resume(trial: Trial, path: Path, nursery: Nursery, undisturbed: Undisturbed,
     try:
         nursery.finish(VICTIMS[trial.victim], path)
         return differences(read_remains(nursery, path), undisturbed.remains)
-    except (TimeoutError, RuntimeError) as error:
+    except RuntimeError as error:
         return f"the resumed run {error}"
 
 

@@ -133,13 +133,16 @@ class Run:
     log: Path
     code: int | None = None
     """The exit code, negative for a signal; None while it runs."""
+    is_stopped: bool = False
+    """Whether it has stopped itself, and waits to go on."""
 
     def wait(self, seconds: float = MOST_SECONDS) -> int | None:
         """Waits for the end; returns the exit code, and None if the process still runs or is stopped."""
         end = time.monotonic() + seconds
         while self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
-            if pid and os.WIFSTOPPED(status):
+            self.is_stopped = bool(pid) and os.WIFSTOPPED(status)
+            if self.is_stopped:
                 return None
             if pid:
                 self.code = os.waitstatus_to_exitcode(status)
@@ -154,13 +157,21 @@ class Run:
         if self.code is None:
             os.kill(self.pid, number)
 
-    def end(self) -> int:
-        """Waits for the end; what hangs is killed."""
+    def end(self) -> int | None:
+        """Waits for the end; returns the exit code, and None after a run that hangs, which is killed."""
         if self.wait() is None:
             self.send(signal.SIGKILL)
             self.wait()
-            raise TimeoutError(f"hangs: it was still running after {MOST_SECONDS} seconds")
-        return self.code  # type: ignore[return-value]
+            self.code = None
+        return self.code
+
+    @property
+    def ending(self) -> str:
+        """How it has ended, in words."""
+        if self.code is None:
+            return f"hangs: it was still running after {MOST_SECONDS} seconds"
+        lines = [line for line in self.output.splitlines() if line.strip()]
+        return f"ends with exit code {self.code}: {lines[-1] if lines else 'nothing was printed'}"
 
     @property
     def output(self) -> str:
@@ -207,9 +218,8 @@ class Nursery:
     def finish(self, run: Callable[[Path], None], directory: Path, *, fills_cache: bool = False) -> str:
         """Runs to the end; returns what was printed, or raises an error if that was no good end."""
         process = self.start(run, directory, fills_cache=fills_cache)
-        code = process.end()
-        if code != 0:
-            raise RuntimeError(f"ends with exit code {code}: {last_line(process.output)}")
+        if process.end() != 0:
+            raise RuntimeError(process.ending)
         return process.output
 
 
@@ -240,12 +250,6 @@ def share_out(items: list[Any], work: Callable[[Any], Iterable[Any]], *, n_jobs:
         worker.join()
         if worker.exitcode:
             sys.exit("A part of the kit itself has failed: see above.")
-
-
-def last_line(output: str) -> str:
-    """The last line that says something."""
-    lines = [line for line in output.splitlines() if line.strip()]
-    return lines[-1] if lines else "nothing was printed"
 
 
 def arm(directory: Path, strike: Strike) -> None:
