@@ -33,7 +33,7 @@ class Part:
     """What it does."""
     n: int
     """How often it does so in full size."""
-    flags: str = "--n={n} --seed={seed} --results-dir={results_dir}"
+    flags: tuple[str, ...] = ("--n={n}", "--results-dir={results_dir}")
 
 
 PARTS = {
@@ -41,10 +41,10 @@ PARTS = {
     "power_cuts": Part("power cuts, by copies of a block image", 100),
     "executor_kills": Part(
         "kills of `trellis run`, while it puts a model in its place",
-        300,
-        "--calls={n} --seed={seed} --results_dir={results_dir}",
+        500,
+        ("--calls={n}", "--commands={n_tenth}", "--traced={n_tenth}", "--results_dir={results_dir}"),
     ),
-    "damages": Part("damages of every file of a run", 1_000),
+    "damages": Part("damages of every file of a run", 1_000, ("--n_trials={n}", "--results_dir={results_dir}")),
     "fuzz": Part("bad configs, records, rows and served models", 100_000),
 }
 
@@ -65,9 +65,10 @@ def main() -> None:
         n = max(1, round(PARTS[part].n * flags.size))
         print(f"{part}: {n:,} {PARTS[part].text}", flush=True)
         results_file(flags.results_dir, part).unlink(missing_ok=True)
-        given = PARTS[part].flags.format(n=n, seed=flags.seed, results_dir=flags.results_dir.absolute())
+        values = {"n": n, "n_tenth": n // 10, "results_dir": flags.results_dir.absolute()}
+        given = [flag.format(**values) for flag in PARTS[part].flags]
         started = time.monotonic()
-        command = [sys.executable, "-m", f"benchmarks.chaos.{part}", *given.split()]
+        command = [sys.executable, "-m", f"benchmarks.chaos.{part}", f"--seed={flags.seed}", *given]
         code = subprocess.run(command, check=False, cwd=REPOSITORY, env=environment).returncode
         if code not in (0, LEFT_OUT):
             failed.append(part)
