@@ -196,9 +196,8 @@ def take_cuts(process: Run, path: Path, image: Path) -> Iterator[Cut]:
         copy = image.with_name(f"{image.stem}_{number}.image")
         command("cp", "--sparse=always", image, copy)
         visible = checkpoint_names(path)
-        # Only one file is written at a time, so one that is under way is later than all that have a name.
-        is_writing = any(hidden.is_dir() for hidden in path.glob(".*.writing"))
-        yield Cut(copy, visible if is_writing else visible & known)
+        # One that was not there at the stop before may have got its name just now, and not be committed yet.
+        yield Cut(copy, visible & known)
         known = visible
         process.send(signal.SIGCONT)
 
