@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks.chaos.victims import LEFT_OUT
+
 CHAOS = Path(__file__).resolve().parent
 REPOSITORY = CHAOS.parents[1]
-LEFT_OUT = 3
-"""The exit code of a part that this machine does not allow."""
 RESULTS = REPOSITORY / "benchmarks" / "results"
 
 

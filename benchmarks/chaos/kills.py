@@ -6,10 +6,11 @@ call, a write that is torn; SIGTERM, SIGINT, and SIGTERM with SIGKILL after it.
 
     python -m benchmarks.chaos.kills                        # 1,500 kills
     python -m benchmarks.chaos.kills --n=100 --seed=3
-    python -m benchmarks.chaos.kills --n=100 --seed=3 --only=17
+    python -m benchmarks.chaos.kills --seed=3 --only=call-17
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -59,6 +60,7 @@ class Undisturbed:
 class Trial:
     """A run with all its kills."""
 
+    name: str
     victim: str
     kills: tuple[str, ...]
     """The means, one after the other."""
@@ -80,7 +82,8 @@ class Outcome:
     """What came of a kill, or of a run at its end."""
 
     kind: str
-    number: int
+    name: str
+    """That of the trial."""
     fault: str = ""
 
 
@@ -93,7 +96,7 @@ def main() -> None:
     parser.add_argument(
         "--calls-of", choices=VICTIMS, default="short", help="the victim that is killed at one call after the other"
     )
-    parser.add_argument("--only", type=int, help="the number of the one trial to repeat")
+    parser.add_argument("--only", help="the name of the one trial to repeat, such as call-17 or chance-3")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many runs at once")
     parser.add_argument("--without-compiler", action="store_true", help="see only the calls that Python makes")
     parser.add_argument("--results-dir", type=Path)
@@ -103,19 +106,15 @@ def main() -> None:
     victims.warm_up()
     directory = Path(tempfile.mkdtemp(prefix="trellis-chaos-"))
     undisturbed = {name: run_undisturbed(name, directory) for name in {flags.calls_of, *flags.victims}}
-    choose = random.Random(flags.seed)
-    n_calls = undisturbed[flags.calls_of].n_calls
-    trials = [Trial(flags.calls_of, (AT_CALL,), call) for call in choose_calls(flags.n * 3 // 5, choose, n_calls)]
-    trials += choose_kills(flags.n - len(trials), choose, flags.victims)
-    numbered = [item for item in enumerate(trials) if flags.only in (None, item[0])]
     tally = Tally("kills", flags.seed)
 
-    def run(item: tuple[int, Trial]) -> Iterator[Outcome]:
-        number, trial = item
-        return run_trial(trial, directory, undisturbed[trial.victim], seed=flags.seed, number=number)
+    def run(trial: Trial) -> Iterator[Outcome]:
+        return run_trial(trial, directory, undisturbed[trial.victim], seed=flags.seed)
 
-    for outcome in victims.share_out(numbered, run, n_jobs=flags.jobs):
-        tally.add(outcome.kind, fault=outcome.fault, again=f"--n={flags.n} --seed={flags.seed} --only={outcome.number}")
+    trials = choose_trials(flags, n_calls=undisturbed[flags.calls_of].n_calls)
+    for outcome in victims.share_out(trials, run, n_jobs=flags.jobs):
+        same = f"--seed={flags.seed} --victims {' '.join(flags.victims)} --calls-of={flags.calls_of}"
+        tally.add(outcome.kind, fault=outcome.fault, again=f"{same} --only={outcome.name}")
     if not tally.faults:
         shutil.rmtree(directory)
     sys.exit(tally.finish(flags.results_dir))
@@ -151,25 +150,45 @@ def counting(run: Callable[[Path], None]) -> Callable[[Path], None]:
     return counted
 
 
-def choose_calls(n: int, choose: random.Random, n_calls: int) -> Sequence[int]:
-    """Some of the calls of a run, or all if there are no more."""
-    calls = range(1, n_calls + 1)
-    return calls if n >= n_calls else sorted(choose.sample(calls, n))
+def choose_trials(flags: argparse.Namespace, *, n_calls: int) -> list[Trial]:
+    """Trials that kill about as often as is asked for; a trial of a name is the same, however many there are."""
+    choose = random.Random(flags.seed)
+    if flags.only:
+        kind, number = flags.only.split("-")
+        is_at_call = kind == "call"
+        return [trial_at_call(int(number), flags) if is_at_call else trial_by_chance(int(number), flags)]
+    calls: Sequence[int] = range(1, n_calls + 1)
+    n_at_calls = flags.n * 3 // 5
+    if n_calls > n_at_calls:
+        calls = sorted(choose.sample(calls, n_at_calls))
+    trials = [trial_at_call(call, flags) for call in calls]
+    n_left = flags.n - len(trials)
+    for number in itertools.count():
+        if n_left <= 0:
+            break
+        trials.append(trial_by_chance(number, flags))
+        n_left -= len(trials[-1].kills)
+    return trials
 
 
-def choose_kills(n: int, choose: random.Random, names: list[str]) -> Iterator[Trial]:
-    """Yields trials that kill `n` times in all, at chance moments."""
-    while n > 0:
-        kills = choose.choices([*MEANS], weights=[*MEANS.values()], k=min(n, choose.randint(2, 5)))
-        yield Trial(choose.choice(names), tuple(kills))
-        n -= len(kills)
+def trial_at_call(call: int, flags: argparse.Namespace) -> Trial:
+    """A run that is killed at one call."""
+    return Trial(f"call-{call}", flags.calls_of, (AT_CALL,), call)
 
 
-def run_trial(trial: Trial, directory: Path, undisturbed: Undisturbed, *, seed: int, number: int) -> Iterator[Outcome]:
+def trial_by_chance(number: int, flags: argparse.Namespace) -> Trial:
+    """A run that is killed several times."""
+    name = f"chance-{number}"
+    choose = random.Random(f"{flags.seed}/{name}")
+    kills = choose.choices([*MEANS], weights=[*MEANS.values()], k=choose.randint(2, 5))
+    return Trial(name, choose.choice(flags.victims), tuple(kills))
+
+
+def run_trial(trial: Trial, directory: Path, undisturbed: Undisturbed, *, seed: int) -> Iterator[Outcome]:
     """Kills a run again and again, lets it end, and compares what is left; a difference is the last kill's fault."""
-    choose = random.Random(f"{seed}/{number}")
+    choose = random.Random(f"{seed}/{trial.name}/kills")
     nursery = Nursery(directory)
-    path = directory / f"trial_{number}"
+    path = directory / trial.name
     kind = f"{trial.victim}: not killed, as it had ended"
     fault = ""
     for n_kills, means in enumerate(trial.kills):
@@ -181,7 +200,7 @@ def run_trial(trial: Trial, directory: Path, undisturbed: Undisturbed, *, seed: 
         if run.end() == 0:
             break
         if n_kills:
-            yield Outcome(kind, number, fault)
+            yield Outcome(kind, trial.name, fault)
         kind = f"{trial.victim}: {means}"
         fault = misbehaviour(trial.victim, run, last_signal)
         shutil.copy(run.log, directory / f"{path.name}.{n_kills}.log")
@@ -190,7 +209,7 @@ def run_trial(trial: Trial, directory: Path, undisturbed: Undisturbed, *, seed: 
         fault = fault or differences(read_remains(nursery, path), undisturbed.remains)
     except RuntimeError as error:
         fault = f"the resumed run {error}"
-    yield Outcome(kind, number, fault)
+    yield Outcome(kind, trial.name, fault)
     if fault:
         print(f"What it has left and printed is in {path}*", flush=True)
         return

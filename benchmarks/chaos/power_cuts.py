@@ -30,13 +30,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from benchmarks.chaos import victims
 from benchmarks.chaos.kills import Outcome, Undisturbed, read_remains, run_undisturbed
 from benchmarks.chaos.remains import differences
 from benchmarks.chaos.tally import Tally
-from benchmarks.chaos.victims import VICTIMS, Nursery, Run, Strike
+from benchmarks.chaos.victims import VICTIMS, Nursery, Run, Strike, leave_out
 
 LATE = {
     "ordered": "commit=300,noauto_da_alloc,data=ordered",
@@ -46,8 +45,6 @@ LATE = {
 N_CUTS_A_RUN = 20
 FEWEST_CALLS = 8
 """So many calls after a checkpoint file got its name, it is committed."""
-LEFT_OUT = 3
-"""The exit code if this machine allows no mounts."""
 _NEW_MOUNTS = 0x00020000
 
 
@@ -102,16 +99,10 @@ def main() -> None:
 
     tally = Tally("power_cuts", flags.seed)
     for outcome in victims.share_out(trials, run, n_jobs=flags.jobs):
-        tally.add(outcome.kind, fault=outcome.fault, again=f"--n={flags.n} --seed={flags.seed} --only={outcome.number}")
+        tally.add(outcome.kind, fault=outcome.fault, again=f"--n={flags.n} --seed={flags.seed} --only={outcome.name}")
     shutil.rmtree(directory)
     code = tally.finish(None if flags.without_fsync else flags.results_dir)
     sys.exit(not code if flags.without_fsync else code)
-
-
-def leave_out(reason: str) -> NoReturn:
-    """Ends with an exit code that says that nothing was tried."""
-    print(f"No power is cut: {reason}", flush=True)
-    sys.exit(LEFT_OUT)
 
 
 def hide_mounts() -> None:
@@ -166,13 +157,13 @@ def run_trial(
             process = nursery.start(victim, disk / name, strike=strike)
             cuts += take_cuts(process, disk / name, image)
         if process.code != 0:
-            yield Outcome(kind, trial.number, f"the run {process.ending}")
+            yield Outcome(kind, str(trial.number), f"the run {process.ending}")
         image.unlink()
     for cut in cuts:
         with mounted(cut.image, "rw") as disk:
             fault = resume(trial, disk / name, nursery, undisturbed, cut)
         cut.image.unlink()
-        yield Outcome(kind, trial.number, fault)
+        yield Outcome(kind, str(trial.number), fault)
 
 
 def skipping_fsync(run: Callable[[Path], None]) -> Callable[[Path], None]:

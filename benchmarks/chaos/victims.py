@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import trellis
 
@@ -31,6 +31,8 @@ MODULES = (
     "trellis.experiments.digits",
 )
 """What the victims need, beside all that Trellis exports."""
+LEFT_OUT = 3
+"""The exit code of a script that cannot do its work on this machine."""
 MOST_SECONDS = 120
 """A run that takes longer hangs."""
 
@@ -223,6 +225,12 @@ class Nursery:
         return process.output
 
 
+def leave_out(reason: str) -> NoReturn:
+    """Ends this script with an exit code that says that nothing was tried."""
+    print(f"Left out: {reason}", flush=True)
+    sys.exit(LEFT_OUT)
+
+
 def share_out(items: list[Any], work: Callable[[Any], Iterable[Any]], *, n_jobs: int) -> Iterator[Any]:
     """Does some work on all items in several forked processes, each with its share; yields what comes of it."""
     context = multiprocessing.get_context("fork")
@@ -286,7 +294,7 @@ def load_calls() -> None:
         return
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        sys.exit("A C compiler is needed to strike at a call. On Debian and Ubuntu: sudo apt install gcc")
+        leave_out("striking at a call needs a C compiler. On Debian and Ubuntu: sudo apt install gcc")
     library = Path(tempfile.mkdtemp(prefix="trellis-chaos-")) / LIBRARY
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, CALLS_SOURCE, "-ldl"], check=True)
     module = sys.modules["__main__"].__spec__.name
