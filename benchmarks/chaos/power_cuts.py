@@ -99,7 +99,8 @@ def main() -> None:
 
     tally = Tally("power_cuts", flags.seed)
     for outcome in victims.share_out(trials, run, n_jobs=flags.jobs):
-        tally.add(outcome.kind, fault=outcome.fault, again=f"--n={flags.n} --seed={flags.seed} --only={outcome.name}")
+        same = f"--n={flags.n} --seed={flags.seed} --victims {' '.join(flags.victims)}"
+        tally.add(outcome.kind, fault=outcome.fault, again=f"{same} --only={outcome.name}")
     shutil.rmtree(directory)
     code = tally.finish(None if flags.without_fsync else flags.results_dir)
     sys.exit(not code if flags.without_fsync else code)
