@@ -1,7 +1,7 @@
 # From a fresh machine to a trained model: `make train`. All that is installed goes into .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: train test lint format constraints clean help FORCE
+.PHONY: train test chaos lint format constraints clean help FORCE
 
 PYTHON ?=
 NEEDED := 3.11
@@ -28,6 +28,10 @@ train: .venv/train  ## Train a small BERT on text that every machine has (sets u
 test: lint  ## Check the code and run all tests
 	@echo "Testing: pytest"
 	@.venv/bin/python -m pytest -q -n logical --maxprocesses 8 --dist loadfile
+
+# For example: make chaos CHAOS='--size=0.1 --seed=3'
+chaos: .venv/test  ## Kill runs, cut their power, damage their files, feed them nonsense (an hour or two)
+	@.venv/bin/python -m benchmarks.chaos $(CHAOS)
 
 lint: .venv/test  ## Check style, types and the direction of imports
 	@echo "Linting: ruff, mypy, import-linter"
