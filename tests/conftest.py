@@ -19,6 +19,14 @@ os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ["PYTHON_COLORS"] = "0"  # tracebacks read alike on every Python
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps what runs of tests keep for later runs away from what the user's own runs have kept, and removes it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # the processes that share the tests out have that of the first
+        cache = tempfile.TemporaryDirectory(prefix="trellis-tests-")
+        config.add_cleanup(cache.cleanup)
+        os.environ["XDG_CACHE_HOME"] = cache.name
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Compiles the same small models once for all tests of this process: that is most of the time they take.
 
