@@ -275,8 +275,9 @@ def run(case: Case, directory: Path) -> Row:
     inputs = inputs_for(case)
     try:
         settings = read_hugging_face_settings(directory / "in")
-        if case.head == "ForSequenceClassification":
-            settings.check_classifier(str(directory / "in"))
+        if not settings.classifies_as_ours:
+            row.text = f"problem_type is {settings.problem_type!r}"
+            return row
         fields, params = read_hugging_face(directory / "in")
     except TrellisError as error:
         row.text = str(error).replace(str(directory), "…")

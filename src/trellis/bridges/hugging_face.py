@@ -33,7 +33,6 @@ _ARCHITECTURES = {
 }
 _WITHOUT_POOLER = ("ForMaskedLM", "ForQuestionAnswering")
 _CLASS_NAMES = {"bert": "Bert", "albert": "Albert", "mobilebert": "MobileBert"}
-_TOKENIZER_CLASSES = {"bert": "BertTokenizer", "albert": "AlbertTokenizer", "mobilebert": "MobileBertTokenizer"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,19 +52,11 @@ class HuggingFaceSettings:
     not_used: tuple[str, ...]
     """The fields of the file that nothing is read from."""
 
-    def check_classifier(self, place: str) -> None:
-        """Raises an error if the model classifies in a way that ours do not.
-
-        Args:
-            place: Its directory.
-        """
-        is_number = self.n_classes == 1
-        usual = "regression" if is_number else "single_label_classification"
-        if self.problem_type not in (None, usual):
-            raise ArgumentError(
-                f"`{place}`: problem_type is {self.problem_type!r} with {self.n_classes} labels in {_CONFIG}, but a "
-                f"classifier here gives a sequence one class of several, or one number."
-            )
+    @property
+    def classifies_as_ours(self) -> bool:
+        """Whether the model, if it classifies sequences, gives each one class of several, or one number."""
+        usual = "regression" if self.n_classes == 1 else "single_label_classification"
+        return self.heads != ("sentence_prediction",) or self.problem_type in (None, usual)
 
 
 def read_hugging_face_settings(directory: str | Path) -> HuggingFaceSettings:
@@ -144,7 +135,7 @@ def write_hugging_face(
     mlm_activation: str | None = None,
     label_names: Sequence[str] = (),
     tokenizer_config: Mapping[str, Any] | None = None,
-    vocab_files: Sequence[str | Path] = (),
+    vocab_files: Mapping[str, str | Path] | None = None,
 ) -> None:
     """Writes a directory that `transformers` loads, with a model that answers there as it does here.
 
@@ -152,7 +143,7 @@ def write_hugging_face(
     all. What `transformers` cannot compute is an error.
 
     Example:
-        write_hugging_face("out/bert", config=encoder_config.as_dict(), params=params, vocab_files=["vocab.txt"])
+        write_hugging_face("out/bert", config=encoder_config.as_dict(), params=params, vocab_files={"vocab.txt": file})
 
     Args:
         directory: A new one.
@@ -161,14 +152,14 @@ def write_hugging_face(
             in the place of the encoder's, which that head does not use.
         mlm_activation: That of the masked-LM head, if there is one; None is that of the encoder.
         label_names: The names of the classes; the default is LABEL_0 and so on.
-        tokenizer_config: How text is cut, beside the name of the class: the fields of `tokenizer_config.json`. That is
-            not written if it is among `vocab_files`, or if this is None.
-        vocab_files: Copied under their own names.
+        tokenizer_config: How text is cut: the fields of `tokenizer_config.json`, if it is not among `vocab_files`.
+        vocab_files: The files of the tokenizer, by the names to give them.
     """
     folder = Path(directory)
     if folder.exists():
         raise ArgumentError(f"`{folder}` exists already. Name a directory that does not, to write the model to.")
-    missing = [str(file) for file in vocab_files if not Path(file).is_file()]
+    files = vocab_files or {}
+    missing = [str(file) for file in files.values() if not Path(file).is_file()]
     if missing:
         raise ArgumentError(f"vocab_files: there is no {', '.join(missing)}.")
     theirs = write_config(config)
@@ -189,16 +180,16 @@ def write_hugging_face(
     if "sentence_prediction" in heads:
         theirs |= _label_settings(arrays["classifier.bias"].shape[0], label_names)
     texts = {_CONFIG: theirs}
-    if tokenizer_config is not None and not any(Path(file).name == _TOKENIZER_CONFIG for file in vocab_files):
-        texts[_TOKENIZER_CONFIG] = {"tokenizer_class": _TOKENIZER_CLASSES[kind], **tokenizer_config}
+    if tokenizer_config is not None and _TOKENIZER_CONFIG not in files:
+        texts[_TOKENIZER_CONFIG] = dict(tokenizer_config)
     with whole_directory(folder) as unfinished:
         # Not by `save_file`, whose files only their owner may read.
         (unfinished / _WEIGHTS).write_bytes(_safetensors().save(arrays, metadata={"format": "pt"}))
         for name, settings in texts.items():
             text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
             (unfinished / name).write_text(f"{text}\n", encoding="utf-8")
-        for file in vocab_files:
-            shutil.copyfile(file, unfinished / Path(file).name)
+        for name, file in files.items():
+            shutil.copyfile(file, unfinished / name)
 
 
 def _read_json(folder: Path) -> dict[str, Any]:

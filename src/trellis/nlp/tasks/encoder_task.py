@@ -1,15 +1,17 @@
 """What all tasks on an encoder have in common: its settings, its weights, and checks before the first step."""
 
+import os
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trellis.aliases import JSON, Variables
+from trellis.aliases import JSON, PyTree, Variables
 from trellis.bindings import bound
+from trellis.bridges import write_hugging_face
 from trellis.config import Problem, origin_of, raise_if_any
 from trellis.data import DataConfig, Stream
 from trellis.errors import DataError
@@ -115,7 +117,7 @@ class EncoderTask(Task):
     @property
     def hub_module_url(self) -> str:
         """The directory with the encoder's settings and weights; empty if the config has the settings."""
-        return str(self.task_config.as_dict().get("hub_module_url", ""))
+        return str(self.task_config.hub_module_url)
 
     @property
     def encoder_config(self) -> EncoderConfig:
@@ -188,6 +190,32 @@ class EncoderTask(Task):
         if self.text_source is not None:
             yield f"text: {self.text_source}"
 
+    def write_hugging_face(self, params: PyTree, *, output_dir: str | os.PathLike[str]) -> None:
+        """Writes a directory that `transformers` loads: the settings, the weights, the labels, the tokenizer."""
+        write_hugging_face(
+            Path(output_dir),
+            config=self.encoder_config.as_dict(),
+            params=params,
+            tokenizer_config=self._tokenizer_config(),
+            vocab_files=self.serving_files(),
+            **self.weights_settings(),
+        )
+
+    def _tokenizer_config(self) -> dict[str, JSON] | None:
+        """How text is cut, in the words of `transformers`; None if that is not known."""
+        text = self.text
+        if text is None:
+            return None
+        values: dict[str, JSON] = {"do_lower_case": text.lower_case, "model_max_length": self.n_positions}
+        if text.build_tokenizer().family == "SentencePiece":
+            return values | {"tokenizer_class": "AlbertTokenizer", "keep_accents": not text.strip_accents}
+        rules = ("strip_accents", "tokenize_chinese_chars")
+        return values | {"tokenizer_class": "BertTokenizer"} | {name: getattr(text, name) for name in rules}
+
+    def weights_settings(self) -> Mapping[str, Any]:
+        """What others have to know of the heads to use the weights, as `write_hugging_face` takes it."""
+        return {}
+
     @traceable
     def initialize(self, model: BoundModel) -> Variables:
         """The pretrained variables to start from at step 0; others are the model's own.
@@ -199,7 +227,7 @@ class EncoderTask(Task):
             self.text.write(Path(self.logging_dir, TEXT))
         for line in silent_records(self.task_config):
             print_line(line)
-        source = self.hub_module_url or self.task_config.init_checkpoint
+        source = self.starts_from
         if source and Path(source, "config.json").is_file():
             return read_hugging_face_weights(source, model=model, encoder=self.encoder_config)
         return read_warm_start(source, model=model)
