@@ -11,6 +11,7 @@ import pytest
 from flax.core.meta import unbox
 from safetensors.numpy import load_file, save
 
+import trellis.nlp.experiments  # noqa: F401  (registers them)
 from tests.nlp.data.small_text import SPECIALS, WORDS, write_vocabulary
 from tests.nlp.tasks.test_sentence_prediction import config, labelled
 from trellis.bridges import read_hugging_face, read_hugging_face_settings
@@ -144,6 +145,18 @@ def test_a_directory_of_hugging_face_is_asked_and_written_again_alike(head: str,
     assert settings.label_names == (("bad", "good") if head == "SequenceClassification" else ())
     tokenizer = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
     assert (tokenizer["tokenizer_class"], tokenizer["do_lower_case"]) == ("BertTokenizer", True)
+
+
+def test_a_pair_is_not_asked_of_a_model_that_knows_one_kind_of_segment(tmp_path: Path) -> None:
+    directory = fine_tuned(tmp_path / "in", type_vocab_size=1)
+    file = Path(directory, "model.safetensors")
+    arrays = load_file(file)
+    arrays["bert.embeddings.token_type_embeddings.weight"] = arrays["bert.embeddings.token_type_embeddings.weight"][:1]
+    file.write_bytes(save(arrays))
+    predictor = load_predictor(directory, params=read_hugging_face_experiment(directory))
+    assert next(predictor([("the cat sat .",)])).values["label"] in ("bad", "good")
+    with pytest.raises(ArgumentError, match=r"A text has 2 parts, but the model in .* knows 1 \(type_vocab_size\)"):
+        list(predictor([("the cat sat .", "a dog ran .")]))
 
 
 def test_an_encoder_alone_cannot_be_asked_and_says_what_can(tmp_path: Path) -> None:

@@ -44,6 +44,10 @@ class TextTask(Protocol):
     def vocab_size(self) -> int:
         """How many tokens the model knows."""
 
+    @property
+    def n_types(self) -> int:
+        """How many kinds of segments the model knows."""
+
     def build_model(self) -> Any:
         """The model."""
 
@@ -154,6 +158,7 @@ def load_predictor(model_dir: str, *, params: ExperimentConfig | None = None, vo
         model = read_model(task, file, runtime=params.runtime)
     run = jax.jit(lambda variables, batch: model.with_variables(variables)(batch))
     ask = in_batches(lambda batch: run(model.variables, batch))
+    ask = _refusing_types(ask, n_types=task.n_types, place=model_dir)
     return Predictor(task.answerer, ask=ask, tokenizer=tokenizer)
 
 
@@ -172,7 +177,24 @@ def _load_served(directory: Path, vocab_file: str) -> Predictor:
     tokenizer = tokenizer_of_model(text, vocab_file=vocab_file, n_known=text_metadata["vocab_size"], place=place)
     size = model.signatures[model.manifest.default_signature].spec.inputs[0].shape[0]
     ask = in_batches(model, batch_size=size if isinstance(size, int) else BATCH_SIZE)
+    # Models that were exported before did not tell; theirs were BERT's two.
+    ask = _refusing_types(ask, n_types=text_metadata.get("n_types", 2), place=place)
     return Predictor(answerer, ask=ask, tokenizer=tokenizer)
+
+
+def _refusing_types(ask: AskModel, *, n_types: int, place: str) -> AskModel:
+    """Asks a model, but not with kinds of segments that it has no embeddings for: it would take them for zeros."""
+
+    def checked(inputs: Mapping[str, np.ndarray], /) -> Iterator[Any]:
+        most = int(inputs["input_type_ids"].max())
+        if most >= n_types:
+            raise ArgumentError(
+                f"A text has {most + 1} parts, but the model in `{place}` knows {n_types} (type_vocab_size). "
+                f"Ask it with fewer."
+            )
+        return ask(inputs)
+
+    return checked
 
 
 def read_fine_tuned_model(task: TextTask, directory: str, *, runtime: RuntimeConfig) -> BoundModel:

@@ -13,7 +13,7 @@ from trellis.aliases import JSON, PyTree, Variables
 from trellis.bindings import bound
 from trellis.bridges import write_hugging_face
 from trellis.config import Problem, origin_of, raise_if_any
-from trellis.data import DataConfig, Stream
+from trellis.data import DataConfig, ExampleStream, Stream
 from trellis.errors import DataError
 from trellis.extensions import newest_file
 from trellis.nlp.answers import Answerer, served_metadata
@@ -150,6 +150,11 @@ class EncoderTask(Task):
         return int(getattr(self.encoder_config.get(), _LENGTHS[str(self.encoder_config.type)]))
 
     @property
+    def n_types(self) -> int:
+        """How many kinds of segments the encoder knows: 2 if it reads pairs."""
+        return int(self.encoder_config.get().type_vocab_size)
+
+    @property
     def vocab_size(self) -> int:
         """How many tokens the encoder knows."""
         return int(getattr(self.encoder_config.get(), _VOCABULARIES[str(self.encoder_config.type)]))
@@ -164,14 +169,30 @@ class EncoderTask(Task):
             side = SIDES[0] if params.is_training else SIDES[1]
             raise_if_any(list(data_problems(self.task_config, self.text_source, side=side)))
         stream = self.build_stream(params, input_context or InputContext())
-        most = int(np.max(stream.batch(0)["input_word_ids"]))
-        if most >= self.vocab_size:
-            raise DataError(
-                f"{data_place(params)}.input_path: {params.input_path!r} has "
-                f"the token {most}, but the encoder knows {self.vocab_size} tokens, from 0 on. Make the data with the "
-                f"vocabulary that the encoder has, or set the encoder's vocab_size to that of the vocabulary."
-            )
+
+        def check(batch: Any) -> None:
+            self._check_ids(batch, f"{data_place(params)}.input_path: {params.input_path!r}")
+
+        if isinstance(stream, ExampleStream):
+            # Records are looked at whenever they are read; text is cut here, so that one batch tells of all.
+            stream = stream.checked_by(check)
+        check(stream.batch(0))
         return stream
+
+    def _check_ids(self, batch: Mapping[str, Any], place: str) -> None:
+        """Raises an error if the encoder has no embeddings for what is in a batch, which it would compute as zeros."""
+        ways_out = {
+            "input_word_ids": "Make the data with the vocabulary that the encoder has, or set the encoder's vocab_size "
+            "to that of the vocabulary.",
+            "input_type_ids": "Make the data with fewer kinds of segments, or set the encoder's type_vocab_size.",
+        }
+        known = {"input_word_ids": ("token", self.vocab_size), "input_type_ids": ("type id", self.n_types)}
+        for name, (what, n_known) in known.items():
+            ids = np.asarray(batch[name])
+            odd = next((int(number) for number in (ids.max(), ids.min()) if not 0 <= number < n_known), None)
+            if odd is not None:
+                known_range = f"the encoder knows {n_known} {what}s, from 0 on"
+                raise DataError(f"{place} has the {what} {odd}, but {known_range}. {ways_out[name]}")
 
     def serving_inputs(self, inputs: Any) -> dict[str, np.ndarray]:
         """The inputs for plain text, whatever else the data has."""
@@ -183,7 +204,7 @@ class EncoderTask(Task):
 
     def serving_metadata(self) -> dict[str, JSON]:
         """How text is answered."""
-        return {TEXT: served_metadata(self.answerer, text=self.text, vocab_size=self.vocab_size)}
+        return {TEXT: served_metadata(self.answerer, text=self.text, vocab_size=self.vocab_size, n_types=self.n_types)}
 
     def plan_notes(self) -> Iterator[str]:
         """How text is cut."""
