@@ -11,9 +11,11 @@ by the name of its setting.
 
 import argparse
 import json
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from trellis.bridges import read_hugging_face, read_hugging_face_settings, write_hugging_face
 from trellis.errors import TrellisError
+from trellis.nlp.answers import load_predictor
 from trellis.nlp.models import (
     BertClassifier,
     BertPretrainer,
@@ -35,6 +38,9 @@ from trellis.nlp.models import (
     PretrainerConfig,
     build_encoder,
 )
+from trellis.nlp.tasks import read_hugging_face_experiment
+from trellis.nlp.tasks.encoder_task import EncoderTask
+from trellis.tasks import get_task
 
 RESULTS = Path(__file__).parent / "results" / "hugging_face_parity.md"
 TOLERANCE = 1e-5
@@ -55,6 +61,14 @@ OWN_SIZES: Mapping[str, Mapping[str, Any]] = {
     "albert": {"embedding_size": 8},
     "mobilebert": {"embedding_size": 8, "intra_bottleneck_size": 8, "num_feedforward_networks": 2},
 }
+N_POSITIONS = 64
+TEXTS = [
+    ("the good film",),
+    ("The Good Film", "the good film"),
+    ("Café, cafe and CAFÉ!", "naïve?"),
+    ("北京 is 東京",),
+    ("a" * 30, "GOOD"),
+]
 NAMES = {"id2label": {0: "no", 1: "perhaps", 2: "yes"}, "label2id": {"no": 0, "perhaps": 1, "yes": 2}}
 
 
@@ -298,6 +312,83 @@ def run(case: Case, directory: Path) -> Row:
     return row
 
 
+@dataclass(frozen=True)
+class TextCase:
+    """A classifier with a tokenizer, asked in words."""
+
+    kind: str
+    oddity: str
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    left_out: Sequence[str] = ()
+    """Files of the tokenizer that are removed, as from an older folder."""
+
+
+def text_cases() -> Iterator[TextCase]:
+    for kind in ("bert", "mobilebert"):
+        yield TextCase(kind, "uncased")
+        yield TextCase(kind, "cased", {"do_lower_case": False})
+    yield TextCase("bert", "uncased, accents kept", {"strip_accents": False})
+    yield TextCase("bert", "cased, accents dropped", {"do_lower_case": False, "strip_accents": True})
+    yield TextCase("bert", "ideographs in a row", {"tokenize_chinese_chars": False})
+    yield TextCase("bert", "uncased, vocab.txt alone", left_out=("tokenizer.json",))
+    yield TextCase("bert", "cased, vocab.txt alone", {"do_lower_case": False}, left_out=("tokenizer.json",))
+    yield TextCase("albert", "uncased")
+    yield TextCase("albert", "cased", {"do_lower_case": False})
+    yield TextCase("albert", "uncased, accents kept", {"keep_accents": True})
+    yield TextCase("albert", "WordPiece", {"wordpiece": True})
+
+
+def build_tokenizer(case: TextCase, directory: Path) -> Any:
+    """A tokenizer that has a piece for each letter and for some words."""
+    letters = [chr(code) for code in (*range(33, 91), *range(97, 123), *map(ord, "éüÉ北京東"))]
+    words = ["good", "Good", "film", "Film", "the", "The", "cafe", "café"]
+    rules = {name: value for name, value in case.rules.items() if name != "wordpiece"}
+    if case.kind == "albert" and "wordpiece" not in case.rules:
+        specials = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+        pieces = ["▁", *letters, *(f"▁{word}" for word in words)]
+        scores = [(piece, -1.0 - len(specials) / (number + 2)) for number, piece in enumerate(pieces)]
+        return transformers.AlbertTokenizer(vocab=[(special, 0.0) for special in specials] + scores, **rules)
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters), *words]
+    (directory / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    return transformers.BertTokenizer(str(directory / "vocab.txt"), **rules)
+
+
+def run_text(case: TextCase, directory: Path) -> Row:
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(case, directory)
+    sizes = {**SIZES, "vocab_size": len(tokenizer), "max_position_embeddings": N_POSITIONS, "initializer_range": 0.3}
+    of_model = Case(case.kind, "ForSequenceClassification", f"text: {case.oddity}", {**sizes, **NAMES})
+    build(of_model).save_pretrained(directory / "in")
+    tokenizer.save_pretrained(directory / "in")
+    for name in case.left_out:
+        (directory / "in" / name).unlink()
+        shutil.copyfile(directory / "vocab.txt", directory / "in" / "vocab.txt")
+    row = Row(of_model, scale=1.0)
+    params = read_hugging_face_experiment(directory / "in")
+    ours = [answer.values["probabilities"] for answer in load_predictor(str(directory / "in"), params=params)(TEXTS)]
+    expected = their_probabilities(directory / "in")
+    row.difference_in = float(np.max(np.abs(np.asarray(ours) - expected)))
+    task = get_task(params.task)
+    assert isinstance(task, EncoderTask)
+    _, weights = read_hugging_face(directory / "in")
+    kept = {name: weights[name] for name in ("encoder", "sentence_prediction")}
+    task.write_hugging_face(kept, output_dir=directory / "out")
+    row.difference_out = float(np.max(np.abs(their_probabilities(directory / "out") - expected)))
+    if read_hugging_face_settings(directory / "out").label_names != tuple(NAMES["id2label"].values()):
+        row.text = "other labels"
+    return row
+
+
+def their_probabilities(directory: Path) -> np.ndarray:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(directory).eval()
+    with torch.no_grad():
+        # In the same rows as here: the last word of a MobileBERT sees the padding behind it, if there is some.
+        rows = {"padding": "max_length", "max_length": N_POSITIONS, "return_token_type_ids": True}
+        logits = [model(**tokenizer(*parts, **rows, return_tensors="pt")).logits for parts in TEXTS]
+    return torch.cat(logits).softmax(-1).numpy()
+
+
 def page(rows: list[Row]) -> Iterator[str]:
     answered = [row for row in rows if not row.case.refused]
     right = [row for row in answered if row.is_right]
@@ -309,6 +400,7 @@ def page(rows: list[Row]) -> Iterator[str]:
     yield "*In* is the largest difference between the outputs of our model and those of `transformers` with the same"
     yield "directory; *out* is that between `transformers` with the directory that we wrote and with its own; *largest*"
     yield "is the largest output."
+    yield "Rows that begin with *text* are asked in words, by the tokenizer in the directory."
     yield f"A row is right if both are within {TOLERANCE:g} of the largest output (or of 1)."
     yield ""
     versions = f"transformers {transformers.__version__}, torch {torch.__version__}, JAX {jax.__version__}"
@@ -342,13 +434,17 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only cases with this in their name")
     arguments = parser.parse_args()
     rows = []
-    for case in cases():
+    jobs: list[tuple[Case, Callable[[Path], Row]]] = [(case, partial(run, case)) for case in cases()]
+    for text_case in text_cases():
+        case = Case(text_case.kind, "ForSequenceClassification", f"text: {text_case.oddity}")
+        jobs.append((case, partial(run_text, text_case)))
+    for case, job in jobs:
         name = f"{CLASSES[case.kind]}{case.head}: {case.oddity}"
         if arguments.only not in name:
             continue
         with tempfile.TemporaryDirectory() as directory:
             try:
-                row = run(case, Path(directory))
+                row = job(Path(directory))
             except (TrellisError, RuntimeError, ValueError, KeyError, OSError) as error:
                 row = Row(case, text=f"{type(error).__name__}: {error}"[:300].replace("\n", " "))
         rows.append(row)
