@@ -144,7 +144,7 @@ def load_predictor(model_dir: str, *, params: ExperimentConfig | None = None, vo
     if served is not None:
         return _load_served(served, vocab_file)
     params = params or read_params(model_dir)
-    is_run = Path(model_dir, "params.yaml").is_file()
+    is_run = Path(model_dir, "params.yaml").is_file() or not Path(model_dir, "config.json").is_file()
     task = get_task(params.task, logging_dir=model_dir if is_run else None)
     if not isinstance(task, TextTask):
         raise ArgumentError(f"`{model_dir}` holds a {type(task).__name__}, which answers no text.")
