@@ -192,6 +192,7 @@ def test_weights_are_evaluated_without_a_training(tmp_path: Path, capsys: pytest
     assert f"There is no checkpoint file in `{tmp_path / 'run'}`: step 0 is `{directory}`." in printed
     assert "Step      0: eval cls_accuracy" in printed
     asked = read_hugging_face_experiment(directory)
-    labels = [answer.values["label"] for answer in load_predictor(directory, params=asked).read(data.input_path)]
+    answers = load_predictor(directory, params=asked).read(data.input_path, text_fields=["sentence"])
+    labels = [answer.values["label"] for answer in answers]
     right = np.mean([label == name for label, name in zip(labels, ("good", "bad"), strict=True)])
     assert f"eval cls_accuracy {right:g}," in printed
