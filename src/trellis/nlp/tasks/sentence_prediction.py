@@ -53,7 +53,7 @@ class SentencePredictionTask(EncoderTask):
         """Finds the settings of the text; a model that is fine-tuned already has names for its classes."""
         source = super().find_text()
         names = () if self._classifier is None else self._classifier.label_names
-        if source is None or not names or source.settings.label_values is not None:
+        if source is None or source.owner == "run" or not names or source.settings.label_values is not None:
             return source
         return replace(source, settings=replace(source.settings, label_values=names))
 
