@@ -18,7 +18,12 @@ import optax
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from trellis.bridges import read_hugging_face, read_hugging_face_config, write_hugging_face
+from trellis.bridges import (
+    read_hugging_face,
+    read_hugging_face_config,
+    read_hugging_face_settings,
+    write_hugging_face,
+)
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.nlp.models import (
     BertClassifier,
@@ -150,7 +155,9 @@ def test_what_is_written_is_what_hugging_face_had_written(kind: str, tmp_path: P
     (tmp_path / "vocab.txt").write_text("[PAD]\n")
     fields, params = read_hugging_face(GOLDENS / kind)
     config = EncoderConfig(fields).as_dict()
-    write_hugging_face(tmp_path / "out", config=config, params=params, vocab_files=[tmp_path / "vocab.txt"])
+    write_hugging_face(
+        tmp_path / "out", config=config, params=params, vocab_files={"vocab.txt": tmp_path / "vocab.txt"}
+    )
     written, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", GOLDENS / kind))
     assert_trees_equal(written, theirs)
     settings, their_settings = (
@@ -239,6 +246,9 @@ def test_settings_are_read_with_the_defaults_of_hugging_face(tmp_path: Path) -> 
         ({"model_type": "gpt2"}, "model_type is 'gpt2', but only bert, albert, mobilebert"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"hidden_act": "mish"}, "hidden_act is 'mish'"),
+        ({"is_decoder": True}, "is_decoder is True, but only models with False"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads is"),
+        ({"id2label": {"1": "yes"}}, "id2label is {'1': 'yes'}, but it has to name the labels by their numbers"),
         ({"hidden_size": None}, "does not say hidden_size"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0, but it is a whole number from 1 on"),
         ({"vocab_size": "many"}, "vocab_size is 'many', but it is a whole number"),
@@ -252,6 +262,114 @@ def test_settings_that_ours_cannot_have_are_refused(changes: dict[str, Any], mes
     change_config(directory, **changes)
     with pytest.raises(ArgumentError, match=message):
         read_hugging_face(directory)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("albert", {"num_hidden_groups": 2}, "num_hidden_groups is 2, but only models with 1 can be read"),
+        ("albert", {"inner_group_num": 2}, "inner_group_num is 2"),
+        ("mobilebert", {"use_bottleneck": False}, "use_bottleneck is False"),
+        ("mobilebert", {"trigram_input": False}, "trigram_input is False"),
+        ("mobilebert", {"true_hidden_size": 16}, "true_hidden_size is 16, .* intra_bottleneck_size, here 8"),
+        ("mobilebert", {"pad_token_id": 3}, "pad_token_id is 3"),
+    ],
+)
+def test_settings_of_one_kind_that_ours_cannot_have_are_refused(
+    kind: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    directory = copied(kind, tmp_path)
+    change_config(directory, **changes)
+    with pytest.raises(ArgumentError, match=message):
+        read_hugging_face_settings(directory)
+
+
+def test_fields_that_nothing_is_read_from_are_named(tmp_path: Path) -> None:
+    directory = copied("bert", tmp_path)
+    change_config(directory, classifier_dropout=0.3, layer_scale=2, id2label={"1": "yes", "0": "no"})
+    settings = read_hugging_face_settings(directory)
+    assert {"classifier_dropout", "layer_scale", "pad_token_id", "transformers_version"} <= set(settings.not_used)
+    used = {"hidden_act", "layer_norm_eps", "type_vocab_size", "tie_word_embeddings", "id2label", "architectures"}
+    assert not used & set(settings.not_used)
+    assert settings.architecture == "BertForPreTraining"
+    assert settings.heads == ("masked_lm", "next_sentence")
+    assert settings.label_names == ("no", "yes")
+
+
+def test_a_classifier_of_several_labels_at_once_is_told_apart_and_one_of_tokens_left_out(tmp_path: Path) -> None:
+    directory = copied("bert", tmp_path)
+    head = {"classifier.weight": np.ones((2, 16), np.float32), "classifier.bias": np.ones(2, np.float32)}
+    change_weights(directory, lambda arrays: arrays | head)
+    change_config(directory, architectures=["BertForTokenClassification"])
+    assert "sentence_prediction" not in read_hugging_face(directory)[1]
+    change_config(directory, architectures=["BertForSequenceClassification"])
+    assert "sentence_prediction" in read_hugging_face(directory)[1]
+    change_config(directory, problem_type="multi_label_classification")
+    assert not read_hugging_face_settings(directory).classifies_as_ours
+    change_config(directory, id2label={"0": "a", "1": "b", "2": "c"})
+    with pytest.raises(CheckpointMismatchError, match="classifier has 2 classes, but config.json has 3 labels"):
+        read_hugging_face(directory)
+
+
+@pytest.mark.parametrize("has_own_pooler", [True, False])
+def test_a_mobilebert_without_a_pooler_is_written_with_that_of_its_head(has_own_pooler: bool, tmp_path: Path) -> None:
+    fields, params = read_hugging_face(GOLDENS / "mobilebert")
+    config = EncoderConfig(fields).replace(mobilebert={"classifier_activation": False})
+    pooler = params["encoder"].pop("pooler")
+    head = {"logits": {"kernel": np.ones((16, 2), np.float32), "bias": np.ones(2, np.float32)}}
+    head |= {"pooler_dense": pooler} if has_own_pooler else {}
+    classifier = {"encoder": params["encoder"], "sentence_prediction": head}
+    write_hugging_face(tmp_path / "out", config=config.as_dict(), params=classifier)
+    settings = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert settings["classifier_activation"] is has_own_pooler, "transformers would compute another pooled output"
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    assert ("mobilebert.pooler.dense.weight" in written) is has_own_pooler
+
+
+def test_a_head_without_the_pooler_that_hugging_face_has_is_not_written(tmp_path: Path) -> None:
+    fields, params = read_hugging_face(GOLDENS / "bert")
+    config = EncoderConfig(fields).as_dict()
+    params["next_sentence"].pop("pooler_dense")
+    with pytest.raises(ArgumentError, match="next_sentence takes the first token without a pooler"):
+        write_hugging_face(tmp_path / "out", config=config, params=params)
+    params.pop("next_sentence")
+    with pytest.raises(
+        ArgumentError, match="mlm_activation is 'relu' and the encoder's hidden_activation 'gelu_exact'"
+    ):
+        write_hugging_face(tmp_path / "out", config=config, params=params, mlm_activation="relu")
+
+
+def test_labels_and_the_tokenizer_are_written_by_name(tmp_path: Path) -> None:
+    fields, params = read_hugging_face(GOLDENS / "bert")
+    params["sentence_prediction"] = params.pop("next_sentence")
+    params.pop("masked_lm")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n")
+    write: Any = {"config": EncoderConfig(fields).as_dict(), "params": params}
+    with pytest.raises(ArgumentError, match=r"label_names are \['no'\], but there are 2 classes"):
+        write_hugging_face(tmp_path / "out", **write, label_names=["no"])
+    write_hugging_face(
+        tmp_path / "out",
+        **write,
+        label_names=["no", "café"],
+        tokenizer_config={"do_lower_case": False},
+        vocab_files={"vocab.txt": tmp_path / "vocab.txt"},
+    )
+    settings = read_hugging_face_settings(tmp_path / "out")
+    assert settings.label_names == ("no", "café")
+    assert settings.problem_type == "single_label_classification"
+    tokenizer = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert tokenizer == {"do_lower_case": False}
+
+
+def test_the_epsilon_of_layer_norms_in_a_mobilebert_is_that_of_hugging_face(tmp_path: Path) -> None:
+    directory = copied("mobilebert", tmp_path)
+    change_config(directory, normalization_type="layer_norm")
+    config = EncoderConfig(read_hugging_face_config(directory))
+    assert config.mobilebert.outer_norm_epsilon == 1e-5
+    write_hugging_face(tmp_path / "out", config=config.as_dict(), params=read_hugging_face(directory)[1])
+    other = config.replace(mobilebert={"outer_norm_epsilon": None}).as_dict()
+    with pytest.raises(ArgumentError, match="norm_epsilon is 1e-12, but .* has 1e-05 in the norm of its embeddings"):
+        write_hugging_face(tmp_path / "other", config=other, params=read_hugging_face(directory)[1])
 
 
 def test_all_missing_unexpected_and_misshapen_weights_are_listed(tmp_path: Path) -> None:
@@ -344,7 +462,7 @@ def test_what_hugging_face_has_no_model_for_is_not_written(tmp_path: Path) -> No
     with pytest.raises(ArgumentError, match="norm_first is True"):
         write_hugging_face(out, config=config.replace(bert={"norm_first": True}).as_dict(), params=first)
     with pytest.raises(ArgumentError, match="there is no lost.txt"):
-        write_hugging_face(out, config=config.as_dict(), params=first, vocab_files=["lost.txt"])
+        write_hugging_face(out, config=config.as_dict(), params=first, vocab_files={"vocab.txt": "lost.txt"})
     talking = build_encoder(config, attention_cls=TalkingHeadsAttention)
     batch = {name: array[:2] for name, array in golden("bert", "batches").items()}
     shapes = nn.meta.unbox(jax.eval_shape(talking.init, jax.random.key(0), batch))["params"]

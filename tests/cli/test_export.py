@@ -38,6 +38,9 @@ def test_export_writes_a_model_that_answers(tmp_path: Path) -> None:
     done = trellis("export", *RUN, "--output_dir=served/digits")
     assert done.returncode == 2
     assert "output_dir `served/digits` is there already and not empty. Choose another directory." in done.stderr
+    done = trellis("export", *RUN, "--output_dir=weights", "--format=hugging_face")
+    assert done.returncode == 2
+    assert "The model of DigitsTask is none that Hugging Face has too" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -45,7 +48,10 @@ def test_export_writes_a_model_that_answers(tmp_path: Path) -> None:
     [
         (["--experiment=digits/classifier", "--output_dir=x"], "--model_dir is missing."),
         ([*RUN, "--output_dir=x"], "--model_dir: there is no directory `runs/digits`. Give that of a run."),
-        ([*RUN[:1], "--model_dir=.", "--output_dir=x", "--format=onnx"], "There is no format 'onnx'. There are: jax_e"),
+        (
+            [*RUN[:1], "--model_dir=.", "--output_dir=x", "--format=onnx"],
+            "There is no format 'onnx'. There are: jax_export, saved_model, hugging_face.",
+        ),
         ([*RUN[:1], "--model_dir=.", "--output_dir=x", "--batch_size=0"], "--batch_size is 0, but a batch has"),
     ],
 )

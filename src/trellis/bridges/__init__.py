@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from trellis.bridges.hugging_face import (
         read_hugging_face as read_hugging_face,
         read_hugging_face_config as read_hugging_face_config,
+        read_hugging_face_settings as read_hugging_face_settings,
+        HuggingFaceSettings as HuggingFaceSettings,
         write_hugging_face as write_hugging_face,
     )
 else:

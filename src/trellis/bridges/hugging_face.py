@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from trellis.aliases import PyTree
-from trellis.bridges.hugging_face_names import Weight, read_config, weights_of, write_config
+from trellis.bridges.hugging_face_names import Weight, fields_not_used, read_config, weights_of, write_config
 from trellis.disk import whole_directory
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, MissingPackageError
 from trellis.json_text import parse_json
 
-_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_CONFIG, _WEIGHTS, _TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
 _SHARDS = "model-*-of-*.safetensors"
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
@@ -35,6 +36,49 @@ _WITHOUT_POOLER = ("ForMaskedLM", "ForQuestionAnswering")
 _CLASS_NAMES = {"bert": "Bert", "albert": "Albert", "mobilebert": "MobileBert"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class HuggingFaceSettings:
+    """What the `config.json` of a directory says."""
+
+    encoder: Mapping[str, Any]
+    """The fields of an `EncoderConfig`: `{"type": "bert", "bert": {…}}`."""
+    architecture: str
+    """The class of the model, such as `BertForSequenceClassification`; empty if the file names none."""
+    heads: tuple[str, ...]
+    """The heads of that class under the names of ours; empty if it has none that ours have."""
+    label_names: tuple[str, ...]
+    """The names of the classes, in order; empty if they have only numbers."""
+    n_classes: int
+    problem_type: str | None
+    not_used: tuple[str, ...]
+    """The fields of the file that nothing is read from."""
+
+    @property
+    def classifies_as_ours(self) -> bool:
+        """Whether the model, if it classifies sequences, gives each one class of several, or one number."""
+        usual = "regression" if self.n_classes == 1 else "single_label_classification"
+        return self.heads != ("sentence_prediction",) or self.problem_type in (None, usual)
+
+
+def read_hugging_face_settings(directory: str | Path) -> HuggingFaceSettings:
+    """Returns what the `config.json` of a directory says of the encoder, its heads and its labels."""
+    raw = _read_json(Path(directory))
+    place = str(Path(directory, _CONFIG))
+    encoder = read_config(raw, place=place)
+    architecture = str((raw.get("architectures") or [""])[0])
+    suffix = architecture.removeprefix(_CLASS_NAMES[raw["model_type"]])
+    names = _label_names(raw, place)
+    return HuggingFaceSettings(
+        encoder=encoder,
+        architecture=architecture,
+        heads=next((heads for heads, name in _ARCHITECTURES.items() if name == suffix), ()),
+        label_names=() if names == [f"LABEL_{number}" for number in range(len(names))] else tuple(names),
+        n_classes=len(names),
+        problem_type=raw.get("problem_type"),
+        not_used=tuple(fields_not_used(raw)),
+    )
+
+
 def read_hugging_face_config(directory: str | Path) -> dict[str, Any]:
     """Returns the fields of an `EncoderConfig` for the encoder in a directory: `{"type": "bert", "bert": {…}}`."""
     return read_config(_read_json(Path(directory)), place=str(Path(directory, _CONFIG)))
@@ -45,7 +89,7 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
 
     The parameters have `encoder` and what there is of `masked_lm`, `next_sentence`, `sentence_prediction` and
     `span_labeling`, under the names of our models; a head that uses the pooler has a copy of it as `pooler_dense`. A
-    masked-LM head has the encoder's activation. Heads of other kinds are left out.
+    masked-LM head has the encoder's activation. Heads of other kinds, such as those of tokens, are left out.
 
     Example:
         fields, params = read_hugging_face("weights/bert-base-uncased")
@@ -64,7 +108,18 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
                 f"`{folder}`: {name} in {_CONFIG} is {raw[name]}, but there are {len(arrays)} weights in all. One of "
                 f"the two files is of another model."
             )
+    if not _is_used_classifier(raw):
+        arrays = {name: array for name, array in arrays.items() if not name.startswith("classifier.")}
+    if fields[kind].get("use_bottleneck_attention"):
+        arrays = {name: array for name, array in arrays.items() if ".bottleneck.attention." not in name}
+    _merge_tied(folder, raw, arrays)
     n_classes = arrays["classifier.bias"].shape[0] if "classifier.bias" in arrays else 2
+    n_labels = len(_label_names(raw, str(folder / _CONFIG)))
+    if "classifier.bias" in arrays and n_classes != n_labels:
+        raise CheckpointMismatchError(
+            f"`{folder}`: the classifier has {n_classes} classes, but {_CONFIG} has {n_labels} labels (id2label). "
+            f"One of the two files is of another model."
+        )
     _check_vocabulary(folder, len(arrays.get("embeddings.word_embeddings.weight", ())), raw["vocab_size"])
     parts = weights_of(kind, write_config(fields), n_classes=n_classes)
     weights = _present_weights(parts, lambda weight: weight.theirs in arrays)
@@ -81,26 +136,38 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
 
 
 def write_hugging_face(
-    directory: str | Path, *, config: Mapping[str, Any], params: PyTree, vocab_files: Sequence[str | Path] = ()
+    directory: str | Path,
+    *,
+    config: Mapping[str, Any],
+    params: PyTree,
+    mlm_activation: str | None = None,
+    label_names: Sequence[str] = (),
+    tokenizer_config: Mapping[str, Any] | None = None,
+    vocab_files: Mapping[str, str | Path] | None = None,
 ) -> None:
-    """Writes a directory that `transformers` loads: `config.json`, `model.safetensors` and the files of the vocabulary.
+    """Writes a directory that `transformers` loads, with a model that answers there as it does here.
 
-    The directory appears whole or not at all.
+    These are `config.json`, `model.safetensors` and the files of the tokenizer. The directory appears whole or not at
+    all. What `transformers` cannot compute is an error.
 
     Example:
-        write_hugging_face("out/bert", config=encoder_config.as_dict(), params=params, vocab_files=["vocab.txt"])
+        write_hugging_face("out/bert", config=encoder_config.as_dict(), params=params, vocab_files={"vocab.txt": file})
 
     Args:
         directory: A new one.
         config: All fields of an `EncoderConfig`.
         params: `encoder`, and at most the heads that one of Hugging Face's models has. The pooler of a head is written
             in the place of the encoder's, which that head does not use.
-        vocab_files: Copied under their own names.
+        mlm_activation: That of the masked-LM head, if there is one; None is that of the encoder.
+        label_names: The names of the classes; the default is LABEL_0 and so on.
+        tokenizer_config: How text is cut: the fields of `tokenizer_config.json`, if it is not among `vocab_files`.
+        vocab_files: The files of the tokenizer, by the names to give them.
     """
     folder = Path(directory)
     if folder.exists():
         raise ArgumentError(f"`{folder}` exists already. Name a directory that does not, to write the model to.")
-    missing = [str(file) for file in vocab_files if not Path(file).is_file()]
+    files = vocab_files or {}
+    missing = [str(file) for file in files.values() if not Path(file).is_file()]
     if missing:
         raise ArgumentError(f"vocab_files: there is no {', '.join(missing)}.")
     theirs = write_config(config)
@@ -110,20 +177,27 @@ def write_hugging_face(
     architecture = _ARCHITECTURES.get(heads)
     if architecture is None:
         raise ArgumentError(f"Hugging Face has no model with the heads {', '.join(heads)}. Leave some out of params.")
-    arrays = _their_arrays(flat, theirs, without_pooler=architecture in _WITHOUT_POOLER)
+    _check_mlm_activation(heads, mlm_activation, config[kind]["hidden_activation"])
+    flat, uses_pooler = _with_one_pooler(flat, heads, theirs)
+    if kind == "mobilebert" and any(head in _POOLED_HEADS for head in heads):
+        theirs["classifier_activation"] = uses_pooler
+    arrays = _their_arrays(flat, theirs)
     if architecture != "Model":
         arrays = {f"{kind}.{name}" if name.startswith(_INSIDE) else name: array for name, array in arrays.items()}
     theirs["architectures"] = [f"{_CLASS_NAMES[kind]}{architecture}"]
     if "sentence_prediction" in heads:
-        labels = range(arrays["classifier.bias"].shape[0])
-        theirs["id2label"] = {str(label): f"LABEL_{label}" for label in labels}
-        theirs["label2id"] = {f"LABEL_{label}": label for label in labels}
+        theirs |= _label_settings(arrays["classifier.bias"].shape[0], label_names)
+    texts = {_CONFIG: theirs}
+    if tokenizer_config is not None and _TOKENIZER_CONFIG not in files:
+        texts[_TOKENIZER_CONFIG] = dict(tokenizer_config)
     with whole_directory(folder) as unfinished:
         # Not by `save_file`, whose files only their owner may read.
         (unfinished / _WEIGHTS).write_bytes(_safetensors().save(arrays, metadata={"format": "pt"}))
-        (unfinished / _CONFIG).write_text(json.dumps(theirs, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        for file in vocab_files:
-            shutil.copyfile(file, unfinished / Path(file).name)
+        for name, settings in texts.items():
+            text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
+            (unfinished / name).write_text(f"{text}\n", encoding="utf-8")
+        for name, file in files.items():
+            shutil.copyfile(file, unfinished / name)
 
 
 def _read_json(folder: Path) -> dict[str, Any]:
@@ -173,7 +247,7 @@ def _safetensors() -> Any:
 
 
 def _plain_names(arrays: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
-    """The arrays in float32 under today's names, without the names' common beginning and without second copies."""
+    """The arrays in float32 under today's names, without the names' common beginning."""
     plain_arrays = {}
     for name, array in arrays.items():
         plain = name.removeprefix(f"{kind}.")
@@ -181,18 +255,45 @@ def _plain_names(arrays: Mapping[str, np.ndarray], kind: str) -> dict[str, np.nd
             plain = plain.removesuffix(old) + new if plain.endswith(old) else plain
         if plain not in _BUFFERS:
             plain_arrays[plain] = np.asarray(array, np.float32)
-    head = "predictions" if kind == "albert" else "cls.predictions"
-    bias = plain_arrays.pop(f"{head}.decoder.bias", None)
-    if bias is not None:
-        plain_arrays.setdefault(f"{head}.bias", bias)
-    table = plain_arrays.get("embeddings.word_embeddings.weight")
-    decoder = plain_arrays.pop(f"{head}.decoder.weight", None)
-    if decoder is not None and table is not None and not np.array_equal(decoder, table):
-        raise CheckpointMismatchError(
-            f"{head}.decoder.weight differs from embeddings.word_embeddings.weight, but our masked-LM head shares the "
-            "embeddings. Such a model cannot be read."
-        )
     return plain_arrays
+
+
+def _is_used_classifier(raw: Mapping[str, Any]) -> bool:
+    """Whether `classifier` is of whole sequences; models of tokens and of multiple choice have one too."""
+    architectures = raw.get("architectures")
+    return not architectures or str(architectures[0]).endswith("ForSequenceClassification")
+
+
+def _label_names(raw: Mapping[str, Any], place: str) -> list[str]:
+    by_number = raw.get("id2label") or {str(number): f"LABEL_{number}" for number in range(raw.get("num_labels") or 2)}
+    try:
+        return [str(by_number[str(number)]) for number in range(len(by_number))]
+    except (KeyError, TypeError):
+        raise ArgumentError(
+            f"{place}: id2label is {by_number!r:.80}, but it has to name the labels by their numbers from 0 on."
+        ) from None
+
+
+def _merge_tied(folder: Path, raw: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Takes the masked-LM head's own copies of the embeddings and of its bias out; raises an error if they differ."""
+    head = "predictions" if raw["model_type"] == "albert" else "cls.predictions"
+    decoder_bias = arrays.pop(f"{head}.decoder.bias", None)
+    if decoder_bias is not None:
+        arrays.setdefault(f"{head}.bias", decoder_bias)
+    decoder = arrays.pop(f"{head}.decoder.weight", None)
+    if f"{head}.bias" not in arrays:
+        return
+    is_tied = raw.get("tie_word_embeddings", True)
+    pairs = {
+        f"{head}.decoder.weight": (decoder, arrays.get("embeddings.word_embeddings.weight")),
+        f"{head}.decoder.bias": (decoder_bias, arrays[f"{head}.bias"]),
+    }
+    for name, (own, shared) in pairs.items():
+        if not (is_tied if own is None or shared is None else np.array_equal(own, shared)):
+            raise CheckpointMismatchError(
+                f"`{folder}`: {name} is a weight of its own (tie_word_embeddings is {is_tied!r} in {_CONFIG}), but our "
+                f"masked-LM head shares the embeddings. Such a model cannot be read."
+            )
 
 
 def _check_vocabulary(folder: Path, n_embeddings: int, vocab_size: int) -> None:
@@ -230,20 +331,60 @@ def _check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[i
         raise CheckpointMismatchError("\n".join([message, *lines]))
 
 
-def _their_arrays(
-    flat: Mapping[str, np.ndarray], config: Mapping[str, Any], *, without_pooler: bool
-) -> dict[str, np.ndarray]:
-    arrays = dict(flat)
-    for head in reversed(_POOLED_HEADS):
-        for leaf in ("kernel", "bias"):
-            pooler = arrays.pop(f"{head}/pooler_dense/{leaf}", None)
-            if pooler is not None:
-                arrays[f"encoder/pooler/{leaf}"] = pooler
-    if without_pooler:
+def _check_mlm_activation(heads: Sequence[str], mlm_activation: str | None, hidden_activation: str) -> None:
+    if "masked_lm" in heads and mlm_activation not in (None, hidden_activation):
+        raise ArgumentError(
+            f"mlm_activation is {mlm_activation!r} and the encoder's hidden_activation {hidden_activation!r}, but "
+            f"Hugging Face's models have one for both."
+        )
+
+
+def _label_settings(n_classes: int, label_names: Sequence[str]) -> dict[str, Any]:
+    names = list(label_names) or [f"LABEL_{number}" for number in range(n_classes)]
+    if len(names) != n_classes or len(set(names)) != n_classes:
+        raise ArgumentError(f"label_names are {names}, but there are {n_classes} classes, each with a name of its own.")
+    return {
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+        "problem_type": "regression" if n_classes == 1 else "single_label_classification",
+    }
+
+
+def _with_one_pooler(
+    flat: Mapping[str, np.ndarray], heads: Sequence[str], config: Mapping[str, Any]
+) -> tuple[dict[str, np.ndarray], bool]:
+    """The parameters with the pooler that the head uses in the place of the encoder's; and whether there is one."""
+    arrays = {name: array for name, array in flat.items() if "/pooler_dense/" not in name}
+    poolers = {
+        head: {leaf: flat[f"{head}/pooler_dense/{leaf}"] for leaf in ("kernel", "bias")}
+        for head in _POOLED_HEADS
+        if f"{head}/pooler_dense/kernel" in flat
+    }
+    head = next((head for head in _POOLED_HEADS if head in heads), None)
+    own = poolers.get(str(head))
+    if own is not None:
+        return arrays | {f"encoder/pooler/{leaf}": array for leaf, array in own.items()}, True
+    # Without a pooler of its own `next_sentence` takes the first token as it is, `sentence_prediction` the encoder's.
+    has_pooler = "encoder/pooler/kernel" in arrays and head != "next_sentence"
+    if head is not None and not has_pooler and config["model_type"] != "mobilebert":
+        raise ArgumentError(
+            f"The head {head} takes the first token without a pooler, but Hugging Face's {config['model_type']} always "
+            f"has one. Give the head one (inner_dim), or leave it out of params."
+        )
+    is_left_out = not has_pooler if head is not None else _ARCHITECTURES[tuple(heads)] in _WITHOUT_POOLER
+    if is_left_out:
         arrays = {name: array for name, array in arrays.items() if not name.startswith("encoder/pooler/")}
+    return arrays, has_pooler
+
+
+def _their_arrays(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     kind = config["model_type"]
     parts = weights_of(kind, config, n_classes=len(arrays.get("sentence_prediction/logits/bias", (0, 0))))
     weights = _present_weights(parts, lambda weight: weight.ours in arrays)
     message = f"The parameters are not those of Hugging Face's {kind} with these settings:"
     _check_arrays(arrays, {weight.ours: weight.shape for weight in weights}, message=message)
-    return {weight.theirs: weight.to_theirs(arrays[weight.ours]) for weight in weights}
+    theirs = {weight.theirs: weight.to_theirs(arrays[weight.ours]) for weight in weights}
+    if kind == "mobilebert" and "cls.predictions.bias" in theirs:
+        # Theirs is there, with no rows, even if the table is as wide as the encoder.
+        theirs.setdefault("cls.predictions.dense.weight", np.zeros((0, config["vocab_size"]), np.float32))
+    return theirs

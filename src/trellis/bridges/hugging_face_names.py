@@ -13,6 +13,8 @@ _THEIR_ACTIVATIONS = {
     "gelu_python": "gelu_exact",
     "gelu_new": "gelu",
     "gelu_pytorch_tanh": "gelu",
+    "gelu_python_tanh": "gelu",
+    "gelu_accurate": "gelu",
     "gelu_fast": "gelu",
     "relu": "relu",
     "silu": "silu",
@@ -81,16 +83,19 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
 }
 """By `model_type`, which is also the type of encoder."""
 
-_THEIR_CONSTANTS: Mapping[str, Any] = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "tie_word_embeddings": True,
-    "num_hidden_groups": 1,
-    "inner_group_num": 1,
-    "trigram_input": True,
-    "use_bottleneck": True,
+_THEIR_CONSTANTS: Mapping[str, Mapping[str, Sequence[Any]]] = {
+    "bert": {},
+    "albert": {"num_hidden_groups": (1,), "inner_group_num": (1,)},
+    # A row's last word sees the padding behind it, and ours is padded with 0.
+    "mobilebert": {"trigram_input": (True,), "use_bottleneck": (True,), "pad_token_id": (0, None)},
 }
-"""Settings that have one value in all of our models."""
+"""Settings that have one value in all of our models, or one of a few, by `model_type`."""
+_THEIR_COMMON_CONSTANTS: Mapping[str, Sequence[Any]] = {
+    "position_embedding_type": ("absolute",),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "pruned_heads": ({},),
+}
 _SIZES = (
     "hidden_size",
     "num_attention_heads",
@@ -104,6 +109,9 @@ _SIZES = (
     "num_feedforward_networks",
 )
 _OUR_CONSTANTS: Mapping[str, Any] = {"norm_first": False, "embedding_size": None}
+_TORCH_EPSILON = 1e-5
+"""That of two norms of Hugging Face's MobileBERT, whatever `layer_norm_eps` is."""
+_OUTSIDE_ENCODER = ("model_type", "architectures", "id2label", "label2id", "num_labels", "problem_type")
 
 
 def read_config(config: Mapping[str, Any], *, place: str) -> dict[str, Any]:
@@ -115,9 +123,9 @@ def read_config(config: Mapping[str, Any], *, place: str) -> dict[str, Any]:
     kind = config.get("model_type", "")
     if not isinstance(kind, str) or kind not in SETTINGS:
         raise ArgumentError(f"{place}: model_type is {kind!r:.40}, but only {', '.join(SETTINGS)} can be read.")
-    for name, value in _THEIR_CONSTANTS.items():
-        if config.get(name, value) != value:
-            raise ArgumentError(f"{place}: {name} is {config[name]!r}, but only models with {value!r} can be read.")
+    for name, values in _constants(kind).items():
+        if config.get(name, values[0]) not in values:
+            raise ArgumentError(f"{place}: {name} is {config[name]!r}, but only models with {values[0]!r} can be read.")
     for setting in SETTINGS[kind]:
         name, value = setting.theirs, config.get(setting.theirs)
         least = 0 if name == "num_hidden_layers" else 1
@@ -129,7 +137,26 @@ def read_config(config: Mapping[str, Any], *, place: str) -> dict[str, Any]:
     if missing:
         raise ArgumentError(f"{place} does not say {', '.join(missing)}, which its weights cannot be read without.")
     fields["hidden_activation"] = _translated(_THEIR_ACTIVATIONS, fields["hidden_activation"], f"{place}: hidden_act")
+    if kind == "mobilebert":
+        inside = fields["intra_bottleneck_size"]
+        if config.get("true_hidden_size", inside) != inside:
+            raise ArgumentError(
+                f"{place}: true_hidden_size is {config['true_hidden_size']!r}, but only models in which it is "
+                f"intra_bottleneck_size, here {inside}, can be read."
+            )
+        # Then queries and keys come from the block's narrowed input, and a bottleneck of their own is not used.
+        fields["key_query_shared_bottleneck"] &= not fields["use_bottleneck_attention"]
+        if fields["normalization_type"] == "layer_norm" and fields["norm_epsilon"] != _TORCH_EPSILON:
+            fields["outer_norm_epsilon"] = _TORCH_EPSILON
     return {"type": kind, kind: fields}
+
+
+def fields_not_used(config: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the fields of `config.json` that nothing is read from."""
+    kind = config["model_type"]
+    used = {setting.theirs for setting in SETTINGS[kind]} | set(_constants(kind)) | set(_OUTSIDE_ENCODER)
+    used |= {"tie_word_embeddings", "true_hidden_size"}
+    return sorted(config.keys() - used)
 
 
 def write_config(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +169,24 @@ def write_config(fields: Mapping[str, Any]) -> dict[str, Any]:
     config = {setting.theirs: ours[setting.ours] for setting in SETTINGS[kind]}
     name = f"encoder.{kind}.hidden_activation"
     config["hidden_act"] = _translated(_OUR_ACTIVATIONS, config["hidden_act"], name)
+    if kind == "mobilebert":
+        config["key_query_shared_bottleneck"] &= not config["use_bottleneck_attention"]
+        _check_mobilebert_norms(ours)
     return {"model_type": kind, **config}
+
+
+def _constants(kind: str) -> dict[str, Sequence[Any]]:
+    return {**_THEIR_COMMON_CONSTANTS, **_THEIR_CONSTANTS[kind]}
+
+
+def _check_mobilebert_norms(ours: Mapping[str, Any]) -> None:
+    outer = ours.get("outer_norm_epsilon") or ours["norm_epsilon"]
+    if ours["normalization_type"] == "layer_norm" and outer != _TORCH_EPSILON:
+        raise ArgumentError(
+            f"encoder.mobilebert.norm_epsilon is {outer}, but Hugging Face's mobilebert with layer norms has "
+            f"{_TORCH_EPSILON} in the norm of its embeddings and in the last one of each block, so it would answer "
+            f"otherwise. Train with outer_norm_epsilon={_TORCH_EPSILON}, or with normalization_type=no_norm."
+        )
 
 
 def _translated(names: Mapping[str, str], name: str, place: str) -> str:

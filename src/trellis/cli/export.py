@@ -1,16 +1,18 @@
-"""`trellis export`: the model of a run, to be served."""
+"""`trellis export`: the model of a run, to be served or to be loaded by others."""
 
 import argparse
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from trellis import experiments, serving
+from trellis import bridges, experiments, serving
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
 from trellis.runtime import print_line
 
+_HUGGING_FACE = "hugging_face"
+_FORMATS = (*serving.FORMATS, _HUGGING_FACE)
 _EPILOG = """\
 What is written answers without the code of the model:
 
@@ -20,6 +22,11 @@ What is written answers without the code of the model:
 The config is that of the run, from its params.yaml, unless --config_file names another.
 
   trellis export --experiment=digits/classifier --model_dir=runs/digits --output_dir=served/digits
+
+The format hugging_face is a directory that transformers loads, with the heads, the names of the labels and the
+tokenizer, for models of BERT, ALBERT and MobileBERT:
+
+  trellis export --format=hugging_face --model_dir=runs/mrpc --output_dir=weights/mrpc
 """
 
 
@@ -35,7 +42,7 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag("batch_size", "N", size, type=int)
     platforms = "what to export for, such as cpu,cuda; the default is cpu,cuda,tpu, or this machine's if that fails"
     parser.add_flag("platforms", "NAMES", platforms, default="")
-    format = "jax_export, for Trellis, is the default; saved_model is for TensorFlow, which has to be installed"
+    format = "jax_export, for Trellis, is the default; saved_model is for TensorFlow, hugging_face for transformers"
     parser.add_flag("format", "NAME", format, default="jax_export")
     add_experiment_flags(parser)
 
@@ -46,7 +53,10 @@ def export(flags: argparse.Namespace) -> None:
     own = directory / "params.yaml"
     if not directory.is_dir():
         raise ArgumentError(f"--model_dir: there is no directory `{directory}`. Give that of a run.")
-    serving.check_format(flags.format)
+    if flags.format not in _FORMATS:
+        raise ArgumentError(f"There is no format {flags.format!r}. There are: {', '.join(_FORMATS)}.")
+    if flags.format != _HUGGING_FACE:
+        serving.check_format(flags.format)
     if flags.batch_size is not None and flags.batch_size < 1:
         raise ArgumentError(f"--batch_size is {flags.batch_size}, but a batch has at least one example.")
     if not flags.config_file and own.is_file():
@@ -62,12 +72,20 @@ def export(flags: argparse.Namespace) -> None:
         platforms=[name for name in flags.platforms.split(",") if name] or None,
         format=flags.format,
     )
-    print_line("\n".join(_saved_model(output_dir) if flags.format == "saved_model" else _served_model(output_dir)))
+    report = {"saved_model": _saved_model, _HUGGING_FACE: _weights}.get(flags.format, _served_model)
+    print_line("\n".join(report(output_dir)))
 
 
 def _saved_model(output_dir: Path) -> Iterator[str]:
     yield f"Written to:  {output_dir}"
     yield f'To use it:   answer = tf.saved_model.load("{output_dir}").signatures["serving_default"]'
+
+
+def _weights(output_dir: Path) -> Iterator[str]:
+    architecture = bridges.read_hugging_face_settings(output_dir).architecture
+    yield f"Written to:  {output_dir} ({architecture}: {', '.join(sorted(file.name for file in output_dir.iterdir()))})"
+    yield f'To use it:   model = transformers.{architecture}.from_pretrained("{output_dir}")'
+    yield f"To ask it:   trellis predict --model_dir={shlex.quote(str(output_dir))}"
 
 
 def _served_model(output_dir: Path) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import trellis.nlp.answers
+import trellis.nlp.tasks
 from trellis.cli.experiments import add_module_flag
 from trellis.cli.parser import Parser
 from trellis.disk import whole_file
@@ -32,7 +33,8 @@ A text that cannot be answered is told with its place on stderr; the others are 
   trellis predict --model_dir=runs/cola --input_file=dev.tsv --column_names=source,label,mark,sentence
   trellis predict --model_dir=runs/squad --input_file=dev-v1.1.json --output_file=predictions.json
 
-A model that `trellis export` wrote answers in the same way, without its code and its config.
+A model that `trellis export` wrote answers in the same way, without its code and its config. So does one of Hugging
+Face's that is fine-tuned already: a directory with config.json, model.safetensors and the files of the tokenizer.
 """
 _SOME_NOT_ANSWERED = 1
 _SHOWN_WIDTH = 100
@@ -41,7 +43,8 @@ _SHOWN_WIDTH = 100
 def add_flags(parser: Parser) -> None:
     """Adds what to ask, and whom."""
     parser.epilog = _EPILOG
-    parser.add_flag("model_dir", "DIR", "where a run was trained, or a served model", required=True)
+    models = "where a run was trained, or a served model, or one of Hugging Face's"
+    parser.add_flag("model_dir", "DIR", models, required=True)
     parser.add_repeated_flag("text", "TEXT", "what to ask, part by part, as TEXT or COLUMN=TEXT")
     files = "many texts: TSV, CSV or JSONL with columns, or lines with tabs between parts, or SQuAD's JSON"
     parser.add_flag("input_file", "FILE", files, default="")
@@ -100,12 +103,14 @@ def _read_params(flags: argparse.Namespace) -> ExperimentConfig | None:
     directory = Path(flags.model_dir)
     if find_served_model(directory) is not None:
         return None
+    if not (directory / "params.yaml").is_file() and (directory / "config.json").is_file():
+        return trellis.nlp.tasks.read_hugging_face_experiment(directory)
     if not (directory / "params.yaml").is_file():
         names = sorted(path.name for path in directory.iterdir())[:8] if directory.is_dir() else []
         state = f"holds {', '.join(names) or 'nothing'}" if directory.is_dir() else "does not exist"
         raise ArgumentError(
             f"--model_dir: `{directory}` {state}. Give the directory of a run, which has a params.yaml, or one that "
-            f"`trellis export` wrote, which has a manifest.json."
+            f"`trellis export` wrote, which has a manifest.json, or a model of Hugging Face's, which has a config.json."
         )
     register_experiments(flags.module)
     return read_params(directory)

@@ -67,7 +67,7 @@ def train(flags: argparse.Namespace) -> None:
     settings = (f"{idle.path} has no effect ({idle.origin}): {idle.reason}." for idle in without_effect(params))
     for line in (*_idle_flags(flags), *settings):
         print_line(line)
-    directory = _directory(flags)
+    directory = _directory(flags, starts_from=params.task.starts_from)
     if not mode.trains:
         print_line(f"{flags.experiment}, {flags.mode}: evaluates the checkpoint files in {directory}.")
     else:
@@ -156,10 +156,14 @@ def _model_dir(flags: argparse.Namespace) -> Path:
     return Path(flags.model_dir)
 
 
-def _directory(flags: argparse.Namespace) -> Path:
-    """Returns the directory of the run, made if the run will write to it."""
+def _directory(flags: argparse.Namespace, *, starts_from: str) -> Path:
+    """Returns the directory of the run, made if the run will write to it.
+
+    Args:
+        starts_from: Weights that can be evaluated without a run; empty if there are none.
+    """
     directory = _model_dir(flags)
-    if get_mode(flags.mode).needs_checkpoint and not directory.is_dir():
+    if get_mode(flags.mode).needs_checkpoint and not directory.is_dir() and not starts_from:
         raise ArgumentError(f"--model_dir: there is no directory `{directory}` to evaluate. Give that of a run.")
     try:
         # Before JAX is loaded, so that an error comes at once. An evaluation that follows a run may be started first.

@@ -1,5 +1,8 @@
 """A stream of examples in arrays or files: shuffled anew in each epoch, gathered by index."""
 
+import copy
+from collections.abc import Callable
+
 import jax
 import numpy as np
 
@@ -28,6 +31,23 @@ class ArrayExamples:
     def take(self, indices: np.ndarray) -> Batch:
         """Gathers examples by vectorised indexing."""
         return jax.tree.unflatten(self._structure, [leaf.take(indices, axis=0) for leaf in self._leaves])
+
+
+class CheckedExamples:
+    """Examples that a function looks at when they are gathered; it raises an error if something is wrong with them."""
+
+    def __init__(self, examples: Examples, check: Callable[[Batch], None]) -> None:
+        self._examples = examples
+        self._check = check
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def take(self, indices: np.ndarray) -> Batch:
+        """Gathers examples, and checks them."""
+        gathered = self._examples.take(indices)
+        self._check(gathered)
+        return gathered
 
 
 class ExampleStream:
@@ -83,6 +103,12 @@ class ExampleStream:
     def n_examples(self) -> int:
         """How many examples an epoch has."""
         return len(self._examples)
+
+    def checked_by(self, check: Callable[[Batch], None]) -> "ExampleStream":
+        """Returns the same stream, whose examples a function looks at when they are gathered."""
+        stream = copy.copy(self)
+        stream._examples = CheckedExamples(self._examples, check)
+        return stream
 
     def batch(self, step: int) -> Batch:
         """The batch of one step."""

@@ -154,7 +154,7 @@ def _start_problems(run: Preflight) -> Iterator[Problem]:
     path = run.resumes_from
     if path is not None:
         yield from _resume_problems(run, path)
-    elif run.mode.needs_checkpoint:
+    elif run.mode.needs_checkpoint and not run.trainer.task.starts_from:
         message = (
             f"There is no checkpoint file in model_dir `{run.trainer.model_dir}`, so there is nothing to evaluate."
         )

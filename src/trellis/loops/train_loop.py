@@ -230,6 +230,11 @@ class TrainLoop:
         running = self._start()
         return Checkpoint.of(running.state, step=running.step, session=self.session, lease=running.lease)
 
+    def first_checkpoint(self) -> Checkpoint:
+        """Makes the arrays for step 0 anew, whatever files there are; the batch may lack what only training needs."""
+        state = self._build_state(self._first_batch(), step=0)
+        return Checkpoint.of(state, step=0, session=self.session)
+
     def _start(self) -> "_Running":
         """Makes the state for the first step: that of the checkpoint to go on from, or a new one."""
         if self._running is not None:
@@ -249,9 +254,11 @@ class TrainLoop:
         return self._running
 
     def _new_state(self, step: int) -> "_Running":
-        inputs = self._sample_inputs(self.outline().batch)
-        state = self._initial_state.build(self._init_rngs(step=step), *inputs, shapes=self._shapes, step=step)
-        return self._run_from(state, step)
+        return self._run_from(self._build_state(self.outline().batch, step=step), step)
+
+    def _build_state(self, batch: Batch, *, step: int) -> TrainState:
+        inputs = self._sample_inputs(batch)
+        return self._initial_state.build(self._init_rngs(step=step), *inputs, shapes=self._shapes, step=step)
 
     def _resume(self, checkpoint: Checkpoint) -> "_Running":
         started = time.perf_counter()

@@ -34,6 +34,11 @@ class TaskConfig(Config):
     task_module: ClassVar[str] = ""
     """The module that registers the task of these configs, to be imported when a run starts."""
 
+    @property
+    def starts_from(self) -> str:
+        """Where parameters are taken from at step 0; empty if they are all new."""
+        return self.init_checkpoint
+
 
 @dataclass
 class DigitsConfig(TaskConfig):

@@ -1,14 +1,38 @@
-"""A task's model, exported to be served."""
+"""A task's model, exported to be served, or its weights to be loaded elsewhere."""
 
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from trellis.aliases import JSON, PyTree
+from trellis.errors import ArgumentError
 from trellis.serving import Format, ServingFunction, Signature, export_model
 from trellis.tasks.bound_model import BoundModel, InferenceStep
 from trellis.tasks.task import Task
+
+
+@runtime_checkable
+class HuggingFaceTask(Protocol):
+    """A task whose model `transformers` has too."""
+
+    def write_hugging_face(self, params: PyTree, *, output_dir: str | os.PathLike[str]) -> None:
+        """Writes a directory that `transformers` loads: the settings, the weights, the labels, the tokenizer."""
+
+
+def export_weights(task: Task, *, params: PyTree, output_dir: str | os.PathLike[str]) -> Path:
+    """Writes the parameters of a task's model as a directory of Hugging Face's; returns the directory.
+
+    Args:
+        output_dir: One that is not there yet.
+    """
+    if not isinstance(task, HuggingFaceTask):
+        raise ArgumentError(
+            f"The model of {task.name} is none that Hugging Face has too: those are encoders of BERT, ALBERT and "
+            f"MobileBERT with their heads. Take the format jax_export."
+        )
+    task.write_hugging_face(params, output_dir=output_dir)
+    return Path(output_dir)
 
 
 def export_task(

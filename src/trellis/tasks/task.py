@@ -73,6 +73,11 @@ class Task(ABC):
         """The config that the task was made from, with what it has filled in if that was left to it."""
         return self._task_config
 
+    @property
+    def starts_from(self) -> str:
+        """Where `initialize` takes parameters from; empty if all are the model's own."""
+        return getattr(self.task_config, "starts_from", "")
+
     @abstractmethod
     def build_inputs(self, params: Any, input_context: InputContext | None = None) -> Any:
         """The stream for a data config, which is `task_config.train_data` or `task_config.validation_data`.

@@ -154,6 +154,10 @@ class Stage:
         shapes = self._checkpoint_shapes(trains=trains)
         return self._reader(shapes) if path is None else restore_file(path, template=shapes)
 
+    def first_checkpoint(self) -> Checkpoint:
+        """The checkpoint that a training would start from, made with the first batch of the validation data."""
+        return self._untrained_loop.first_checkpoint()
+
     def sample_inputs(self) -> tuple[Any, ...]:
         """The inputs of the first batch of the validation data."""
         return split_batch(self._short_eval_loop.peek())[0]

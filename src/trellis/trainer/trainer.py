@@ -210,6 +210,9 @@ class StagedTrainer(ABC):
         if path is not None:
             return self._stage_of(int(path.name.rpartition("_")[2])).read_checkpoint(path, trains=trains)
         if newest_file(self.model_dir) is None:
+            if self.task.starts_from:
+                print_line(f"There is no checkpoint file in `{self.model_dir}`: step 0 is `{self.task.starts_from}`.")
+                return self._next_stage().first_checkpoint()
             raise ArgumentError(
                 f"There is no checkpoint file in model_dir `{self.model_dir}`, so there is nothing to evaluate. "
                 f"Train first (--mode=train), or give the model_dir of a run."

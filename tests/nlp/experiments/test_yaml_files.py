@@ -25,7 +25,13 @@ EXPERIMENTS = {
 # Fields that Model Garden does not have.
 OUR_OWN = {
     *("n_microbatches", "keep_gradients", "n_fused_steps", "early_stopping_steps", "train_epochs", "mesh", "seed"),
-    *("norm_epsilon", "use_gradient_checkpointing", "return_all_encoder_outputs"),
+    *(
+        "norm_epsilon",
+        "outer_norm_epsilon",
+        "hub_module_url",
+        "use_gradient_checkpointing",
+        "return_all_encoder_outputs",
+    ),
     *(
         "label_values",
         "column_names",

@@ -73,11 +73,26 @@ def test_weights_from_two_places_are_refused() -> None:
         get_task(config(2, hub_module_url=BERT, init_checkpoint="runs/x"))
 
 
-def test_ids_that_the_encoder_does_not_know_are_refused_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = labelled(4, n_classes=2)
-    batch["input_word_ids"][0, 0] = 40
-    stream = ExampleStream(batch, batch_size=4)
+@pytest.mark.parametrize(
+    ("name", "number", "message"),
+    [
+        ("input_word_ids", 40, "has the token 40, but the encoder knows 40 tokens, from 0 on."),
+        ("input_type_ids", 2, "has the type id 2, but the encoder knows 2 type ids, from 0 on. .* type_vocab_size"),
+        ("input_type_ids", -1, "has the type id -1, but the encoder knows 2 type ids"),
+    ],
+)
+def test_ids_that_the_encoder_does_not_know_are_refused_in_any_batch(
+    name: str, number: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = labelled(8, n_classes=2)
+    batch[name][5, 0] = number
+    stream = ExampleStream(batch, batch_size=4, shuffle=False)
     monkeypatch.setattr(sentence_prediction, "build_sentence_stream", lambda *_, **__: stream)
     task = get_task(config(2))
-    with pytest.raises(DataError, match="has the token 40, but the encoder knows 40 tokens, from 0 on."):
+    stream = task.build_inputs(task.task_config.train_data)
+    for read in (lambda: stream.batch(1), lambda: stream.stacked_batches(0, 2)):
+        with pytest.raises(DataError, match=message):
+            read()
+    batch[name][0, 0] = number
+    with pytest.raises(DataError, match=message):
         task.build_inputs(task.task_config.train_data)

@@ -300,6 +300,7 @@ def test_an_exported_text_model_tells_its_vocabulary_and_how_it_is_asked(
         "answerer": {"seq_length": 20, "label_values": ["no", "yes"], "text_columns": ["a", "b"], "column_names": None},
         "tokenizer": json.loads((sentences / "text/text.json").read_text()),
         "vocab_size": 24,
+        "n_types": 2,
     }
     told = model.manifest.metadata["text"]["tokenizer"]
     assert (told["tokenization"], told["lower_case"], told["text_fields"]) == ("WordPiece", True, ["a", "b"])

@@ -2,14 +2,17 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import flax.linen as nn
 import jax
-from flax.traverse_util import unflatten_dict
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
+from trellis.bridges import read_hugging_face
 from trellis.errors import ArgumentError, CheckpointFileError, DataError
 from trellis.experiments import ExperimentConfig, best_of_run, read_params
 from trellis.extensions import checkpoint_storage as storage, newest_file
@@ -40,6 +43,10 @@ class TextTask(Protocol):
     @property
     def vocab_size(self) -> int:
         """How many tokens the model knows."""
+
+    @property
+    def n_types(self) -> int:
+        """How many kinds of segments the model knows."""
 
     def build_model(self) -> Any:
         """The model."""
@@ -128,24 +135,30 @@ def load_predictor(model_dir: str, *, params: ExperimentConfig | None = None, vo
     A served model needs neither its code nor its task nor its config.
 
     Args:
-        model_dir: Of a run, or what `trellis export` wrote.
-        params: The config of a run; the default is the one that it was trained with.
+        model_dir: Of a run, or what `trellis export` wrote, or of a model of Hugging Face's.
+        params: The config of a run; the default is the one that it was trained with. A model of Hugging Face's needs
+            that of `read_hugging_face_experiment`.
         vocab_file: The vocabulary, if the directory does not have it.
     """
     served = find_served_model(model_dir)
     if served is not None:
         return _load_served(served, vocab_file)
     params = params or read_params(model_dir)
-    task = get_task(params.task, logging_dir=model_dir)
+    is_run = Path(model_dir, "params.yaml").is_file() or not Path(model_dir, "config.json").is_file()
+    task = get_task(params.task, logging_dir=model_dir if is_run else None)
     if not isinstance(task, TextTask):
         raise ArgumentError(f"`{model_dir}` holds a {type(task).__name__}, which answers no text.")
     tokenizer = tokenizer_of_model(task.text, vocab_file=vocab_file, n_known=task.vocab_size, place=model_dir)
     file = best_of_run(params, Path(model_dir)) or newest_file(Path(model_dir))
-    if file is None:
+    if file is None and is_run:
         raise CheckpointFileError(f"There is no checkpoint file in `{model_dir}`. Train first: trellis train.")
-    model = read_model(task, file, runtime=params.runtime)
+    if file is None:
+        model = read_fine_tuned_model(task, model_dir, runtime=params.runtime)
+    else:
+        model = read_model(task, file, runtime=params.runtime)
     run = jax.jit(lambda variables, batch: model.with_variables(variables)(batch))
     ask = in_batches(lambda batch: run(model.variables, batch))
+    ask = _refusing_types(ask, n_types=task.n_types, place=model_dir)
     return Predictor(task.answerer, ask=ask, tokenizer=tokenizer)
 
 
@@ -164,7 +177,50 @@ def _load_served(directory: Path, vocab_file: str) -> Predictor:
     tokenizer = tokenizer_of_model(text, vocab_file=vocab_file, n_known=text_metadata["vocab_size"], place=place)
     size = model.signatures[model.manifest.default_signature].spec.inputs[0].shape[0]
     ask = in_batches(model, batch_size=size if isinstance(size, int) else BATCH_SIZE)
+    # Models that were exported before did not tell; theirs were BERT's two.
+    ask = _refusing_types(ask, n_types=text_metadata.get("n_types", 2), place=place)
     return Predictor(answerer, ask=ask, tokenizer=tokenizer)
+
+
+def _refusing_types(ask: AskModel, *, n_types: int, place: str) -> AskModel:
+    """Asks a model, but not with kinds of segments that it has no embeddings for: it would take them for zeros."""
+
+    def checked(inputs: Mapping[str, np.ndarray], /) -> Iterator[Any]:
+        most = int(inputs["input_type_ids"].max())
+        if most >= n_types:
+            raise ArgumentError(
+                f"A text has {most + 1} parts, but the model in `{place}` knows {n_types} (type_vocab_size). "
+                f"Ask it with fewer."
+            )
+        return ask(inputs)
+
+    return checked
+
+
+def read_fine_tuned_model(task: TextTask, directory: str, *, runtime: RuntimeConfig) -> BoundModel:
+    """Returns the task's model with the weights of a directory of Hugging Face's, which has to have all that answers.
+
+    Args:
+        runtime: The model computes in its precision.
+    """
+    model = computing_model(task.build_model(), runtime=runtime)
+    inputs = {name: np.zeros((1, length), np.int32) for name, length in task.answerer.input_lengths.items()}
+    shapes = flatten_dict(nn.meta.unbox(jax.eval_shape(model.init, jax.random.key(0), inputs))["params"], sep="/")
+    arrays = flatten_dict(read_hugging_face(directory)[1], sep="/")
+    # Models that do not use the encoder's pooler come without it.
+    arrays |= {name: np.zeros(shape.shape, np.float32) for name, shape in shapes.items() if _is_unused(name, arrays)}
+    missing = [name for name in shapes if name not in arrays]
+    if missing:
+        raise CheckpointFileError(
+            f"`{directory}` has no weights for {', '.join(missing)}, so its model cannot answer. Copy the directory "
+            f"again."
+        )
+    return BoundModel(model, params=unflatten_dict({name: arrays[name] for name in shapes}, sep="/"))
+
+
+def _is_unused(name: str, arrays: Mapping[str, np.ndarray]) -> bool:
+    is_pooler = name.startswith("encoder/pooler/") and name not in arrays
+    return is_pooler and "sentence_prediction/logits/kernel" not in arrays
 
 
 def read_model(task: TextTask, checkpoint_file: Path, *, runtime: RuntimeConfig) -> BoundModel:

@@ -20,12 +20,13 @@ _ANSWERERS: Mapping[str, Callable[[Mapping[str, Any]], Answerer]] = {
 }
 
 
-def served_metadata(answerer: Answerer, *, text: TextSettings | None, vocab_size: int) -> dict[str, JSON]:
+def served_metadata(answerer: Answerer, *, text: TextSettings | None, vocab_size: int, n_types: int) -> dict[str, JSON]:
     """What a served model tells of how it answers text.
 
     Args:
         text: None if it is not known, because the data came as ids.
         vocab_size: How many tokens the model knows.
+        n_types: How many kinds of segments it knows.
     """
     described: Any = answerer
     return {
@@ -33,6 +34,7 @@ def served_metadata(answerer: Answerer, *, text: TextSettings | None, vocab_size
         "answerer": asdict(described),
         "tokenizer": None if text is None else text.as_json(),
         "vocab_size": vocab_size,
+        "n_types": n_types,
     }
 
 

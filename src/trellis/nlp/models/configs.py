@@ -98,6 +98,9 @@ class MobileBertEncoderConfig(Config):
     input_mask_dtype: str = "int32"
     return_all_encoder_outputs: bool = False
     norm_epsilon: float = 1e-12
+    outer_norm_epsilon: float | None = None
+    """That of two layer norms, of the embeddings and of the end of each block's last feedforward block; null is the
+    same. `transformers` has 1e-5 there."""
     use_gradient_checkpointing: bool = False
     """Whether the backward pass computes each block again, which takes more time and less memory."""
 

@@ -37,7 +37,7 @@ class TrigramEmbeddings(nn.Module):
         self.position_embeddings = nn.Embed(config.max_sequence_length, config.hidden_size, embedding_init=places)
         self.type_embeddings = nn.Embed(config.type_vocab_size, config.hidden_size, embedding_init=places)
         self.projection = dense(config.hidden_size, initializer_range=config.initializer_range, axes=TO_EMBED)
-        self.layer_norm = _norm(config)
+        self.layer_norm = _norm(config, config.outer_norm_epsilon)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def __call__(self, inputs: EncoderInputs, *, training: bool) -> jax.Array:
@@ -112,7 +112,8 @@ class MobileBertBlock(nn.Module):
             )
             for _ in blocks
         ]
-        self.feedforward_layer_norm = [_norm(config) for _ in blocks]
+        last = _norm(config, config.outer_norm_epsilon)
+        self.feedforward_layer_norm = [*(_norm(config) for _ in blocks[1:]), last]
         self.output = dense(config.hidden_size, initializer_range=config.initializer_range, axes=TO_EMBED)
         self.output_layer_norm = _norm(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
@@ -160,5 +161,5 @@ class MobileBertEncoder(LayeredEncoder):
         return self.outputs(self.run_layers(tokens, self.block, training), first=0)
 
 
-def _norm(config: MobileBertEncoderConfig) -> nn.Module:
-    return NoNorm() if config.normalization_type == "no_norm" else layer_norm(config.norm_epsilon)
+def _norm(config: MobileBertEncoderConfig, epsilon: float | None = None) -> nn.Module:
+    return NoNorm() if config.normalization_type == "no_norm" else layer_norm(epsilon or config.norm_epsilon)

@@ -13,5 +13,6 @@ if TYPE_CHECKING:
         QuestionAnsweringConfig as QuestionAnsweringConfig,
         QuestionAnsweringModelConfig as QuestionAnsweringModelConfig,
     )
+    from trellis.nlp.tasks.fine_tuned import read_hugging_face_experiment as read_hugging_face_experiment
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -22,7 +22,21 @@ _LOCAL_TEXT = BertPretrainTextDataConfig(
 
 
 @dataclass
-class MaskedLMConfig(TaskConfig):
+class EncoderTaskConfig(TaskConfig):
+    """What all tasks on an encoder have."""
+
+    hub_module_url: str = ""
+    """A local directory (Hugging Face's, or of a run) with both the encoder's settings and its weights; heads that fit
+    are taken too."""
+
+    @property
+    def starts_from(self) -> str:
+        """Where parameters are taken from at step 0; empty if they are all new."""
+        return self.hub_module_url or self.init_checkpoint
+
+
+@dataclass
+class MaskedLMConfig(EncoderTaskConfig):
     """Which words were masked, and whether one sentence follows the other."""
 
     model: PretrainerConfig = PretrainerConfig(cls_heads=[_NEXT_SENTENCE])
@@ -58,11 +72,9 @@ class SentencePredictionModelConfig(Config):
 
 
 @dataclass
-class SentencePredictionConfig(TaskConfig):
+class SentencePredictionConfig(EncoderTaskConfig):
     """A class or a number for a sentence, or for a pair."""
 
-    hub_module_url: str = ""
-    """A local directory (Hugging Face's, or of a run) with both the encoder's settings and its weights."""
     init_cls_pooler: bool = False
     """Whether a warm start takes the pooler of a pretraining's `next_sentence` head too."""
     metric_type: Literal["accuracy", "f1", "matthews_corrcoef", "pearson_spearman_corr"] = "accuracy"
@@ -81,11 +93,9 @@ class QuestionAnsweringModelConfig(Config):
 
 
 @dataclass
-class QuestionAnsweringConfig(TaskConfig):
+class QuestionAnsweringConfig(EncoderTaskConfig):
     """Which part of a passage answers a question, if any does."""
 
-    hub_module_url: str = ""
-    """A local directory (Hugging Face's, or of a run) with both the encoder's settings and its weights."""
     n_best_size: int = 20
     """How many starts and ends are combined to candidates, and how many candidates an answer lists."""
     max_answer_length: int = 30

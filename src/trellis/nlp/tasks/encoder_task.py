@@ -1,17 +1,19 @@
 """What all tasks on an encoder have in common: its settings, its weights, and checks before the first step."""
 
+import os
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trellis.aliases import JSON, Variables
+from trellis.aliases import JSON, PyTree, Variables
 from trellis.bindings import bound
+from trellis.bridges import write_hugging_face
 from trellis.config import Problem, origin_of, raise_if_any
-from trellis.data import DataConfig, Stream
+from trellis.data import DataConfig, ExampleStream, Stream
 from trellis.errors import DataError
 from trellis.extensions import newest_file
 from trellis.nlp.answers import Answerer, served_metadata
@@ -119,7 +121,7 @@ class EncoderTask(Task):
     @property
     def hub_module_url(self) -> str:
         """The directory with the encoder's settings and weights; empty if the config has the settings."""
-        return str(self.task_config.as_dict().get("hub_module_url", ""))
+        return str(self.task_config.hub_module_url)
 
     @property
     def encoder_config(self) -> EncoderConfig:
@@ -152,6 +154,11 @@ class EncoderTask(Task):
         return int(getattr(self.encoder_config.get(), _LENGTHS[str(self.encoder_config.type)]))
 
     @property
+    def n_types(self) -> int:
+        """How many kinds of segments the encoder knows: 2 if it reads pairs."""
+        return int(self.encoder_config.get().type_vocab_size)
+
+    @property
     def vocab_size(self) -> int:
         """How many tokens the encoder knows."""
         return int(getattr(self.encoder_config.get(), _VOCABULARIES[str(self.encoder_config.type)]))
@@ -166,14 +173,30 @@ class EncoderTask(Task):
             side = SIDES[0] if params.is_training else SIDES[1]
             raise_if_any(list(data_problems(self.task_config, self.text_source, side=side)))
         stream = self.build_stream(params, input_context or InputContext())
-        most = int(np.max(stream.batch(0)["input_word_ids"]))
-        if most >= self.vocab_size:
-            raise DataError(
-                f"{data_place(params)}.input_path: {params.input_path!r} has "
-                f"the token {most}, but the encoder knows {self.vocab_size} tokens, from 0 on. Make the data with the "
-                f"vocabulary that the encoder has, or set the encoder's vocab_size to that of the vocabulary."
-            )
+
+        def check(batch: Any) -> None:
+            self._check_ids(batch, f"{data_place(params)}.input_path: {params.input_path!r}")
+
+        if isinstance(stream, ExampleStream):
+            # Records are looked at whenever they are read; text is cut here, so that one batch tells of all.
+            stream = stream.checked_by(check)
+        check(stream.batch(0))
         return stream
+
+    def _check_ids(self, batch: Mapping[str, Any], place: str) -> None:
+        """Raises an error if the encoder has no embeddings for what is in a batch, which it would compute as zeros."""
+        ways_out = {
+            "input_word_ids": "Make the data with the vocabulary that the encoder has, or set the encoder's vocab_size "
+            "to that of the vocabulary.",
+            "input_type_ids": "Make the data with fewer kinds of segments, or set the encoder's type_vocab_size.",
+        }
+        known = {"input_word_ids": ("token", self.vocab_size), "input_type_ids": ("type id", self.n_types)}
+        for name, (what, n_known) in known.items():
+            ids = np.asarray(batch[name])
+            odd = next((int(number) for number in (ids.max(), ids.min()) if not 0 <= number < n_known), None)
+            if odd is not None:
+                known_range = f"the encoder knows {n_known} {what}s, from 0 on"
+                raise DataError(f"{place} has the {what} {odd}, but {known_range}. {ways_out[name]}")
 
     def serving_inputs(self, inputs: Any) -> dict[str, np.ndarray]:
         """The inputs for plain text, whatever else the data has."""
@@ -185,12 +208,38 @@ class EncoderTask(Task):
 
     def serving_metadata(self) -> dict[str, JSON]:
         """How text is answered."""
-        return {TEXT: served_metadata(self.answerer, text=self.text, vocab_size=self.vocab_size)}
+        return {TEXT: served_metadata(self.answerer, text=self.text, vocab_size=self.vocab_size, n_types=self.n_types)}
 
     def plan_notes(self) -> Iterator[str]:
         """How text is cut."""
         if self.text_source is not None:
             yield f"text: {self.text_source}"
+
+    def write_hugging_face(self, params: PyTree, *, output_dir: str | os.PathLike[str]) -> None:
+        """Writes a directory that `transformers` loads: the settings, the weights, the labels, the tokenizer."""
+        write_hugging_face(
+            Path(output_dir),
+            config=self.encoder_config.as_dict(),
+            params=params,
+            tokenizer_config=self._tokenizer_config(),
+            vocab_files=self.serving_files(),
+            **self.weights_settings(),
+        )
+
+    def _tokenizer_config(self) -> dict[str, JSON] | None:
+        """How text is cut, in the words of `transformers`; None if that is not known."""
+        text = self.text
+        if text is None:
+            return None
+        values: dict[str, JSON] = {"do_lower_case": text.lower_case, "model_max_length": self.n_positions}
+        if text.build_tokenizer().family == "SentencePiece":
+            return values | {"tokenizer_class": "AlbertTokenizer", "keep_accents": not text.strip_accents}
+        rules = ("strip_accents", "tokenize_chinese_chars")
+        return values | {"tokenizer_class": "BertTokenizer"} | {name: getattr(text, name) for name in rules}
+
+    def weights_settings(self) -> Mapping[str, Any]:
+        """What others have to know of the heads to use the weights, as `write_hugging_face` takes it."""
+        return {}
 
     @traceable
     def initialize(self, model: BoundModel) -> Variables:
@@ -203,7 +252,7 @@ class EncoderTask(Task):
             self.text.write(Path(self.logging_dir, TEXT))
         for line in silent_records(self.task_config):
             print_line(line)
-        source = self.hub_module_url or self.task_config.init_checkpoint
+        source = self.starts_from
         if source and Path(source, "config.json").is_file():
             return read_hugging_face_weights(source, model=model, encoder=self.encoder_config)
         return read_warm_start(source, model=model)

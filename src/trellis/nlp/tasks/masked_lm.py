@@ -11,10 +11,11 @@ from flax import struct
 from trellis.aliases import Array, Batch
 from trellis.config import Problem
 from trellis.data import Stream
+from trellis.errors import ArgumentError
 from trellis.loops import Accuracy, Mean, MetricFunction, StepOutput, TrainState, weighted_mean
 from trellis.nlp.answers import BlankAnswerer
 from trellis.nlp.data import LocalText, TextSettings, build_pretraining_stream, build_tokenizer, prepare_local_text
-from trellis.nlp.models import BertPretrainer
+from trellis.nlp.models import BertPretrainer, ClsHeadConfig
 from trellis.nlp.tasks.configs import LocalMaskedLMConfig, MaskedLMConfig
 from trellis.nlp.tasks.encoder_task import EncoderTask
 from trellis.nlp.tasks.text_source import TextSource
@@ -98,6 +99,17 @@ class MaskedLMTask(EncoderTask):
         if _LABELS in inputs and not model.losses:
             logs[self.loss] = SumOfMeans((logs["lm_example_loss"], logs["next_sentence_loss"]))
         return logs
+
+    def weights_settings(self) -> Mapping[str, Any]:
+        """The activation of the masked-LM head; raises an error if a head classifies as others' do not."""
+        for head in self.task_config.model.cls_heads:
+            usual = ClsHeadConfig(name=head.name, inner_dim=head.inner_dim, dropout_rate=head.dropout_rate)
+            if head.as_dict() != usual.as_dict():
+                raise ArgumentError(
+                    f"The head {head.name} of task.model.cls_heads has {head.num_classes} classes, activation "
+                    f"{head.activation} and cls_token_idx {head.cls_token_idx}, but Hugging Face's has 2, tanh and 0."
+                )
+        return {"mlm_activation": self.task_config.model.mlm_activation}
 
     @property
     def answerer(self) -> BlankAnswerer:

@@ -1,22 +1,29 @@
 """Encoders that were trained before: their settings and weights, from a directory on this machine."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from trellis.aliases import Variables
-from trellis.bridges import read_hugging_face, read_hugging_face_config
+from trellis.bridges import (
+    HuggingFaceSettings,
+    read_hugging_face,
+    read_hugging_face_config,
+    read_hugging_face_settings,
+)
 from trellis.config import DEFAULT, Origin, Setting, merge, origin_of, raise_if_any, read_file, setting_at
 from trellis.errors import ArgumentError, CheckpointMismatchError
-from trellis.nlp.models import EncoderConfig
+from trellis.nlp.models import EncoderConfig, PretrainerConfig
 from trellis.runtime import print_line
 from trellis.tasks import BoundModel, ModelWithItems, TaskConfig
 
 _FREE = ("dropout_rate", "dropout_prob", "_outputs", "_scores", "_embeddings", "_checkpointing", "_range", "_dtype")
 """The ends of the names of settings that weights do not depend on."""
-_NEARLY_FREE = {"hidden_activation", "norm_epsilon"}
+_OF_HEADS = ("mlm_activation", "cls_heads", "mlm_output_weights_use_proj")
+_NEARLY_FREE = {"hidden_activation", "norm_epsilon", "outer_norm_epsilon"}
 
 
 def check_is_local(directory: str, *, field: str) -> None:
@@ -47,13 +54,49 @@ def with_encoder_of(directory: str, *, config: TaskConfig) -> TaskConfig:
     values[values["type"]] = {name: value for name, value in inner.items() if name not in kept}
     filled = config.replace()
     raise_if_any(merge(filled, setting_at("model.encoder", values, Origin(directory))))
+    if isinstance(filled.model, PretrainerConfig):
+        _take_heads(directory, model=filled.model)
     return filled
+
+
+def _take_heads(directory: str, *, model: PretrainerConfig) -> None:
+    """Sets what a directory says of the heads of a pretraining, in a config that has the directory's encoder."""
+    if not Path(directory, "config.json").is_file():
+        file = _params_file(directory)
+        values, _ = read_file(file)
+        own = _value_at(values, ("task", "model"), file)
+        settings = own.value if isinstance(own.value, dict) else {}
+        raise_if_any(merge(model, replace(own, value={name: settings[name] for name in _OF_HEADS if name in settings})))
+        return
+    # Theirs are as wide as the encoder, and have its activation.
+    encoder = model.encoder.get()
+    width = encoder.hidden_size if encoder.as_dict().get("classifier_activation", True) else 0
+    heads = [
+        head.as_dict() | ({"inner_dim": width} if head.name == "next_sentence" else {}) for head in model.cls_heads
+    ]
+    for name, value in {"mlm_activation": encoder.hidden_activation, "cls_heads": heads}.items():
+        raise_if_any(merge(model, setting_at(name, value, Origin(directory))))
+
+
+def read_fine_tuned(directory: str) -> HuggingFaceSettings | None:
+    """The settings of a model of Hugging Face's; None if the directory is none of theirs."""
+    return read_hugging_face_settings(directory) if directory and Path(directory, "config.json").is_file() else None
 
 
 def read_encoder_config(directory: str) -> EncoderConfig:
     """The settings of a pretrained encoder: from Hugging Face's `config.json`, or from the `params.yaml` of a run."""
     if Path(directory, "config.json").is_file():
         return EncoderConfig(read_hugging_face_config(directory))
+    file = _params_file(directory)
+    values, problems = read_file(file)
+    raise_if_any(problems)
+    config = EncoderConfig()
+    raise_if_any(merge(config, _value_at(values, ("task", "model", "encoder"), file)))
+    return config
+
+
+def _params_file(directory: str) -> Path:
+    """The config of the run that a directory is of."""
     # A checkpoint file lies in the directory of its run, or in one below that.
     above = [Path(directory), *Path(directory).absolute().parents[:2]]
     file = next((folder / "params.yaml" for folder in above if (folder / "params.yaml").is_file()), None)
@@ -62,15 +105,14 @@ def read_encoder_config(directory: str) -> EncoderConfig:
             f"`{directory}` has neither config.json, as Hugging Face's directories do, nor params.yaml, as a run does. "
             f"Give one of these, or set task.init_checkpoint and the settings of the encoder."
         )
-    values, problems = read_file(file)
-    raise_if_any(problems)
-    config = EncoderConfig()
-    raise_if_any(merge(config, _value_at(values, ("task", "model", "encoder"), file)))
-    return config
+    return file
 
 
 def read_hugging_face_weights(source: str, *, model: BoundModel, encoder: EncoderConfig) -> Variables:
-    """Those parameters of the model's `checkpoint_items` that Hugging Face's directory has.
+    """Those parameters of the model that Hugging Face's directory has: its `checkpoint_items`, and whole heads.
+
+    A head is taken if it is that of the directory's architecture and of the same shape; the others are new, which a
+    line tells, together with the settings in the directory that are not used.
 
     Args:
         source: The directory, which has the encoder at least.
@@ -79,11 +121,20 @@ def read_hugging_face_weights(source: str, *, model: BoundModel, encoder: Encode
     fields, weights = read_hugging_face(source)
     _check_settings(source, EncoderConfig(fields), encoder)
     arrays = flatten_dict(weights, sep="/")
-    own = flatten_dict(model.params, sep="/").keys()
-    pretrained = {target: arrays[name] for name, target in _sources(model, arrays).items() if target in own}
-    new = own - pretrained.keys()
+    own = flatten_dict(model.params, sep="/")
+    pretrained = {
+        target: arrays[name]
+        for name, target in _sources(model, arrays).items()
+        if target in own and own[target].shape == arrays[name].shape
+    }
+    settings = read_hugging_face_settings(source)
+    for head in settings.heads if settings.classifies_as_ours else ():
+        pretrained |= _whole_head(head, arrays, model)
+    new = own.keys() - pretrained.keys()
     parts = sorted({"/".join(name.split("/")[:2]) for name in new})
     print_line(f"Weights of `{source}` are taken; new are {', '.join(parts) or 'none'}.")
+    if settings.not_used:
+        print_line(f"Its config.json says more, which is not used: {', '.join(settings.not_used)}.")
     return {"params": unflatten_dict(pretrained, sep="/")}
 
 
@@ -112,6 +163,13 @@ def _sources(model: BoundModel, arrays: Mapping[str, Any]) -> dict[str, str]:
         begin, end = source.replace(".", "/"), target.replace(".", "/")
         sources |= {name: end + name[len(begin) :] for name in arrays if name.startswith(f"{begin}/")}
     return sources
+
+
+def _whole_head(head: str, arrays: Mapping[str, Any], model: BoundModel) -> dict[str, Any]:
+    """The arrays of a head of the model, if there is one for each of its parameters."""
+    own = {name: leaf for name, leaf in flatten_dict(model.params, sep="/").items() if name.startswith(f"{head}/")}
+    is_whole = all(name in arrays and arrays[name].shape == leaf.shape for name, leaf in own.items())
+    return {name: arrays[name] for name in own} if is_whole else {}
 
 
 def _value_at(values: Setting, path: tuple[str, ...], file: Path) -> Setting:

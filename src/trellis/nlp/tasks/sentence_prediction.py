@@ -1,6 +1,8 @@
 """The task of predicting a class or a number for a sentence, or for a pair."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import numpy as np
 import optax
 
 from trellis.aliases import Array, Batch
+from trellis.bridges import HuggingFaceSettings
 from trellis.config import DEFAULT, Origin, Problem, merge, origin_of, raise_if_any, setting_at
 from trellis.data import Stream
 from trellis.loops import Accuracy, Mean, MetricFunction, batch_size, weighted_mean
@@ -17,6 +20,8 @@ from trellis.nlp.models import BertClassifier
 from trellis.nlp.tasks import sentence_metrics
 from trellis.nlp.tasks.configs import SentencePredictionConfig
 from trellis.nlp.tasks.encoder_task import EncoderTask
+from trellis.nlp.tasks.pretrained import read_fine_tuned
+from trellis.nlp.tasks.text_source import TextSource
 from trellis.tasks import BoundModel, InputContext, register_task_cls
 
 _CLASSES_FOR = {"f1": (2,), "pearson_spearman_corr": (1,)}
@@ -35,6 +40,22 @@ class SentencePredictionTask(EncoderTask):
     def completed(self, params: Any) -> Any:
         """The config with what it leaves to the weights, to the text and to the labels."""
         return _with_metric(self._with_classes(super().completed(params)))
+
+    @cached_property
+    def _classifier(self) -> HuggingFaceSettings | None:
+        """The settings of an already fine-tuned model of Hugging Face's; None if the weights are none."""
+        settings = read_fine_tuned(self.starts_from)
+        if settings is None or settings.heads != ("sentence_prediction",) or not settings.classifies_as_ours:
+            return None
+        return settings
+
+    def find_text(self) -> TextSource | None:
+        """Finds the settings of the text; a model that is fine-tuned already has names for its classes."""
+        source = super().find_text()
+        names = () if self._classifier is None else self._classifier.label_names
+        if source is None or source.owner == "run" or not names or source.settings.label_values is not None:
+            return source
+        return replace(source, settings=replace(source.settings, label_values=names))
 
     def problems(self) -> Iterator[Problem]:
         """Yields the problems with the config."""
@@ -67,6 +88,10 @@ class SentencePredictionTask(EncoderTask):
             if repeated is not None:
                 message = f"has {repeated!r} more than once."
                 yield self.problem(f"{side}.label_values", message, "Name each class once, in their order.")
+            theirs = [] if self._classifier is None else list(self._classifier.label_names)
+            if names and sorted(names) == sorted(theirs) and list(names) != theirs:
+                message = f"is {list(names)}, but the model in `{self.starts_from}` has its classes as {theirs}."
+                yield self.problem(f"{side}.label_values", message, f"Set it to [{', '.join(theirs)}].")
         trained, validated = names_of.values()
         if trained and validated and trained != validated:
             message = f"is {validated}, but task.train_data.label_values is {trained}."
@@ -133,6 +158,10 @@ class SentencePredictionTask(EncoderTask):
             scores[metric] = functions[metric](logits.argmax(axis=-1), labels=labels)
         return scores
 
+    def weights_settings(self) -> Mapping[str, Any]:
+        """The names of the classes."""
+        return {"label_names": self.answerer.label_values or ()}
+
     @property
     def answerer(self) -> SentenceAnswerer:
         """Classifies, or rates, a sentence or a pair."""
@@ -159,16 +188,25 @@ class SentencePredictionTask(EncoderTask):
         return labels.astype(jnp.float32) if self.is_regression else labels
 
     def _with_classes(self, params: SentencePredictionConfig) -> SentencePredictionConfig:
-        """The config with the number of classes, if it has one or the training data can be counted."""
-        if params.model.num_classes or not params.train_data.input_path:
-            return params
-        # Labels are counted in data that can be read.
-        raise_if_any(list(self.text_problems(params)))
-        data: Any = params.train_data
-        n_classes = count_classes(data, tokenizer=self.tokenizer)
-        config = params.replace()
+        """The config with the number of classes, if the training data or the weights tell it, and their pooler."""
+        values: dict[str, Any] = {}
         origin = Origin("the labels of the training data")
-        raise_if_any(merge(config, setting_at("model.num_classes", n_classes, origin)))
+        if not params.model.num_classes and params.train_data.input_path:
+            # Labels are counted in data that can be read.
+            raise_if_any(list(self.text_problems(params)))
+            data: Any = params.train_data
+            values["num_classes"] = count_classes(data, tokenizer=self.tokenizer)
+        elif not params.model.num_classes and self._classifier is not None:
+            origin = Origin(self.starts_from)
+            values["num_classes"] = self._classifier.n_classes
+        if self._classifier is not None and not params.model.encoder.get().as_dict().get("classifier_activation", True):
+            # Such a MobileBERT has no pooler, so its head has none.
+            is_same = values.get("num_classes", params.model.num_classes) == self._classifier.n_classes
+            values |= {"use_encoder_pooler": True} if is_same else {}
+        if not values:
+            return params
+        config = params.replace()
+        raise_if_any(merge(config, setting_at("model", values, origin)))
         return config
 
 
