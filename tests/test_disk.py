@@ -1,7 +1,12 @@
 """Files and directories that are whole or not there, whatever happens to the process that writes them."""
 
 import errno
+import fcntl
+import gc
 import os
+import shutil
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,7 +17,7 @@ from typing import Any
 import pytest
 
 from trellis import disk
-from trellis.errors import ArgumentError, FileWriteError
+from trellis.errors import ArgumentError, DirectoryTakenError, FileWriteError
 
 
 def names(directory: Path) -> list[str]:
@@ -373,3 +378,116 @@ def test_a_scratch_directory_is_removed_by_its_process_or_else_by_the_next(
     monkeypatch.setattr(disk, "_PROCESS", "0" * 8)
     with disk.scratch_directory() as next_one:
         assert list(tmp_path.iterdir()) == [next_one]
+
+
+OWNER = """
+import sys
+from pathlib import Path
+from trellis.disk import Ownership
+ownership = Ownership(Path(sys.argv[1]))
+print("owned", flush=True)
+sys.stdin.read()
+"""
+
+
+def start_owner(directory: Path) -> "subprocess.Popen[str]":
+    """Another process that owns a directory, until its standard input is closed."""
+    command = [sys.executable, "-c", OWNER, str(directory)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "owned\n"
+    return process
+
+
+def test_a_directory_has_one_owner_whom_an_error_names(tmp_path: Path) -> None:
+    with start_owner(tmp_path) as process:
+        with pytest.raises(DirectoryTakenError) as raised:
+            disk.Ownership(tmp_path)
+        process.communicate()
+    message = str(raised.value)
+    assert f"process {process.pid} on {socket.gethostname()}, since 20" in message
+    assert f"-c {tmp_path}`. Wait until it ends, stop it (on {socket.gethostname()}: kill {process.pid})" in message
+    assert names(tmp_path) == []
+
+
+def test_a_process_that_was_killed_owns_nothing(tmp_path: Path) -> None:
+    with start_owner(tmp_path) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert names(tmp_path) == [".lock"]
+    with disk.Ownership(tmp_path):
+        assert f'"pid": {os.getpid()}' in (tmp_path / ".lock").read_text()
+    assert names(tmp_path) == []
+
+
+def test_a_process_may_own_a_directory_twice_and_gives_it_up_at_last(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    outer = disk.Ownership(tmp_path / "runs")
+    with disk.Ownership(tmp_path / "link"):
+        assert names(tmp_path / "runs") == [".lock"]
+    assert names(tmp_path / "runs") == [".lock"]
+    del outer
+    gc.collect()
+    assert names(tmp_path / "runs") == []
+
+
+def test_a_directory_that_was_made_again_is_owned_again(tmp_path: Path) -> None:
+    first = disk.Ownership(tmp_path / "runs")
+    shutil.rmtree(tmp_path / "runs")
+    with disk.Ownership(tmp_path / "runs"):
+        first.release()
+        assert names(tmp_path / "runs") == [".lock"]
+    assert names(tmp_path / "runs") == []
+
+
+def test_a_lock_does_not_outlive_its_owner_in_a_process_that_was_forked_from_it(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from trellis.disk import Ownership\n"
+        "ownership = Ownership(Path(sys.argv[1]))\n"
+        "if os.fork(): os._exit(0)\n"
+        "print('forked', flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "forked\n"
+        process.wait()
+        disk.Ownership(tmp_path).release()
+        process.communicate()
+
+
+def test_a_lock_that_its_owner_removes_meanwhile_is_taken_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flock, calls = fcntl.flock, []
+
+    def remove_first(descriptor: int, operation: int) -> None:
+        calls.append(operation)
+        if len(calls) == 1:
+            (tmp_path / ".lock").unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    with disk.Ownership(tmp_path):
+        assert names(tmp_path) == [".lock"]
+    assert len(calls) == 2
+
+
+def test_a_file_system_without_locks_is_told_of_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with disk.Ownership(tmp_path), disk.Ownership(tmp_path):
+        pass
+    assert capsys.readouterr().err.count("is on a file system without locks (No locks available)") == 1
+
+
+def test_what_is_damaged_is_set_aside_under_names_of_its_own(tmp_path: Path) -> None:
+    for content in (b"one", b"two"):
+        (tmp_path / "events.jsonl").write_bytes(content)
+        disk.set_aside(tmp_path / "events.jsonl")
+    assert (tmp_path / "events.jsonl.damaged").read_bytes() == b"one"
+    assert (tmp_path / "events.jsonl.damaged-2").read_bytes() == b"two"
+    (tmp_path / "events.out.tfevents.1").touch()
+    assert "tfevents" not in disk.set_aside(tmp_path / "events.out.tfevents.1").name, "TensorBoard would read it"

@@ -2,20 +2,28 @@
 
 import ctypes
 import errno
+import fcntl
+import itertools
+import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import socket
+import sys
 import tempfile
+import threading
 import time
+import weakref
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from trellis.errors import ArgumentError, FileWriteError
+from trellis.errors import ArgumentError, DirectoryTakenError, FileWriteError
 
 _MACHINE = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 _PROCESS = secrets.token_hex(4)  # A process of another time or container may have had the same number.
@@ -29,6 +37,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 _THIS_DIRECTORY = -100
 _EXCHANGE = 2
 """Linux's AT_FDCWD and RENAME_EXCHANGE."""
+_LOCK = ".lock"
+_LONGEST_COMMAND = 200
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -75,7 +85,11 @@ def remove_whole(path: Path) -> None:
     hidden = hidden_path(path.parent, ending="removing")
     with suppress(FileNotFoundError):
         path.rename(hidden)
-        shutil.rmtree(hidden)
+        # Something else may have the name of a directory of ours.
+        if hidden.is_dir() and not hidden.is_symlink():
+            shutil.rmtree(hidden)
+        else:
+            hidden.unlink()
 
 
 def hidden_path(directory: Path, *, ending: str = "writing") -> Path:
@@ -283,3 +297,139 @@ def _named(path: Path, *, only: tuple[int, ...] = ()) -> Iterator[None]:
 def default_cache_dir(name: str) -> Path:
     """Returns where what can be made again is kept, unless another place is named: `~/.cache/trellis/NAME`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "trellis", name)
+
+
+def set_aside(path: Path) -> Path:
+    """Renames what is damaged, so that its name is free and nothing is lost; returns where it is now."""
+    # A TensorBoard reads every file with `tfevents` in its name.
+    name = f"{path.name.replace('tfevents', 'events')}.damaged"
+    numbered = (path.with_name(f"{name}-{number}" if number > 1 else name) for number in itertools.count(1))
+    aside = next(other for other in numbered if not os.path.lexists(other))
+    with _named(path):
+        path.rename(aside)
+    return aside
+
+
+class Ownership:
+    """The right to write to a directory, which one process has at a time; an error names another that has it.
+
+    It is held by a lock on `{directory}/.lock`, which the system releases when the process ends, however it ends. It is
+    given up by `release`, at the end of a `with` block, or when the object is gone. A process may own a directory
+    several times. Whoever only reads needs no ownership.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        with _named(directory):
+            _make_directory(directory)
+        file = directory.resolve() / _LOCK
+        with _locks_guard:
+            lock = _locks.get(file)
+            if lock is None or not _is_at(lock.descriptor, file):
+                # A directory that was removed and made again is another one.
+                lock = _locks[file] = _Lock(_acquire(file), file)
+            lock.n_owners += 1
+        self.release = weakref.finalize(self, _release, lock)
+
+    def __enter__(self) -> "Ownership":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+@dataclass(eq=False)
+class _Lock:
+    """A file that this process has locked."""
+
+    descriptor: int | None
+    """None if the file system has no locks."""
+    file: Path
+    n_owners: int = 0
+
+
+_locks: dict[Path, _Lock] = {}
+_locks_guard = threading.RLock()
+
+
+def _acquire(file: Path) -> int | None:
+    """Locks a file; returns its descriptor, or None if the file system has no locks."""
+    while True:
+        with _named(file):
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            text = os.pread(descriptor, 1 << 16, 0)
+            os.close(descriptor)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise DirectoryTakenError(_describe_owner(file.parent, text)) from None
+            print(
+                f"`{file.parent}` is on a file system without locks ({error.strerror}): nothing keeps another process "
+                f"from writing to it. Start one at a time.",
+                file=sys.stderr,
+            )
+            return None
+        if _is_at(descriptor, file):
+            break
+        # The owner before has removed it between the two calls.
+        os.close(descriptor)
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    command = shlex.join(sys.argv)[:_LONGEST_COMMAND]
+    owner = {"host": socket.gethostname(), "pid": os.getpid(), "since": since, "command": command}
+    with _named(file):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{json.dumps(owner)}\n".encode(), 0)
+    return descriptor
+
+
+def _release(lock: _Lock) -> None:
+    with _locks_guard:
+        lock.n_owners -= 1
+        # A process that was forked has given up what its parent owns.
+        if lock.n_owners or _locks.get(lock.file) is not lock:
+            return
+        del _locks[lock.file]
+        if lock.descriptor is not None:
+            # While it is locked: whoever has opened it meanwhile finds that it is not there any more.
+            with suppress(OSError):
+                lock.file.unlink()
+            os.close(lock.descriptor)
+
+
+def _give_up_inherited_locks() -> None:
+    """Leaves the locks of a process to itself, in one that was forked from it: they would outlive their owner."""
+    for lock in _locks.values():
+        if lock.descriptor is not None:
+            os.close(lock.descriptor)
+    _locks.clear()
+    _locks_guard.release()
+
+
+os.register_at_fork(
+    before=_locks_guard.acquire, after_in_parent=_locks_guard.release, after_in_child=_give_up_inherited_locks
+)
+
+
+def _is_at(descriptor: int | None, file: Path) -> bool:
+    """Whether an open file is the one of a name."""
+    if descriptor is None:
+        return True
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(file))
+    except FileNotFoundError:
+        return False
+
+
+def _describe_owner(directory: Path, text: bytes) -> str:
+    try:
+        owner: dict[str, Any] = json.loads(text)
+        other = (
+            f"process {owner['pid']} on {owner['host']}, since {owner['since']}: `{owner['command']}`. Wait until it "
+            f"ends, stop it (on {owner['host']}: kill {owner['pid']})"
+        )
+    except (ValueError, KeyError, TypeError):
+        other = "a process that has not said which it is. Wait until it ends, stop it"
+    return (
+        f"`{directory}` belongs to another process that writes to it, {other}, or choose another directory. "
+        f"Nothing was written."
+    )

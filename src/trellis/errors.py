@@ -57,6 +57,10 @@ class FileWriteError(TrellisError, OSError):
     """A file or a directory that cannot be written."""
 
 
+class DirectoryTakenError(FileWriteError):
+    """A directory that another process is writing to."""
+
+
 class CheckpointFileError(TrellisError, OSError):
     """A checkpoint file that cannot be written or read."""
 

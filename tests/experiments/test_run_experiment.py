@@ -12,8 +12,9 @@ import pytest
 
 import trellis
 from tests import tiny
+from tests.test_disk import start_owner
 from tests.trainer import small
-from trellis.errors import ArgumentError, ConfigError, DivergedError
+from trellis.errors import ArgumentError, ConfigError, DirectoryTakenError, DivergedError
 from trellis.experiments import resolve, run
 
 
@@ -292,3 +293,25 @@ def test_a_task_runs_on_the_config_that_is_written_and_no_longer_changes_it(
     assert task.task_config == params.task
     with pytest.raises(ConfigError, match="locked"):
         task.task_config.name = "other"
+
+
+def test_a_second_training_in_a_directory_is_refused_before_it_writes_and_an_evaluation_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    params = small.params(5, best_checkpoint_export_subdir="best", best_checkpoint_eval_metric="accuracy")
+    trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert ".lock" not in before, "a run that has ended owns nothing"
+    with start_owner(tmp_path) as training, start_owner(tmp_path / "best") as best:
+        for mode in ("train", "continuous_train_and_eval"):
+            params.task.init_checkpoint = str(tmp_path)
+            with pytest.raises(DirectoryTakenError, match=rf"process {training.pid} on .* choose another directory"):
+                trellis.run_experiment(params, mode=mode, model_dir=tmp_path)
+        with pytest.raises(DirectoryTakenError, match=f"process {training.pid} on"):
+            trellis.CheckpointFileWriter(tmp_path)
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", *before]
+        trellis.run_experiment(params, mode="eval", model_dir=tmp_path)
+        assert "This evaluation leaves the best checkpoint file alone" in capsys.readouterr().out
+        training.communicate()
+        best.communicate()
+    trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path)

@@ -17,7 +17,7 @@ LOWEST, HIGHEST = trellis.LowestCheckpointFileWriter, trellis.HighestCheckpointF
 
 def names(directory: Path) -> list[str]:
     """The files in a directory, by name."""
-    return sorted(path.name for path in directory.iterdir())
+    return sorted(path.name for path in directory.iterdir() if path.name != ".lock")
 
 
 def written(writer: Any, directory: Path, values: list[float]) -> list[int]:

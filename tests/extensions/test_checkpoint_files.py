@@ -35,7 +35,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 def names(directory: Path) -> list[str]:
     """The files in a directory, by name."""
-    return sorted(path.name for path in directory.iterdir())
+    return sorted(path.name for path in directory.iterdir() if path.name != ".lock")
 
 
 def reader(directory: Path, **options: Any) -> trellis.CheckpointFileReader:

@@ -3,12 +3,13 @@
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from trellis.bindings import bound
 from trellis.config import raise_if_any
-from trellis.disk import write_whole
+from trellis.disk import Ownership, write_whole
 from trellis.errors import ArgumentError, CheckpointFileError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
@@ -17,7 +18,7 @@ from trellis.experiments.new_files import new_files
 from trellis.experiments.preflight import Preflight
 from trellis.experiments.reports import write_params
 from trellis.loops import Summary
-from trellis.runtime import print_line
+from trellis.runtime import is_first_process, print_line
 from trellis.tasks import BoundModel, Task, get_task
 from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, StagedTrainer, Trainer, published_name
 
@@ -57,27 +58,29 @@ def run_experiment(
     """
     run_mode = get_mode(mode)
     directory = _checked(params, run_mode, model_dir)
-    if run_mode.trains and run_mode.follows:
+    # Of several processes that run one experiment, the first one writes.
+    with Ownership(directory) if run_mode.trains and is_first_process() else nullcontext():
+        if run_mode.trains and run_mode.follows:
+            when_ready()
+            return _finetune_continuously(params, model_dir=directory, pretrain_steps=pretrain_steps)
+        runs_post_eval = run_post_eval or run_mode.evaluates_after_training
+        if task is None:
+            task, params = build_task(params, model_dir=directory)
+        params = derive_lengths(params, task=task, trains=run_mode.trains or run_mode.follows)
+        trainer = build_trainer(
+            params, mode=run_mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
+        )
+        outline = trainer.outline(trains=run_mode.trains, evaluates=run_mode.evaluates or runs_post_eval)
+        preflight = Preflight(params=params, mode=run_mode, trainer=trainer, outline=outline)
+        raise_if_any([*mode_problems(params, mode=run_mode), *preflight.problems()])
+        if run_mode.trains:
+            write_params(params, directory)
         when_ready()
-        return _finetune_continuously(params, model_dir=directory, pretrain_steps=pretrain_steps)
-    runs_post_eval = run_post_eval or run_mode.evaluates_after_training
-    if task is None:
-        task, params = build_task(params, model_dir=directory)
-    params = derive_lengths(params, task=task, trains=run_mode.trains or run_mode.follows)
-    trainer = build_trainer(
-        params, mode=run_mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
-    )
-    outline = trainer.outline(trains=run_mode.trains, evaluates=run_mode.evaluates or runs_post_eval)
-    preflight = Preflight(params=params, mode=run_mode, trainer=trainer, outline=outline)
-    raise_if_any([*mode_problems(params, mode=run_mode), *preflight.problems()])
-    if run_mode.trains:
-        write_params(params, directory)
-    when_ready()
-    last = _run(trainer, run_mode)
-    if runs_post_eval:
-        last = trainer.evaluate(last)
-    checkpoint = last or trainer.read_checkpoint(trains=run_mode.trains)
-    return trainer.bound_model(checkpoint), _logs(trainer, last) if runs_post_eval else {}
+        last = _run(trainer, run_mode)
+        if runs_post_eval:
+            last = trainer.evaluate(last)
+        checkpoint = last or trainer.read_checkpoint(trains=run_mode.trains)
+        return trainer.bound_model(checkpoint), _logs(trainer, last) if runs_post_eval else {}
 
 
 def _checked(params: ExperimentConfig, mode: Mode, model_dir: str | os.PathLike[str]) -> Path:

@@ -15,11 +15,11 @@ from typing import Any
 from flax.traverse_util import unflatten_dict
 
 from trellis.aliases import Init, PyTree
-from trellis.disk import check_writable, describe_failure, hidden_path, remove_whole, sweep, sync
+from trellis.disk import Ownership, check_writable, describe_failure, hidden_path, remove_whole, sweep, sync
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.extension import Extension
-from trellis.loops import Checkpoint, CheckpointSource, Session, finish_saves
+from trellis.loops import Checkpoint, CheckpointSource, Event, Session, finish_saves
 from trellis.runtime import is_first_process, print_line, wait_for_processes
 
 REGULAR = "regular_"
@@ -90,8 +90,23 @@ class FileWriter(Extension):
         self._written: Future[None] | None = None
         storage.check_readable(self._dir)
         check_writable(self._dir)
+        self._ownership: Ownership | None = None
         if is_first_process():
             self._tidy_after_kill()
+
+    def join(self, session: Session) -> None:
+        """Sets aside what the session finds damaged, and gives the directory up when the loop ends."""
+        session.subscribe(self._handle_event)
+
+    def _handle_event(self, event: Event) -> None:
+        if event.kind in ("finished", "stopped") and self._ownership is not None:
+            self._ownership.release()
+            self._ownership = None
+
+    def _own(self) -> None:
+        # Of several processes that run one loop, the first one writes.
+        if self._ownership is None and is_first_process():
+            self._ownership = Ownership(self._dir)
 
     def write(self, checkpoint: Checkpoint, *, prefix: str | None = None) -> None:
         """Copies a checkpoint to the host and starts to write it; it is committed when the loop moves on."""
@@ -99,6 +114,7 @@ class FileWriter(Extension):
             raise ArgumentError(
                 f"Cannot write to `{self._dir}`: expected a Checkpoint or a Summary, but got {checkpoint!r}."
             )
+        self._own()
         name = f"{prefix or self.prefix}{checkpoint.step}"
         newer = [path.name for step, path in find_files(self._dir, self.prefix) if step >= checkpoint.step]
         if newer and not self._overwrite:
@@ -226,6 +242,7 @@ class CheckpointFileWriter(FileWriter):
 
     def join(self, session: Session) -> None:
         """Saves on preemption too."""
+        super().join(session)
         session.on_preemption(self._save_preempted)
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
