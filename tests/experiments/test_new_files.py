@@ -2,6 +2,7 @@
 
 import json
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,13 @@ def append(directory: Path, *kinds: str, **values: Any) -> None:
     with (directory / "events.jsonl").open("a") as file:
         for kind in kinds:
             file.write(json.dumps({"time": 1.0, "step": 5, **values, "kind": kind}) + "\n")
+
+
+def add_file(directory: Path, step: int) -> None:
+    """Adds what is enough of a checkpoint file."""
+    manifest = {"step": step}
+    document = {"checksum": zlib.crc32(json.dumps(manifest, indent=1).encode()), "manifest": manifest}
+    write_whole(directory / f"regular_{step}" / "manifest.json", json.dumps(document).encode())
 
 
 def kinds(events: NewEvents) -> list[Any]:
@@ -88,7 +96,7 @@ def test_lines_of_others_are_passed_over(tmp_path: Path) -> None:
 
 def test_a_run_that_has_stopped_early_gets_no_more_files(tmp_path: Path) -> None:
     for step in (5, 10):
-        (tmp_path / f"regular_{step}").mkdir()
+        add_file(tmp_path, step)
     append(tmp_path, "initialized", "summary", "stopped_early", text='a "kind": "finished" of its own')
     append(tmp_path, "summary", *2000 * ["superseded"], "stopped")
     assert steps_until_the_end(tmp_path) == ["regular_5", "regular_10"]
@@ -106,7 +114,20 @@ def test_a_run_that_has_stopped_early_gets_no_more_files(tmp_path: Path) -> None
 def test_a_run_that_goes_on_or_was_interrupted_may_still_write(
     tmp_path: Path, events: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "regular_5").mkdir()
+    add_file(tmp_path, 5)
     append(tmp_path, *events)
     assert [path.name for path in new_files(tmp_path, timeout=0, last_step=None)] == ["regular_5"]
     assert "No new checkpoint file" in capsys.readouterr().out
+
+
+def test_what_only_has_the_name_of_a_checkpoint_file_is_told_of_and_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (5, 15):
+        add_file(tmp_path, step)
+    (tmp_path / "regular_10").mkdir()
+    (tmp_path / "regular_99").write_text("mine")
+    assert [path.name for path in new_files(tmp_path, timeout=0, last_step=20)] == ["regular_5", "regular_15"]
+    out = capsys.readouterr().out
+    assert out.count(f"Skipping the damaged checkpoint file `{tmp_path}/regular_10`: manifest.json is missing.") == 1
+    assert out.count(f"`{tmp_path}/regular_99`: it is no directory, as checkpoint files are.") == 1

@@ -50,6 +50,7 @@ def test_events_and_summaries_are_written_in_the_order_in_which_they_happen(tmp_
     session.emit("finished", step=5)
     events = read_events(tmp_path)
     assert all(event.pop("time") > 1.7e9 for event in events)
+    assert all(isinstance(event.pop("crc32"), int) for event in events)
     assert events == [
         {"kind": "initialized", "step": 0, "text": "Two lines\nof “text”.", "seconds": 1.5},
         {
@@ -161,15 +162,48 @@ def test_a_last_line_that_was_cut_short_is_repaired(tmp_path: Path, n_bytes_lost
     assert losses(tmp_path) == [(1, 101), (2, 102), (3, 203), (4, 204)]
 
 
-def test_lines_of_others_are_kept_as_they_are(tmp_path: Path) -> None:
-    write_steps(tmp_path, range(1, 3), loss=100)
+@pytest.mark.parametrize("damage", ["garbage", "not UTF-8", "a flipped bit", "cut in its midst"])
+def test_a_damaged_file_is_set_aside_before_a_run_goes_on_and_its_whole_lines_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    write_steps(tmp_path, range(1, 4), loss=100)
     file = tmp_path / "events.jsonl"
-    foreign = b'not json at all \xff\n{"kind": "summary"}\n\n'
-    file.write_bytes(foreign + file.read_bytes())
-    write_steps(tmp_path, range(1, 2), loss=200)
-    assert file.read_bytes().startswith(foreign)
-    assert b'"loss": 102' not in file.read_bytes()
-    assert b'"loss": 201' in file.read_bytes()
+    lines = file.read_bytes().splitlines(keepends=True)
+    flipped = lines[2].replace(b'"loss": 102', b'"loss": 302')
+    lines[2] = {
+        "garbage": b"no JSON at all\n",
+        "not UTF-8": b'{"kind": "summary", "text": "\xff"}\n',
+        "a flipped bit": flipped,
+        "cut in its midst": lines[2][:20] + lines[2][30:],
+    }[damage]
+    file.write_bytes(b"".join(lines))
+    session = Session(stdout=True)
+    session.emit("initialized", step=3)
+    trellis.EventWriter(tmp_path).attach(session)
+    assert "events.jsonl` is damaged: 1 of its 4 lines hold no event, the first is line 3." in capsys.readouterr().out
+    assert (tmp_path / "events.jsonl.damaged").read_bytes() == b"".join(lines)
+    assert losses(tmp_path) == [(1, 101), (3, 103)]
+    assert [event["kind"] for event in read_events(tmp_path)][-2:] == ["initialized", "damaged"]
+
+
+@pytest.mark.parametrize("damage", ["a directory", "a link to nothing"])
+def test_what_is_no_file_is_set_aside(tmp_path: Path, damage: str) -> None:
+    file = tmp_path / "events.jsonl"
+    if damage == "a directory":
+        file.mkdir()
+    else:
+        file.symlink_to(tmp_path / "gone" / "file")
+    write_steps(tmp_path, range(1, 2), loss=100)
+    assert losses(tmp_path) == [(1, 101)]
+    assert (tmp_path / "events.jsonl.damaged").is_symlink() == (damage == "a link to nothing")
+
+
+def test_lines_of_an_older_version_have_no_checksum_and_are_kept(tmp_path: Path) -> None:
+    older = b'{"kind": "summary", "step": 1, "time": 1.0, "metrics": {"train": {"loss": 7.0}}}\n'
+    (tmp_path / "events.jsonl").write_bytes(older)
+    write_steps(tmp_path, range(2, 3), loss=100)
+    assert losses(tmp_path) == [(1, 7), (2, 102)]
+    assert [path.name for path in tmp_path.iterdir()] == ["events.jsonl"]
 
 
 def test_summaries_are_known_whatever_the_order_of_their_keys(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def points_in_accumulator(accumulator: EventAccumulator) -> Points:
 def points_in_files(directory: Path) -> Points:
     """Steps and values by tag, for a reader that takes what it finds: no marks, no order but that of the names."""
     points: Points = {}
-    for path in sorted(directory.iterdir()):
+    for path in sorted(directory.glob("events.out.tfevents.*")):
         for event in LegacyEventFileLoader(str(path)).Load():
             for value in event.summary.value:
                 points.setdefault(value.tag, []).append((event.step, value.simple_value))
@@ -234,3 +234,18 @@ def test_event_files_of_others_are_left_alone(tmp_path: Path, name: str) -> None
     before = other.read_bytes()
     write_steps(tmp_path, range(1, 2), loss=200)
     assert other.read_bytes() == before
+
+
+def test_a_damaged_file_is_set_aside_before_a_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_steps(tmp_path, range(1, 5), loss=100)
+    (file,) = tmp_path.iterdir()
+    content = bytearray(file.read_bytes())
+    content[-20] ^= 1
+    file.write_bytes(content)
+    trellis.SummaryWriter(tmp_path).attach(Session(stdout=True))
+    line = capsys.readouterr().out
+    assert f"`{file}` is damaged: " in line
+    (aside,) = tmp_path.glob("*.damaged")
+    assert f"It is set aside as `{aside.name}`; what comes before the damage is kept." in line
+    assert aside.read_bytes() == content
+    assert_points(tmp_path, {"train/loss": [(1, 101), (2, 102), (3, 103)]})

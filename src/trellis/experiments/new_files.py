@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trellis.extensions import parse_event, regular_files
+from trellis.errors import CheckpointFileError
+from trellis.extensions import checkpoint_storage, parse_event, regular_files
 from trellis.runtime import print_line
 
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -15,6 +16,8 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 def new_files(directory: Path, *, timeout: float | None, last_step: int | None) -> Iterator[Path]:
     """Yields each checkpoint file of a run that is there or appears, oldest first, once.
 
+    What has the name of one and cannot be read is told of, once, and passed over.
+
     Args:
         timeout: Seconds to wait for another one; None is for ever.
         last_step: The step after which no other is awaited.
@@ -22,10 +25,22 @@ def new_files(directory: Path, *, timeout: float | None, last_step: int | None) 
     newest_step = -1
     deadline = time.monotonic() + (timeout or 0)
     end = _EarlyEnd(directory / "events.jsonl")
+    damaged: set[Path] = set()
+
+    def is_readable(path: Path) -> bool:
+        try:
+            checkpoint_storage.peek_manifest(path)
+        except CheckpointFileError as error:
+            if path not in damaged and os.path.lexists(path):
+                print_line(f"Skipping the damaged checkpoint file `{path}`: {error}.")
+                damaged.add(path)
+            return False
+        return True
+
     while last_step is None or newest_step < last_step:
         # Before the files are listed: a run has written all of them when it tells of its end.
         is_over = end.is_reached()
-        files = [(step, path) for step, path in regular_files(directory) if step > newest_step]
+        files = [(step, path) for step, path in regular_files(directory) if step > newest_step and is_readable(path)]
         if files:
             newest_step, path = files[0]
             yield path
@@ -81,8 +96,8 @@ class NewEvents:
         self.is_new = False
         try:
             file = self._path.open("rb")
-        except FileNotFoundError:
-            # The next file of this name may get the same number on the disk.
+        except OSError:
+            # The next file of this name may get the same number on the disk. The run that writes it names its damage.
             self._identity = (0, 0)
             return []
         with file:

@@ -19,14 +19,19 @@ if TYPE_CHECKING:
         CheckpointFileReader as CheckpointFileReader,
         CheckpointFileWriter as CheckpointFileWriter,
         newest_file as newest_file,
+        recorded_notes as recorded_notes,
         regular_files as regular_files,
         restore_file as restore_file,
     )
     from trellis.extensions.recovery import DivergenceCheck as DivergenceCheck, SkippedData as SkippedData
-    from trellis.extensions.event_writer import EventWriter as EventWriter, parse_event as parse_event
+    from trellis.extensions.event_writer import (
+        EventWriter as EventWriter,
+        parse_event as parse_event,
+        read_summaries as read_summaries,
+    )
     from trellis.extensions.extension import Extension as Extension, every as every, serial as serial
     from trellis.extensions.progress import ProgressBar as ProgressBar
     from trellis.extensions.summary_logger import SummaryLogger as SummaryLogger
-    from trellis.extensions.summary_writer import SummaryWriter as SummaryWriter
+    from trellis.extensions.summary_writer import SummaryWriter as SummaryWriter, steps_with_points as steps_with_points
 else:
     __getattr__, __dir__, __all__ = door(__name__)

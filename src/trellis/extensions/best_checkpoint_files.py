@@ -7,12 +7,12 @@ import re
 import zlib
 from pathlib import Path
 
-from trellis.aliases import Init
+from trellis.aliases import Init, Metrics
 from trellis.errors import ArgumentError, CheckpointFileError
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.checkpoint_files import FileReader, FileWriter, find_files, newest_whole_file
 from trellis.extensions.extension import Extension
-from trellis.loops import Checkpoint, Summary
+from trellis.loops import Checkpoint, Session, Summary
 from trellis.runtime import print_line
 from trellis.spelling import did_you_mean
 
@@ -45,9 +45,18 @@ class BestCheckpointFileWriter(FileWriter):
         """The best value so far; infinitely bad if there is none."""
         self.best_step: int | None
         """The step of the best value so far; None if there is none."""
+        self.best_metrics: Metrics = {}
+        """All metrics of the checkpoint that the best file holds, of the group that decides."""
         self._read_best()
         if stdout:
             print_line(f"The {self.word} value for the metric {group}/{metric} is set to {self.best_metric:.8f}.")
+
+    def join(self, session: Session) -> None:
+        """Sets aside files that are damaged, which were skipped to find the best."""
+        super().join(session)
+        for step, path in find_files(self._dir, self.prefix):
+            if self.best_step is None or step > self.best_step:
+                self._set_aside(path, session)
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         """Starts to write the checkpoint if it is the best."""
@@ -90,6 +99,7 @@ class BestCheckpointFileWriter(FileWriter):
             raise CheckpointFileError(f"`{path}` does not hold the metric {self._group}/{self._metric}.")
         self.best_metric = float(metrics[self._metric])
         self.best_step = manifest["step"]
+        self.best_metrics = metrics
 
 
 class LowestCheckpointFileWriter(BestCheckpointFileWriter):

@@ -6,16 +6,17 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from flax.traverse_util import unflatten_dict
 
-from trellis.aliases import Init, PyTree
-from trellis.disk import Ownership, check_writable, describe_failure, hidden_path, remove_whole, sweep, sync
+from trellis.aliases import JSON, Init, PyTree
+from trellis.disk import Ownership, check_writable, describe_failure, hidden_path, remove_whole, set_aside, sweep, sync
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.extension import Extension
@@ -60,7 +61,7 @@ def newest_whole_file(
     """
     for _, path in reversed(files):
         try:
-            return path, storage.read_manifest(path)
+            return path, checked_manifest(path)
         except CheckpointMismatchError:
             # Not damaged: to go on from an older file would be to lose the work of this one.
             raise
@@ -73,9 +74,30 @@ def newest_whole_file(
     return None
 
 
+def checked_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint file in its place: an error says what is damaged, or that it belongs elsewhere."""
+    manifest = storage.read_manifest(path)
+    step = path.name.removesuffix(".replaced").rpartition("_")[2]
+    if step != str(manifest["step"]):
+        raise CheckpointFileError(f"it holds step {manifest['step']}, and not that of its name")
+    return manifest
+
+
+def recorded_notes(directory: Path) -> tuple[int, dict[str, Any]] | None:
+    """The step and the notes of the newest checkpoint file that tells them; None if there is none."""
+    for step, path in reversed(find_files(directory, REGULAR, PREEMPTED)):
+        try:
+            return step, storage.peek_manifest(path).get("notes", {})
+        except CheckpointFileError:
+            continue  # a run that starts from there names what is damaged
+    return None
+
+
 class FileWriter(Extension):
     """Writes checkpoints under a prefix, keeps the newest, and never leaves a half-written one behind."""
 
+    notes: Mapping[str, JSON] = MappingProxyType({})
+    """What else the manifests of the files say."""
     is_resumable = False
     """Whether a run starts from these files by default; they are committed after all others."""
 
@@ -96,12 +118,30 @@ class FileWriter(Extension):
 
     def join(self, session: Session) -> None:
         """Sets aside what the session finds damaged, and gives the directory up when the loop ends."""
-        session.subscribe(self._handle_event)
+        session.subscribe(lambda event: self._handle_event(event, session))
 
-    def _handle_event(self, event: Event) -> None:
+    def _handle_event(self, event: Event, session: Session) -> None:
         if event.kind in ("finished", "stopped") and self._ownership is not None:
             self._ownership.release()
             self._ownership = None
+        if event.kind == "skipped_file" and self._ownership is not None:
+            self._set_aside(Path(str(event.values["path"])), session)
+
+    def _set_aside(self, path: Path, session: Session) -> None:
+        """Renames a damaged file of this writer, unless a whole one has taken its place."""
+        is_own = path.parent.resolve() == self._dir.resolve() and path.name.startswith(self._prefixes)
+        if not is_own or not os.path.lexists(path):
+            return
+        try:
+            checked_manifest(path)
+        except CheckpointFileError:
+            text = f"`{path}` is set aside as `{set_aside(path).name}`."
+            session.emit("set_aside", step=0, text=text, path=str(path))
+
+    @property
+    def _prefixes(self) -> tuple[str, ...]:
+        """What the names of all files begin with that this writer writes and removes."""
+        return (self.prefix,)
 
     def _own(self) -> None:
         # Of several processes that run one loop, the first one writes.
@@ -145,7 +185,7 @@ class FileWriter(Extension):
     def _write(self, hidden: Path, checkpoint: Checkpoint, snapshot: storage.Snapshot) -> None:
         with self._saving(hidden, checkpoint.step):
             sweep(self._dir)
-            storage.write(hidden, checkpoint, snapshot)
+            storage.write(hidden, checkpoint, snapshot, self.notes)
 
     def _commit(self, hidden: Path, name: str, step: int, session: Session) -> None:
         final = self._dir / name
@@ -232,18 +272,31 @@ class CheckpointFileWriter(FileWriter):
         keep: How many of the newest files to keep; two, so that there is one before a damaged newest.
         overwrite: Whether a file of the same step may be replaced, and those of later steps (left by another run) be
             set aside. If not, they are an error.
+        notes: What else the manifests of the files say, such as what the run is one of.
     """
 
     is_resumable = True
 
-    def __init__(self, output_dir: str | os.PathLike[str], *, keep: int = 2, overwrite: bool = True) -> None:
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str],
+        *,
+        keep: int = 2,
+        overwrite: bool = True,
+        notes: Mapping[str, JSON] = MappingProxyType({}),
+    ) -> None:
         super().__init__(output_dir, prefix=REGULAR, keep=keep, overwrite=overwrite)
+        self.notes = notes
         self._last_step = -1
 
     def join(self, session: Session) -> None:
         """Saves on preemption too."""
         super().join(session)
         session.on_preemption(self._save_preempted)
+
+    @property
+    def _prefixes(self) -> tuple[str, ...]:
+        return (REGULAR, PREEMPTED)
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         """Starts to write the checkpoint."""

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trellis.aliases import PyTree
-from trellis.disk import checksum, files_in, sync_all
+from trellis.aliases import JSON, PyTree
+from trellis.disk import checksum, describe_failure, files_in, sync_all
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.loops import Checkpoint, Summary
 from trellis.runtime import fetch, spans_processes
@@ -105,8 +106,14 @@ def describe(leaf: Any) -> str:
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 
-def write(path: Path, checkpoint: Checkpoint, snapshot: Snapshot) -> None:
-    """Writes a whole checkpoint into a new directory."""
+def write(
+    path: Path, checkpoint: Checkpoint, snapshot: Snapshot, notes: Mapping[str, JSON] = MappingProxyType({})
+) -> None:
+    """Writes a whole checkpoint into a new directory.
+
+    Args:
+        notes: What else its manifest is to say.
+    """
     import orbax.checkpoint as ocp
 
     path.mkdir(parents=True)
@@ -128,6 +135,7 @@ def write(path: Path, checkpoint: Checkpoint, snapshot: Snapshot) -> None:
         "packages": {name: version(name) for name in _PACKAGES},
         "tree": tree,
         "keys": dict(snapshot.keys),
+        "notes": dict(notes),
         "files": {str(file.relative_to(path)): checksum(file) for file in files_in(path)},
     }
     text = json.dumps(manifest, indent=1)
@@ -178,7 +186,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
             raise CheckpointFileError(f"{name} is missing")
         if file.stat().st_size != expected["size"]:
             raise CheckpointFileError(f"{name} has {file.stat().st_size} bytes instead of {expected['size']}")
-        if checksum(file) != expected:
+        try:
+            is_whole = checksum(file) == expected
+        except OSError as error:
+            raise CheckpointFileError(f"{name} cannot be read: {describe_failure(error)}") from None
+        if not is_whole:
             raise CheckpointFileError(f"{name} is garbled")
     return manifest
 
@@ -247,7 +259,11 @@ def peek_manifest(path: Path) -> dict[str, Any]:
         is_whole = zlib.crc32(json.dumps(manifest, indent=1).encode()) == document["checksum"]
     except FileNotFoundError:
         raise CheckpointFileError(f"{_MANIFEST} is missing") from None
-    except (ValueError, KeyError, TypeError):
+    except NotADirectoryError:
+        raise CheckpointFileError("it is no directory, as checkpoint files are") from None
+    except OSError as error:
+        raise CheckpointFileError(f"{_MANIFEST} cannot be read: {describe_failure(error)}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
         is_whole = False
     if not is_whole:
         raise CheckpointFileError(f"{_MANIFEST} is garbled")

@@ -5,26 +5,31 @@ import math
 import os
 import threading
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
 from trellis.aliases import JSON
-from trellis.disk import check_writable, sync_appended, write_whole
+from trellis.disk import check_writable, describe_failure, set_aside, sync_appended, write_whole
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Event, Session, Summary
+
+_CHECKSUM_NAME = "crc32"
+_CHECKSUM = f', "{_CHECKSUM_NAME}": '
 
 
 class EventWriter(Extension):
     """Writes `{output_dir}/events.jsonl`: one JSON object a line for each event of the session and each summary.
 
     Every line has `kind`, `step` and `time` (seconds since 1970). An event adds its `text` and values; a summary (kind
-    `summary`) adds `n_completed_steps`, `elapsed_time` and `metrics`. A line is in the file when the call returns, and
-    survives a power cut once a checkpoint file of its step is there. Numbers that JSON does not have are the strings
-    "nan", "inf" and "-inf", which `float()` turns back.
+    `summary`) adds `n_completed_steps`, `elapsed_time` and `metrics`; `crc32`, that of the line without it, comes last.
+    A line is in the file when the call returns, and survives a power cut once a checkpoint file of its step is there.
+    Numbers that JSON does not have are the strings "nan", "inf" and "-inf", which `float()` turns back.
 
     The summaries in a file are those of one run: when a resumed run writes its first, those past the step it resumed
     from, which come from lost work, are dropped. Events stay: that a run was resumed is part of its history. A
-    directory belongs to one writer at a time.
+    directory belongs to one writer at a time. A file with damaged lines is set aside before the run goes on; the lines
+    that are whole are kept, and an event tells of it.
 
     Example:
         process = serial(EvalLoop(task=task, n_steps=20), EventWriter("runs/digits"))
@@ -45,6 +50,7 @@ class EventWriter(Extension):
     def join(self, session: Session) -> None:
         """Writes what has happened in the session so far, and what will."""
         self._last_step = None
+        self._mend(session)
         session.subscribe(self._write_event)
         session.before_commit(self._sync)
 
@@ -53,7 +59,6 @@ class EventWriter(Extension):
         summary = Summary.from_checkpoint(checkpoint)
         with self._lock:
             if self._last_step is None or summary.step < self._last_step:
-                self._mend_last_line()
                 self._drop_summaries_past(summary.step - summary.n_completed_steps)
             self._last_step = summary.step
             self._append(
@@ -71,13 +76,12 @@ class EventWriter(Extension):
 
     def _write_event(self, event: Event) -> None:
         with self._lock:
-            self._mend_last_line()
             text: dict[str, JSON] = {"text": event.text} if event.text else {}
             self._append(event.kind, event.step, event.time, **text | dict(event.values))
 
     def _append(self, kind: str, step: int, time: float, **values: JSON) -> None:
         line = {"kind": kind, "step": step, "time": time} | values
-        text = json.dumps(_without_nan(line), ensure_ascii=False, allow_nan=False)
+        text = _with_checksum(json.dumps(_without_nan(line), ensure_ascii=False, allow_nan=False))
         # Opened anew for each line, so that nothing is written to a file that was replaced.
         with self._path.open("ab") as file:
             file.write(f"{text}\n".encode())
@@ -86,15 +90,35 @@ class EventWriter(Extension):
         if self._path.exists():
             sync_appended(self._path)
 
-    def _mend_last_line(self) -> None:
-        """Ends or removes a last line that was cut short when another process died; once is enough."""
-        if self._is_whole:
+    def _mend(self, session: Session) -> None:
+        """Makes the file one that can be gone on with: every line is an event; once is enough."""
+        if self._is_whole or not os.path.lexists(self._path):
             return
         self._is_whole = True
-        lines = self._read_lines()
-        if lines and not lines[-1].endswith(b"\n"):
-            lines[-1] = lines[-1] + b"\n" if parse_event(lines[-1]) else b""
-            write_whole(self._path, b"".join(lines))
+        try:
+            lines = self._read_lines()
+        except OSError as error:
+            text = f"`{self._path}` cannot be read: {describe_failure(error)}. It is set aside"
+            session.emit("damaged", step=0, text=f"{text} as `{set_aside(self._path).name}`.", path=str(self._path))
+            return
+        whole = [line for line in lines if parse_event(line)]
+        if len(whole) == len(lines):
+            if lines and not lines[-1].endswith(b"\n"):
+                write_whole(self._path, b"".join(lines) + b"\n")
+        elif whole == lines[:-1] and not lines[-1].endswith(b"\n"):
+            # As a process leaves it that is killed in the midst of a line.
+            write_whole(self._path, b"".join(whole))
+            text = f"The last line of `{self._path}` was cut short: it is removed."
+            session.emit("damaged", step=0, text=text, path=str(self._path))
+        else:
+            first = next(number for number, line in enumerate(lines, start=1) if not parse_event(line))
+            aside = set_aside(self._path)
+            write_whole(self._path, b"".join(line.rstrip(b"\n") + b"\n" for line in whole))
+            text = (
+                f"`{self._path}` is damaged: {len(lines) - len(whole)} of its {len(lines)} lines hold no event, the "
+                f"first is line {first}. It is set aside as `{aside.name}`; the whole lines are kept."
+            )
+            session.emit("damaged", step=0, text=text, path=str(self._path))
 
     def _drop_summaries_past(self, start: int) -> None:
         """Removes the summaries of later steps than `start`, which come from lost work."""
@@ -104,7 +128,8 @@ class EventWriter(Extension):
             write_whole(self._path, b"".join(remaining))
 
     def _read_lines(self) -> list[bytes]:
-        return self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
+        # A link to nothing is lost history, not a file that is not there yet.
+        return self._path.read_bytes().splitlines(keepends=True) if os.path.lexists(self._path) else []
 
 
 def _is_summary_past(start: int, line: bytes) -> bool:
@@ -114,13 +139,34 @@ def _is_summary_past(start: int, line: bytes) -> bool:
     return event.get("kind") == "summary" and isinstance(step, int) and step > start
 
 
+def _with_checksum(text: str) -> str:
+    return f"{text.removesuffix('}')}{_CHECKSUM}{zlib.crc32(text.encode())}}}"
+
+
 def parse_event(line: bytes) -> dict[str, Any]:
-    """The object on a line; empty if it holds none, or is cut short."""
+    """The object on a line, without its checksum; empty if it holds none, is cut short or garbled."""
+    body, has_checksum, checksum = line.rstrip(b"\n").rpartition(_CHECKSUM.encode())
+    # A line of an older version has none.
+    if has_checksum and checksum != f"{zlib.crc32(body + b'}')}}}".encode():
+        return {}
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
-    return event if isinstance(event, dict) else {}
+    if not isinstance(event, dict):
+        return {}
+    event.pop(_CHECKSUM_NAME, None)
+    return event
+
+
+def read_summaries(path: Path) -> dict[int, dict[str, Any]]:
+    """The summaries of a file of events, by step; lines that hold no event are passed over."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return {}
+    events = [event for event in map(parse_event, lines) if event.get("kind") == "summary"]
+    return {event["step"]: event for event in events if isinstance(event.get("step"), int)}
 
 
 def _without_nan(value: JSON) -> JSON:

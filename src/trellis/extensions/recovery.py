@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,12 @@ import numpy as np
 
 from trellis.aliases import Batch
 from trellis.data import SizedStream, StackingStream, Stream, is_stream
-from trellis.disk import write_whole
-from trellis.errors import DivergedError
+from trellis.disk import describe_failure, set_aside, write_whole
+from trellis.errors import CheckpointFileError, DivergedError
+from trellis.extensions.checkpoint_files import recorded_notes
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Summary
+from trellis.runtime import print_line
 
 
 class DivergenceCheck(Extension):
@@ -51,28 +55,68 @@ class DivergenceCheck(Extension):
 
 
 class SkippedData:
-    """The batches that a run leaves out, in a file beside its checkpoint files, so that a resumed run does the same."""
+    """The batches that a run leaves out, in a file beside its checkpoint files, so that a resumed run does the same.
+
+    The checkpoint files note them too, under `note`: from there a file comes back that was damaged or removed.
+    """
+
+    note = "skipped_data"
 
     def __init__(self, model_dir: Path) -> None:
         self._path = model_dir / "skipped_data.json"
-        self._windows: list[tuple[int, int]] = []
-        if self._path.is_file():
-            self._windows = [(item["step"], item["n_batches"]) for item in json.loads(self._path.read_text())]
+
+    @cached_property
+    def windows(self) -> list[tuple[int, int]]:
+        """Each step from which on something is left out, with the number of batches."""
+        recorded = recorded_notes(self._path.parent)
+        notes = None if recorded is None else recorded[1].get(self.note)
+        known = None if notes is None else [(step, n_batches) for step, n_batches in notes]
+        try:
+            windows = self._read()
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            reason = describe_failure(error) if isinstance(error, OSError) else "it is garbled"
+            damage = f"`{self._path}`, which says what data this run leaves out, cannot be read: {reason}."
+            if known is None:
+                raise CheckpointFileError(
+                    f"{damage} Bring it back, or remove it: then the run sees all of its data again."
+                ) from None
+            return self._replaced(known, damage)
+        if known and windows[: len(known)] != known:
+            return self._replaced(known, f"`{self._path}` does not say what data this run leaves out.")
+        return windows
 
     @property
     def n_windows(self) -> int:
         """How often something was left out."""
-        return len(self._windows)
+        return len(self.windows)
+
+    def _read(self) -> list[tuple[int, int]]:
+        if not os.path.lexists(self._path):
+            return []
+        windows = [(item["step"], item["n_batches"]) for item in json.loads(self._path.read_text())]
+        if not all(isinstance(number, int) and number >= 0 for window in windows for number in window):
+            raise ValueError
+        return windows
+
+    def _replaced(self, windows: list[tuple[int, int]], damage: str) -> list[tuple[int, int]]:
+        """Writes the file again after what a checkpoint file notes; what was there is set aside."""
+        aside = f" It is set aside as `{set_aside(self._path).name}`." if os.path.lexists(self._path) else ""
+        print_line(f"{damage}{aside} It is written again after the newest checkpoint file, which notes the same.")
+        self._write(windows)
+        return windows
+
+    def _write(self, windows: list[tuple[int, int]]) -> None:
+        items = [{"step": step, "n_batches": n_batches} for step, n_batches in windows]
+        write_whole(self._path, json.dumps(items, indent=1).encode())
 
     def add(self, *, step: int, n_batches: int) -> None:
         """Leaves out the batches that would be those of `n_batches` steps from `step` on."""
-        self._windows.append((step, n_batches))
-        items = [{"step": step, "n_batches": n_batches} for step, n_batches in self._windows]
-        write_whole(self._path, json.dumps(items, indent=1).encode())
+        self.windows.append((step, n_batches))
+        self._write(self.windows)
 
     def applied_to(self, data: Any) -> Any:
         """A stream without what is left out; other data as it is."""
-        return SkippingStream(data, windows=tuple(self._windows)) if self._windows and is_stream(data) else data
+        return SkippingStream(data, windows=tuple(self.windows)) if self.windows and is_stream(data) else data
 
 
 class SkippingStream:

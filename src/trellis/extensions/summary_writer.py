@@ -4,12 +4,11 @@ import os
 import socket
 import struct
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trellis.data import RecordWriter, read_records
-from trellis.disk import check_writable, sync_appended
+from trellis.disk import check_writable, describe_failure, set_aside, sync_appended
 from trellis.errors import DataError
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Session, Summary
@@ -26,7 +25,8 @@ class SummaryWriter(Extension):
 
     The points in a directory are those of one run: when a resumed run writes its first, those past the step it resumed
     from, which come from lost work, are taken out of the older files of this class, and a TensorBoard that is running
-    is told to forget them. A directory belongs to one writer at a time.
+    is told to forget them. A directory belongs to one writer at a time. An older file that is damaged is set aside
+    before the run goes on; the points before the damage are kept, and an event tells of it.
 
     Example:
         process = serial(EvalLoop(task=task, n_steps=20), SummaryWriter("runs/digits"))
@@ -42,6 +42,8 @@ class SummaryWriter(Extension):
     def join(self, session: Session) -> None:
         """Starts a new file with the next summary, as another loop may start at an earlier step."""
         self._last_step = None
+        for path in summary_files(self._dir):
+            _mend(path, session)
         session.before_commit(self._sync)
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
@@ -69,7 +71,7 @@ class SummaryWriter(Extension):
         """Chooses the file to write to, takes points past the step `start` out of others; returns the file's head."""
         from tensorboardX.proto.event_pb2 import SessionLog
 
-        files = list(self._dir.glob(f"{_PREFIX}{10 * '[0-9]'}.*{_SUFFIX}"))
+        files = summary_files(self._dir)
         n_mended = sum(_drop_points_past(start, path) for path in files)
         # TensorBoard reads files in the order of their names: that has to be the order of the runs, whatever the clock.
         newest = max((int(path.name.removeprefix(_PREFIX)[:10]) for path in files), default=0)
@@ -98,18 +100,67 @@ def _checksum(data: bytes) -> bytes:
     return struct.pack("<I", masked_crc32c(data))
 
 
+def summary_files(directory: Path) -> list[Path]:
+    """The files of a `SummaryWriter`, in the order in which TensorBoard reads them."""
+    return sorted(directory.glob(f"{_PREFIX}{10 * '[0-9]'}.*{_SUFFIX}"))
+
+
+def steps_with_points(directory: Path, *, group: str) -> set[int]:
+    """The steps at which the files of a `SummaryWriter` have points of a group of metrics."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    events = [Event.FromString(record) for path in summary_files(directory) for record in _whole_records(path)[0]]
+    return {
+        event.step
+        for event in events
+        if event.HasField("summary") and any(value.tag.startswith(f"{group}/") for value in event.summary.value)
+    }
+
+
+def _mend(path: Path, session: Session) -> None:
+    """Sets a damaged file aside, and leaves what is whole in its place."""
+    records, damage = _whole_records(path)
+    if not damage:
+        return
+    aside = set_aside(path)
+    if records:
+        _rewrite(path, records)
+    text = f"`{path}` is damaged: {damage} It is set aside as `{aside.name}`; what comes before the damage is kept."
+    session.emit("damaged", step=0, text=text, path=str(path))
+
+
+def _whole_records(path: Path) -> tuple[list[bytes], str]:
+    """The records up to the first that is cut short or damaged, where TensorBoard stops reading too; and the damage."""
+    from google.protobuf.message import DecodeError
+    from tensorboardX.proto.event_pb2 import Event
+
+    records: list[bytes] = []
+    try:
+        for record in read_records(path):
+            Event.FromString(record)
+            records.append(record)
+    except DataError as error:
+        return records, str(error)
+    except DecodeError:
+        return records, "it holds records of another kind."
+    except OSError as error:
+        return records, f"it cannot be read: {describe_failure(error)}."
+    return records, "" if records else "it is empty."
+
+
+def _rewrite(path: Path, records: list[bytes]) -> None:
+    with RecordWriter(path) as writer:
+        for record in records:
+            writer.write(record)
+
+
 def _drop_points_past(start: int, path: Path) -> bool:
     """Removes the lost points from a file; returns whether there were any."""
-    records: list[bytes] = []
-    # Up to one that is cut short or damaged, where TensorBoard stops reading too.
-    with suppress(DataError):
-        records.extend(read_records(path))
+    records, _ = _whole_records(path)
     remaining = [record for record in records if not _is_point_past(start, record)]
     if len(remaining) == len(records):
         return False
-    with RecordWriter(path) as writer:
-        for record in remaining:
-            writer.write(record)
+    _rewrite(path, remaining)
     return True
 
 
