@@ -319,6 +319,8 @@ class Ownership:
     """
 
     def __init__(self, directory: Path) -> None:
+        directory = directory.absolute()
+        made = [path for path in (directory, *directory.parents) if not path.exists()]
         with _named(directory):
             _make_directory(directory)
         file = directory.resolve() / _LOCK
@@ -326,7 +328,7 @@ class Ownership:
             lock = _locks.get(file)
             if lock is None or not _is_at(lock.descriptor, file):
                 # A directory that was removed and made again is another one.
-                lock = _locks[file] = _Lock(_acquire(file), file)
+                lock = _locks[file] = _Lock(_acquire(file), file, made)
             lock.n_owners += 1
         self.release = weakref.finalize(self, _release, lock)
 
@@ -344,6 +346,8 @@ class _Lock:
     descriptor: int | None
     """None if the file system has no locks."""
     file: Path
+    made: list[Path]
+    """Directories that were made for it, and are removed again if nothing else was put there."""
     n_owners: int = 0
 
 
@@ -394,6 +398,9 @@ def _release(lock: _Lock) -> None:
             with suppress(OSError):
                 lock.file.unlink()
             os.close(lock.descriptor)
+        with suppress(OSError):
+            for directory in lock.made:
+                directory.rmdir()
 
 
 def _give_up_inherited_locks() -> None:

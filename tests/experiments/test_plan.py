@@ -192,7 +192,8 @@ def test_a_metric_that_the_task_may_add_on_the_host_is_not_refused(tmp_path: Pat
 def test_what_a_run_resumes_from_is_compared_with_what_it_needs(tmp_path: Path) -> None:
     trellis.run_experiment(small.params(5), mode="train", model_dir=tmp_path)
     report, problems = planned(small.params(10), tmp_path)
-    assert (lines_of(report, "Start"), problems) == ([f"resumes from {tmp_path / 'regular_5'}"], [])
+    changed = "Changed since step 5: trainer.train_steps: 5 → 10."
+    assert (lines_of(report, "Start"), problems) == ([f"resumes from {tmp_path / 'regular_5'}", changed], [])
     _, problems = planned(small.params(10, optimizer_config={"optimizer": {"type": "sgd"}}), tmp_path)
     assert problems[0].startswith(
         f"The run would resume from `{tmp_path / 'regular_5'}`, which holds another structure"

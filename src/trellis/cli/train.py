@@ -1,7 +1,6 @@
 """`trellis train` and `trellis plan`: an experiment, run or only described."""
 
 import argparse
-import json
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -55,6 +54,8 @@ def add_flags(parser: Parser) -> None:
     add_gin_flags(parser)
     steps = "the last step of the pretraining that continuous_train_and_eval follows; without it, until no file comes"
     parser.add_flag("pretrain_steps", "N", steps, type=int)
+    changes = "go on with a run although its data, seed, batch size, optimizer, model or precision have changed"
+    parser.add_argument("--allow_changes", action="store_true", help=changes)
     for name in _IDLE:
         parser.add_argument(f"--{name}", nargs="?", const="", help=argparse.SUPPRESS)
 
@@ -89,6 +90,7 @@ def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -
             mode=flags.mode,
             model_dir=directory,
             pretrain_steps=flags.pretrain_steps,
+            allow_changes=flags.allow_changes,
             when_ready=lambda: write_operative_config(file),
         )
     return logs
@@ -96,9 +98,12 @@ def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -
 
 def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float], has_trained: bool) -> Iterator[str]:
     """Yields lines that say what the run has reached, and where it is."""
-    last = _last_summary(directory / "events.jsonl") if has_trained else None
+    last = _last_summary(directory) if has_trained else None
     steps = params.trainer.train_steps
-    yield f"Done: step {last['step']}{f' of {steps}' if steps else ''}." if last else "Done."
+    if last and steps and last["step"] > steps:
+        yield f"Done: nothing was trained. Step {last['step']} was reached before; trainer.train_steps is {steps}."
+    else:
+        yield f"Done: step {last['step']}{f' of {steps}' if steps else ''}." if last else "Done."
     yield from (f"  {name} {value:.6g}" for name, value in (logs or _values(last)).items())
     subdir = params.trainer.best_checkpoint_export_subdir
     if subdir:
@@ -115,13 +120,13 @@ def _values(summary: dict[str, Any] | None) -> dict[str, float]:
     return {f"train/{name}": value for name, value in metrics.get("train", {}).items() if name == "loss"}
 
 
-def _last_summary(events: Path) -> dict[str, Any] | None:
-    """Returns the last summary among the events of a run; None if there is none."""
-    for line in reversed(events.read_text().splitlines()) if events.is_file() else ():
-        event: dict[str, Any] = json.loads(line)
-        if event["kind"] == "summary":
-            return event
-    return None
+def _last_summary(directory: Path) -> dict[str, Any] | None:
+    """Returns the last summary of a run that is not of lost work; None if there is none."""
+    file = extensions.newest_file(directory)
+    last_step = -1 if file is None else int(file.name.removesuffix(".replaced").rpartition("_")[2])
+    summaries = extensions.read_summaries(directory / "events.jsonl")
+    steps = [step for step in summaries if step <= last_step]
+    return summaries[max(steps)] if steps else None
 
 
 def plan(flags: argparse.Namespace) -> None:
@@ -133,7 +138,9 @@ def plan(flags: argparse.Namespace) -> None:
     print_line(f"{flags.experiment}, {flags.mode}, in {directory}")
     with gin_bindings(flags):
         # Names and types are right. The rest needs JAX, and all problems with it are reported together.
-        result = experiments.plan_experiment(params, mode=flags.mode, model_dir=directory)
+        result = experiments.plan_experiment(
+            params, mode=flags.mode, model_dir=directory, allow_changes=flags.allow_changes
+        )
     for line in _idle_flags(flags):
         print_line(line)
     if result.report:

@@ -11,6 +11,7 @@ from trellis.tasks import Task
 _INTERVALS = ("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval")
 _WARMUP_SHARE = 0.1
 _MOST_REPORTS = 20
+_TENTH = "a tenth of "
 
 
 def derive_lengths(params: ExperimentConfig, *, task: Task, trains: bool = True) -> ExperimentConfig:
@@ -39,9 +40,14 @@ def derive_lengths(params: ExperimentConfig, *, task: Task, trains: bool = True)
     if leaves_warmup:
         n_steps = derived.trainer.train_steps
         values = {"warmup_steps": int(_WARMUP_SHARE * n_steps)}
-        _merge(derived, f"trainer.optimizer_config.warmup.{warmup.type}", values, Origin(f"a tenth of {n_steps} steps"))
+        _merge(derived, f"trainer.optimizer_config.warmup.{warmup.type}", values, Origin(f"{_TENTH}{n_steps} steps"))
     derived.lock()
     return derived
+
+
+def is_derived(origin: Origin) -> bool:
+    """Whether a value is one that `derive_lengths` has found."""
+    return str(origin).startswith(_TENTH)
 
 
 def _derive_steps(params: ExperimentConfig, task: Task, *, trains: bool) -> None:

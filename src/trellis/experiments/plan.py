@@ -35,8 +35,12 @@ class Plan:
     problems: list[Problem]
 
 
-def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path) -> Plan:
-    """Checks a run without running it: builds its trainer, evaluates one step abstractly, and writes nothing."""
+def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path, allow_changes: bool = False) -> Plan:
+    """Checks a run without running it: builds its trainer, evaluates one step abstractly, and writes nothing.
+
+    Args:
+        allow_changes: As that of `run_experiment`.
+    """
     run_mode = get_mode(mode)
     problems = list(mode_problems(params, mode=run_mode))
     try:
@@ -47,7 +51,7 @@ def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path) -> 
         params = derive_lengths(params, task=task, trains=run_mode.trains or run_mode.follows)
         trainer = build_trainer(params, mode=run_mode, model_dir=model_dir, task=task)
         outline = trainer.outline(trains=run_mode.trains, evaluates=run_mode.evaluates)
-        run = Preflight(params=params, mode=run_mode, trainer=trainer, outline=outline)
+        run = Preflight(params=params, mode=run_mode, trainer=trainer, outline=outline, allow_changes=allow_changes)
         report = "".join(f"{line}\n" for line in _report(run, original=original))
     except TrellisError as error:
         # A wrong value or a missing file is among the problems already, with its place.
@@ -191,6 +195,7 @@ def _start(run: Preflight) -> Iterator[str]:
     if run.resumes_from is not None:
         word = "resumes from" if run.mode.trains else "evaluates"
         yield f"{word} {run.resumes_from}{', not from task.init_checkpoint' if init_checkpoint else ''}"
+        yield from run.notices()
     elif run.mode.trains:
         task = type(run.trainer.task)
         source = init_checkpoint or ("" if task.initialize is Task.initialize else f"{task.__name__}.initialize")

@@ -1,5 +1,6 @@
 """What a run takes up, and what is wrong with it: found before its first step, and told at once."""
 
+import dataclasses
 import math
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,18 +12,20 @@ from typing import Any
 import jax
 
 from trellis.aliases import PyTree
-from trellis.config import DEFAULT, Problem
+from trellis.config import DEFAULT, Problem, origin_of
 from trellis.data import SizedStream, is_stream
 from trellis.errors import ArgumentError, CheckpointFileError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
+from trellis.experiments.lengths import is_derived
 from trellis.experiments.mode import Mode, problem_at
+from trellis.experiments.reports import leaves_of
 from trellis.extensions import checkpoint_storage as storage, newest_file, regular_files
 from trellis.loops import Outline, batch_size
 from trellis.optimizers import AverageState
 from trellis.runtime import describe_size
 from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task
-from trellis.trainer import StagedTrainer, StageOutline, metric_name
+from trellis.trainer import Change, StagedTrainer, StageOutline, metric_name
 
 BEST = "trainer.best_checkpoint_eval_metric"
 
@@ -35,11 +38,41 @@ class Preflight:
     mode: Mode
     trainer: StagedTrainer
     outline: StageOutline
+    allow_changes: bool = False
+    """Whether a run may go on with what makes it another run."""
 
     @cached_property
     def resumes_from(self) -> Path | None:
         """The checkpoint file that the run goes on from."""
         return newest_file(self.trainer.model_dir)
+
+    @cached_property
+    def changes(self) -> tuple[int, list[Change]]:
+        """The step that the run goes on from, and what has changed since; derived lengths follow that of the run."""
+        if not self.mode.trains:
+            return 0, []
+        step, changes = self.trainer.find_changes()
+        derived = [dataclasses.replace(change, matters=False) for change in changes if self._is_derived(change.path)]
+        return step, [*derived, *(change for change in changes if not self._is_derived(change.path))]
+
+    def _is_derived(self, path: str) -> bool:
+        return path in leaves_of(self.params) and is_derived(origin_of(self.params, path))
+
+    def notices(self) -> Iterator[str]:
+        """What a resumed run says before it goes on: what has changed, and whether anything is left to train."""
+        step, changes = self.changes
+        refused = [change for change in changes if change.matters]
+        harmless = [change for change in changes if not change.matters]
+        if harmless:
+            yield f"Changed since step {step}: {'; '.join(map(str, harmless))}."
+        if refused and self.allow_changes:
+            yield f"Changed since step {step}, as is allowed: {'; '.join(map(str, refused))}. It is another run now."
+        last_step = self.params.trainer.train_steps
+        if step > last_step:
+            yield (
+                f"trainer.train_steps is {last_step}, but the run in `{self.trainer.model_dir}` has reached step "
+                f"{step}: nothing is trained, and nothing that it has reached is lost."
+            )
 
     @cached_property
     def memory(self) -> dict[str, int]:
@@ -63,7 +96,7 @@ class Preflight:
         """What is written."""
         checkpoint, config = self.outline.checkpoint, self.params.trainer
         model_dir = self.trainer.model_dir.absolute()
-        n_due = math.ceil(config.train_steps / config.checkpoint_interval)
+        n_due = math.ceil(config.train_steps / max(1, config.checkpoint_interval))
         n_files = min(config.max_to_keep, n_due) + 1 + 2 * config.keeps_best
         existing = next(path for path in (model_dir, *model_dir.parents) if path.exists())
         return Disk(
@@ -161,6 +194,17 @@ def _start_problems(run: Preflight) -> Iterator[Problem]:
         yield Problem(message, DEFAULT, advice="Train first (--mode=train), or give the model_dir of a run.")
 
 
+def _change_problems(run: Preflight) -> Iterator[Problem]:
+    """What the run has been so far is what it is now."""
+    step, changes = run.changes
+    refused = [change for change in changes if change.matters]
+    if refused and not run.allow_changes:
+        listed = "\n".join(f"  {change}" for change in refused)
+        message = f"The run in `{run.trainer.model_dir}` would go on from step {step} as another run:\n{listed}"
+        advice = "Set it back, give another model_dir, or go on all the same: --allow_changes"
+        yield Problem(message, DEFAULT, advice=advice)
+
+
 def _resume_problems(run: Preflight, path: Path) -> Iterator[Problem]:
     try:
         differences = storage.find_differences(storage.peek_manifest(path), run.outline.checkpoint)
@@ -252,6 +296,7 @@ CHECKS: tuple[Callable[[Preflight], Iterator[Problem]], ...] = (
     _length_problems,
     _metric_problems,
     _start_problems,
+    _change_problems,
     _memory_problems,
     _disk_problems,
 )

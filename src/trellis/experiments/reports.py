@@ -1,6 +1,8 @@
 """A config as text: what `trellis config show|diff` and `trellis experiments` print, and what a run leaves behind."""
 
+import itertools
 import json
+import os
 import platform
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -19,10 +21,10 @@ from trellis.config import (
     read_file,
     registered_name,
 )
-from trellis.disk import write_whole
+from trellis.disk import describe_failure, set_aside, write_whole
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig, experiment_summaries, get_exp_config
-from trellis.runtime import table
+from trellis.runtime import print_line, table
 
 Leaf = tuple[object, Origin]
 
@@ -58,15 +60,34 @@ def diff_configs(first: str, second: str) -> str:
 def write_params(params: ExperimentConfig, directory: Path) -> None:
     """Writes down what is about to run: its config, where each value came from, and the versions of what runs it.
 
-    `read_params` reads the config again.
+    `read_params` reads the config again. A config of before that says something else is kept as `params.1.yaml`, the
+    next one as `params.2.yaml`, and so on.
     """
     name = registered_name(params)
     heading = f"# Experiment: {name}\n" if name else ""
     versions = {"python": platform.python_version(), **{package: _version(package) for package in _PACKAGES}}
     directory.mkdir(parents=True, exist_ok=True)
-    write_whole(directory / "params.yaml", f"{heading}{params.as_yaml()}".encode())
+    content = f"{heading}{params.as_yaml()}".encode()
+    _keep_older(directory / "params.yaml", content)
+    write_whole(directory / "params.yaml", content)
     write_whole(directory / "provenance.yaml", show_config(params).encode())
     write_whole(directory / "versions.json", f"{json.dumps(versions, indent=2)}\n".encode())
+
+
+def _keep_older(file: Path, content: bytes) -> None:
+    """Copies a file that is to be replaced by other content."""
+    try:
+        older = file.read_bytes()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        print_line(f"`{file}` cannot be read: {describe_failure(error)}. It is set aside as `{set_aside(file).name}`.")
+        return
+    if older != content:
+        names = (file.with_name(f"{file.stem}.{number}{file.suffix}") for number in itertools.count(1))
+        kept = next(name for name in names if not os.path.lexists(name))
+        write_whole(kept, older)
+        print_line(f"`{file}` says something else than this run: what it says is kept as `{kept.name}`.")
 
 
 def leaves_of(content: Config | Setting) -> dict[str, Leaf]:

@@ -10,7 +10,7 @@ from typing import Any
 from trellis.bindings import bound
 from trellis.config import raise_if_any
 from trellis.disk import Ownership, write_whole
-from trellis.errors import ArgumentError, CheckpointFileError
+from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
 from trellis.experiments.mode import Mode, get_mode, mode_problems
@@ -33,6 +33,7 @@ def run_experiment(
     save_summary: bool = True,
     extensions: Sequence[Callable[[Any], Any]] = (),
     pretrain_steps: int | None = None,
+    allow_changes: bool = False,
     when_ready: Callable[[], object] = lambda: None,
 ) -> tuple[BoundModel, dict[str, float]]:
     """Runs an experiment; returns the model as it is in the end, and the metrics of a final evaluation.
@@ -54,6 +55,8 @@ def run_experiment(
         extensions: What else to do with every checkpoint of the training.
         pretrain_steps: The last step of the pretraining that `continuous_train_and_eval` follows; without it, files
             are awaited until none has come for `trainer.continuous_eval_timeout` seconds.
+        allow_changes: Whether a run that is resumed may go on with what makes it another run: other data, another seed,
+            batch size, optimizer, model or precision.
         when_ready: Is called when all is built and checked, before the first step.
     """
     run_mode = get_mode(mode)
@@ -62,7 +65,9 @@ def run_experiment(
     with Ownership(directory) if run_mode.trains and is_first_process() else nullcontext():
         if run_mode.trains and run_mode.follows:
             when_ready()
-            return _finetune_continuously(params, model_dir=directory, pretrain_steps=pretrain_steps)
+            return _finetune_continuously(
+                params, model_dir=directory, pretrain_steps=pretrain_steps, allow_changes=allow_changes
+            )
         runs_post_eval = run_post_eval or run_mode.evaluates_after_training
         if task is None:
             task, params = build_task(params, model_dir=directory)
@@ -71,9 +76,13 @@ def run_experiment(
             params, mode=run_mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
         )
         outline = trainer.outline(trains=run_mode.trains, evaluates=run_mode.evaluates or runs_post_eval)
-        preflight = Preflight(params=params, mode=run_mode, trainer=trainer, outline=outline)
+        preflight = Preflight(
+            params=params, mode=run_mode, trainer=trainer, outline=outline, allow_changes=allow_changes
+        )
         raise_if_any([*mode_problems(params, mode=run_mode), *preflight.problems()])
-        if run_mode.trains:
+        for notice in preflight.notices():
+            print_line(notice)
+        if run_mode.trains and is_first_process():
             write_params(params, directory)
         when_ready()
         last = _run(trainer, run_mode)
@@ -143,11 +152,15 @@ def _run(trainer: StagedTrainer, mode: Mode) -> Any:
 def _evaluate_file(trainer: StagedTrainer, path: Path) -> Summary | None:
     try:
         return _report(trainer.evaluate(trainer.read_checkpoint(path)))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        is_damaged = isinstance(error, CheckpointFileError) and not isinstance(error, CheckpointMismatchError)
         # The training keeps its newest files only, and may have moved on meanwhile.
-        if path.exists():
+        if not path.exists():
+            print_line(f"`{path}` was removed before it could be evaluated.")
+        elif is_damaged:
+            print_line(f"`{path}` is damaged, and so was not evaluated: {error}.")
+        else:
             raise
-        print_line(f"`{path}` was removed before it could be evaluated.")
         return None
 
 
@@ -166,7 +179,7 @@ def _logs(trainer: StagedTrainer, last: Summary) -> dict[str, float]:
 
 
 def _finetune_continuously(
-    params: ExperimentConfig, *, model_dir: Path, pretrain_steps: int | None
+    params: ExperimentConfig, *, model_dir: Path, pretrain_steps: int | None, allow_changes: bool
 ) -> tuple[BoundModel, dict[str, float]]:
     """Trains and evaluates from each checkpoint file in `task.init_checkpoint`; returns the last model and its metrics.
 
@@ -184,6 +197,7 @@ def _finetune_continuously(
             mode="train_and_eval",
             model_dir=model_dir / f"pretrained_{step}",
             run_post_eval=True,
+            allow_changes=allow_changes,
         )
         write_whole(model_dir / f"metrics-{step}.json", f"{json.dumps(result[1], indent=2)}\n".encode())
     if result is None:

@@ -21,7 +21,7 @@ from trellis.spelling import did_you_mean
 from trellis.trainer import ProgressiveTrainerConfig
 
 _CHECKPOINT = "checkpoint"
-_SETTINGS = ("experiment", "module", "mode", "config_file", "params_override", "set")
+_SETTINGS = ("experiment", "module", "mode", "config_file", "params_override", "set", "allow_changes")
 _FIELDS = {
     "train_files": "task.train_data.input_path",
     "eval_files": "task.validation_data.input_path",
@@ -36,9 +36,10 @@ def run_fn(fn_args: FnArgs) -> None:
     """Runs an experiment on the artifacts of a pipeline, and leaves its model in `serving_model_dir`.
 
     `custom_config` names the experiment, and may change it as the flags of `trellis train` do: `experiment`, `module`,
-    `mode`, `config_file`, `params_override`, `set`. Then come what the pipeline says (files, steps, a base model) and
-    what a tuning has found, whose hyperparameters are named by their dotted paths. The run is in `model_run_dir`, and
-    goes on there if it is started again. Several workers share out each batch, and have the losses of one.
+    `mode`, `config_file`, `params_override`, `set`, `allow_changes`. Then come what the pipeline says (files, steps, a
+    base model) and what a tuning has found, whose hyperparameters are named by their dotted paths. The run is in
+    `model_run_dir`, and goes on there if it is started again. Several workers share out each batch, and have the losses
+    of one.
 
     Example:
         trellis run --run_fn=trellis.experiments.run_fn --examples=data --model=out/model \
@@ -57,7 +58,13 @@ def run_fn(fn_args: FnArgs) -> None:
         if is_first_process():
             wait_for_processes("prepared")
 
-    run_experiment(params, mode=settings["mode"], model_dir=model_dir, when_ready=when_ready)
+    run_experiment(
+        params,
+        mode=settings["mode"],
+        model_dir=model_dir,
+        allow_changes=bool(settings.get("allow_changes")),
+        when_ready=when_ready,
+    )
     if is_first_process():
         _publish(params, model_dir, Path(str(fn_args.serving_model_dir)))
     wait_for_processes("published")

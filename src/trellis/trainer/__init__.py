@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ProgressiveConfig as ProgressiveConfig,
         ProgressiveTrainerConfig as ProgressiveTrainerConfig,
     )
+    from trellis.trainer.changes import Change as Change
     from trellis.trainer.default_extensions import metric_name as metric_name, published_name as published_name
 else:
     __getattr__, __dir__, __all__ = door(__name__)

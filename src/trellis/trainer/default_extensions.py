@@ -2,14 +2,16 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import optax
 
-from trellis.disk import write_whole
+from trellis.aliases import JSON, Metrics
+from trellis.disk import set_aside, write_whole
 from trellis.extensions import (
     BestCheckpointFileWriter,
     CheckpointFileWriter,
@@ -23,11 +25,17 @@ from trellis.extensions import (
     SummaryLogger,
     SummaryWriter,
     every,
+    read_summaries,
+    regular_files,
     serial,
+    steps_with_points,
 )
 from trellis.loops import Checkpoint, EvalLoop, Session, Summary
 from trellis.optimizers import average_weights
 from trellis.trainer.configs import TrainerConfig
+
+_BEST_STEP = "best_ckpt_global_step"
+_MOST_LISTED = 6
 
 
 class Evaluation(Extension):
@@ -102,6 +110,7 @@ def default_extensions(
     schedule: optax.Schedule | None,
     extensions: Sequence[Callable[[Any], Any]] = (),
     save_summary: bool = True,
+    notes: Mapping[str, JSON] | None = None,
 ) -> list[Callable[[Any], Any]]:
     """What is done with every checkpoint of a training, in order.
 
@@ -111,8 +120,9 @@ def default_extensions(
     Args:
         schedule: The learning rate, to be reported.
         extensions: The user's own; they see all metrics, and come before anything is written.
+        notes: What the checkpoint files say of the run.
     """
-    writer = CheckpointFileWriter(model_dir, keep=config.max_to_keep)
+    writer = CheckpointFileWriter(model_dir, keep=config.max_to_keep, notes=notes or {})
     # The method alone takes no part in the session, so that nothing is saved when the run is stopped.
     save = writer if config.preemption_on_demand_checkpoint else writer.handle
     check = DivergenceCheck(loss_upper_bound=config.loss_upper_bound, begin_steps=config.recovery_begin_steps)
@@ -124,9 +134,68 @@ def default_extensions(
         *([every(config.validation_interval, *due)] if due else []),
         *extensions,
         SummaryLogger(),
-        *([EventWriter(model_dir), _OneGroup("train", SummaryWriter(model_dir / "train"))] if save_summary else []),
+        *(_history_writers(config, model_dir) if save_summary else []),
         every(config.checkpoint_interval, save),
     ]
+
+
+def _history_writers(config: TrainerConfig, model_dir: Path) -> list[Extension]:
+    # The check comes last: the writers mend their files when they join.
+    return [
+        EventWriter(model_dir),
+        _OneGroup("train", SummaryWriter(model_dir / "train")),
+        _HistoryCheck(model_dir, validation_dir=model_dir / config.validation_summary_subdir),
+    ]
+
+
+class _HistoryCheck(Extension):
+    """Tells of summaries that a resumed run ought to have and has not, because somebody has removed or cut its files.
+
+    A checkpoint file is committed after the summary of its step was written, to the events and for TensorBoard, so what
+    one of the three has, the others must have.
+    """
+
+    def __init__(self, model_dir: Path, *, validation_dir: Path) -> None:
+        self._dir = model_dir
+        self._validation_dir = validation_dir
+
+    def join(self, session: Session) -> None:
+        session.subscribe(lambda event: self._check(event.step, session) if event.kind == "initialized" else None)
+
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        return checkpoint
+
+    def _check(self, step: int, session: Session) -> None:
+        if not step:
+            return
+        events = read_summaries(self._dir / "events.jsonl")
+        points = {
+            "train": steps_with_points(self._dir / "train", group="train"),
+            "eval": steps_with_points(self._validation_dir, group="eval"),
+        }
+        due = {
+            "train": {at for at, _ in regular_files(self._dir)} | points["train"] | events.keys(),
+            "eval": {at for at, event in events.items() if "eval" in event.get("metrics", {})},
+        }
+        files = {
+            self._dir / "events.jsonl": due["train"] - events.keys(),
+            self._dir / "train": due["train"] - points["train"],
+            self._validation_dir: due["eval"] - points["eval"],
+        }
+        for path, missing in files.items():
+            lost = sorted(at for at in missing if at <= step)
+            if lost:
+                text = (
+                    f"`{path}` has no summary of {_listed(lost)}: it was removed or cut. The training itself is not "
+                    f"affected, and goes on from step {step}."
+                )
+                session.emit("damaged", step=step, text=text, path=str(path))
+
+
+def _listed(steps: Sequence[int]) -> str:
+    few = ", ".join(map(str, steps[:_MOST_LISTED]))
+    more = f" and {len(steps) - _MOST_LISTED} more" if len(steps) > _MOST_LISTED else ""
+    return f"step {few}" if len(steps) == 1 else f"the steps {few}{more}"
 
 
 class _BestInfo(Extension):
@@ -136,13 +205,33 @@ class _BestInfo(Extension):
         self._best = best
         self._file = file
 
+    def join(self, session: Session) -> None:
+        """Mends the file, after the checkpoint file that it tells of."""
+        step, metrics = self._best.best_step, self._best.best_metrics
+        if step is None or not metrics or self._read_step() > step:
+            return  # a greater step is that of lost work, which is done again
+        content = _info(step, metrics)
+        if not self._file.is_file() or self._file.read_bytes() != content:
+            aside = f" It is set aside as `{set_aside(self._file).name}`." if os.path.lexists(self._file) else ""
+            text = f"`{self._file}` does not tell of the best checkpoint file, that of step {step}.{aside}"
+            session.emit("damaged", step=step, text=f"{text} It is written again.", path=str(self._file))
+            write_whole(self._file, content)
+
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         if self._best.best_step == checkpoint.step:
-            metrics = Summary.from_checkpoint(checkpoint).metrics["eval"]
-            info = {published_name(name): value for name, value in metrics.items()}
-            info["best_ckpt_global_step"] = float(checkpoint.step)
-            write_whole(self._file, f"{json.dumps(info, indent=4)}\n".encode())
+            write_whole(self._file, _info(checkpoint.step, Summary.from_checkpoint(checkpoint).metrics["eval"]))
         return checkpoint
+
+    def _read_step(self) -> float:
+        try:
+            return float(json.loads(self._file.read_bytes())[_BEST_STEP])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return -1.0
+
+
+def _info(step: int, metrics: Metrics) -> bytes:
+    info = {published_name(name): value for name, value in metrics.items()} | {_BEST_STEP: float(step)}
+    return f"{json.dumps(info, indent=4)}\n".encode()
 
 
 class _OneGroup(Extension):

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from trellis.aliases import JSON
 from trellis.config import raise_if_any
 from trellis.data import is_stream
 from trellis.errors import ArgumentError, DirectoryTakenError, DivergedError, Preempted
@@ -20,11 +21,13 @@ from trellis.extensions import (
     EarlyStopping,
     Extension,
     newest_file,
+    recorded_notes,
     serial,
 )
 from trellis.loops import Checkpoint, Session, Summary, finish_saves
 from trellis.runtime import ONE_DEVICE, Placement, RuntimeConfig, print_line, runtime_problems
 from trellis.tasks import BoundModel, Model, Task
+from trellis.trainer.changes import Change, find_changes, notes_of
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
     Evaluation,
@@ -164,7 +167,20 @@ class StagedTrainer(ABC):
             schedule=stage.schedule,
             extensions=[*self.stage_extensions(stage), *self._extensions],
             save_summary=self._save_summary,
+            notes=self._notes(stage),
         )
+
+    def _notes(self, stage: Stage) -> dict[str, JSON]:
+        configs = {"task": self.task.task_config, "trainer": self.config, "runtime": self.runtime}
+        return notes_of(stage, configs=configs)
+
+    def find_changes(self) -> tuple[int, list[Change]]:
+        """The step that the training goes on from, and what has changed since the run noted what it is."""
+        recorded = recorded_notes(self.model_dir)
+        if recorded is None:
+            return 0, []
+        step, notes = recorded
+        return step, find_changes(notes, self._notes(self._next_stage())) if notes else []
 
     def _recover(self, stage: Stage, error: DivergedError) -> None:
         n_trials, most = stage.skipped_data.n_windows, self.config.recovery_max_trials
