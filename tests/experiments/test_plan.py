@@ -311,3 +311,8 @@ def test_problems_in_a_file_are_corrected_in_the_language_of_the_file(tmp_path: 
         "  Train for longer, or warm up for less, as here for a tenth of the run. Write:\n"
         "      warmup_steps: 2"
     )
+
+
+def test_an_interval_of_no_steps_is_a_problem_and_no_error(tmp_path: Path) -> None:
+    _, problems = planned(digits("trainer.checkpoint_interval=0"), tmp_path)
+    assert problems[0].startswith("--set: trainer.checkpoint_interval is 0.")

@@ -105,6 +105,19 @@ def test_a_continuous_evaluation_sees_every_file_and_ends_with_the_training(tmp_
     assert [point.step for point in accumulator.Scalars("eval/accuracy")] == [5, 10, 15]
 
 
+def test_a_continuous_evaluation_goes_past_a_damaged_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    params = small.params(15, continuous_eval_timeout=0)
+    trellis.run_experiment(params, mode="train", model_dir=tmp_path)
+    (tmp_path / "regular_10/arrays/_METADATA").unlink()
+    (tmp_path / "regular_5/manifest.json").write_text("garbled")
+    (tmp_path / "regular_99").touch()
+    trellis.run_experiment(params, mode="continuous_eval", model_dir=tmp_path)
+    out = capsys.readouterr().out
+    assert f"Skipping the damaged checkpoint file `{tmp_path}/regular_5`: manifest.json is garbled." in out
+    assert f"`{tmp_path}/regular_10` is damaged, and so was not evaluated: arrays/_METADATA is missing." in out
+    assert "Step     15: eval" in out
+
+
 def test_a_continuous_evaluation_ends_when_nothing_comes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trellis.run_experiment(small.params(5), mode="train", model_dir=tmp_path)
     params = small.params(50, continuous_eval_timeout=0)

@@ -274,6 +274,44 @@ def test_a_damaged_newest_file_is_skipped_with_a_line(
     assert "regular_2`" in output
 
 
+@pytest.mark.parametrize("kind", ["a file", "a link to nothing", "an empty directory", "a file of another step"])
+def test_what_only_has_the_name_of_a_checkpoint_file_is_set_aside_by_the_run_that_goes_on(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tmp_path, 2)
+    other = tmp_path / "regular_99"
+    if kind == "a file":
+        other.write_text("mine")
+    elif kind == "a link to nothing":
+        other.symlink_to(tmp_path / "gone")
+    elif kind == "an empty directory":
+        other.mkdir()
+    else:
+        shutil.copytree(tmp_path / "regular_2", other)
+    writer = trellis.CheckpointFileWriter(output_dir=tmp_path)
+    for checkpoint in tiny.train_loop(init=reader(tmp_path), n_steps=4, stdout=True):
+        writer(checkpoint)
+    out = capsys.readouterr().out
+    assert f"Skipping the damaged checkpoint file `{other}`" in out
+    assert f"`{other}` is set aside as `regular_99.damaged`." in out
+    assert {"regular_4", "regular_99.damaged"} <= set(names(tmp_path))
+
+
+def test_a_file_that_cannot_be_read_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tmp_path, 4)
+    open_file = Path.open
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
+        if "regular_4" in path.parts:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return open_file(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(CheckpointFileError, match="cannot be read: Permission denied"):
+        checkpoint_storage.read_manifest(tmp_path / "regular_4")
+    assert reader(tmp_path).find_step() == 2
+
+
 def hurt(newest: Path, largest: Path, damage: str) -> None:
     """Damages a checkpoint file in one of several ways."""
     if damage == "truncated":
