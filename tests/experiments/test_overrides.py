@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from trellis.config import Config, origin_of, without_effect
-from trellis.errors import ConfigError, RegistryError
+from trellis.errors import ArgumentError, ConfigError, RegistryError
 from trellis.experiments import (
     ExperimentConfig,
     diff_configs,
     experiment as experiment_module,
     get_exp_config,
     list_experiments,
+    read_params,
     register_config_factory,
     resolve,
     show_config,
@@ -180,3 +181,10 @@ def test_configs_are_resolved_and_shown_without_jax() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("content", ["", "task: {}\ntrainer: {}\n"])
+def test_the_config_of_a_run_that_was_cut_short_is_not_taken_for_another(tmp_path: Path, content: str) -> None:
+    (tmp_path / "params.yaml").write_text(content)
+    with pytest.raises(ArgumentError, match=r"params.yaml` has no .*runtime, as that of a run has: it was cut short"):
+        read_params(tmp_path)

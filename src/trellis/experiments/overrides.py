@@ -123,9 +123,21 @@ def read_params(model_dir: str | os.PathLike[str]) -> ExperimentConfig:
     for name in [experiment] if experiment else experiment_summaries():
         config = get_exp_config(name)
         if not merge(config, setting):
+            _check_whole(file, setting)
             config.lock()
             return config
     raise ArgumentError(
         f"No registered experiment has all the fields of `{file}`. If the run's experiment is your own, name the "
         f"module that registers it with --module."
     )
+
+
+def _check_whole(file: Path, setting: Setting) -> None:
+    """Raises an error if a run's `params.yaml` lacks a part that every run writes."""
+    parts = setting.value if isinstance(setting.value, dict) else {}
+    lacking = [name for name in ("task", "trainer", "runtime") if name not in parts]
+    if lacking:
+        raise ArgumentError(
+            f"`{file}` has no {' and no '.join(lacking)}, as that of a run has: it was cut short. Bring it back; a run "
+            f"that is started again with its own command writes it anew."
+        )
