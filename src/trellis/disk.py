@@ -326,8 +326,11 @@ class Ownership:
         file = directory.resolve() / _LOCK
         with _locks_guard:
             lock = _locks.get(file)
-            if lock is None or not _is_at(lock.descriptor, file):
+            if lock is not None and lock.descriptor is not None and not _is_at(lock.descriptor, file):
                 # A directory that was removed and made again is another one.
+                os.close(lock.descriptor)
+                lock = None
+            if lock is None:
                 lock = _locks[file] = _Lock(_acquire(file), file, made)
             lock.n_owners += 1
         self.release = weakref.finalize(self, _release, lock)
@@ -417,10 +420,8 @@ os.register_at_fork(
 )
 
 
-def _is_at(descriptor: int | None, file: Path) -> bool:
+def _is_at(descriptor: int, file: Path) -> bool:
     """Whether an open file is the one of a name."""
-    if descriptor is None:
-        return True
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(file))
     except FileNotFoundError:

@@ -1,6 +1,7 @@
 """Runs in every mode: what they leave, what they return, what they refuse."""
 
 import json
+import shutil
 import threading
 import traceback
 from pathlib import Path
@@ -323,6 +324,9 @@ def test_a_second_training_in_a_directory_is_refused_before_it_writes_and_an_eva
         with pytest.raises(DirectoryTakenError, match=f"process {training.pid} on"):
             trellis.CheckpointFileWriter(tmp_path)
         assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", *before]
+        trellis.run_experiment(params, mode="eval", model_dir=tmp_path)
+        assert "leaves the best checkpoint file alone" not in capsys.readouterr().out, "there is nothing better"
+        shutil.rmtree(next((tmp_path / "best").glob("highest_*")))
         trellis.run_experiment(params, mode="eval", model_dir=tmp_path)
         assert "This evaluation leaves the best checkpoint file alone" in capsys.readouterr().out
         training.communicate()

@@ -32,7 +32,10 @@ def test_a_damaged_file_comes_back_from_the_newest_checkpoint_file(
     file.unlink()
     if damage is not None:
         file.write_bytes(damage)
-    assert SkippedData(tmp_path).windows == WINDOWS
+    skipped = SkippedData(tmp_path)
+    assert skipped.windows == WINDOWS
+    assert [path.name for path in tmp_path.glob("*.damaged")] == [], "whoever reads changes nothing"
+    skipped.mend()
     assert f"`{file}`" in capsys.readouterr().out
     assert file.read_bytes() == content
     assert [path.read_bytes() for path in tmp_path.glob("*.damaged")] == ([] if damage is None else [damage])

@@ -17,7 +17,7 @@ from flax.traverse_util import unflatten_dict
 
 from trellis.aliases import JSON, Init, PyTree
 from trellis.disk import Ownership, check_writable, describe_failure, hidden_path, remove_whole, set_aside, sweep, sync
-from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
+from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, DirectoryTakenError
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, CheckpointSource, Event, Session, finish_saves
@@ -114,16 +114,18 @@ class FileWriter(Extension):
         check_writable(self._dir)
         self._ownership: Ownership | None = None
         if is_first_process():
-            self._tidy_after_kill()
+            # A process that owns the directory tidies up after itself.
+            with suppress(DirectoryTakenError), Ownership(self._dir):
+                self._tidy_after_kill()
 
     def join(self, session: Session) -> None:
-        """Sets aside what the session finds damaged, and gives the directory up when the loop ends."""
+        """Owns the directory until the loop ends, and sets aside what the session finds damaged."""
+        self._own()
         session.subscribe(lambda event: self._handle_event(event, session))
 
     def _handle_event(self, event: Event, session: Session) -> None:
-        if event.kind in ("finished", "stopped") and self._ownership is not None:
-            self._ownership.release()
-            self._ownership = None
+        if event.kind in ("finished", "stopped"):
+            self._give_up()
         if event.kind == "skipped_file" and self._ownership is not None:
             self._set_aside(Path(str(event.values["path"])), session)
 
@@ -148,12 +150,18 @@ class FileWriter(Extension):
         if self._ownership is None and is_first_process():
             self._ownership = Ownership(self._dir)
 
+    def _give_up(self) -> None:
+        if self._ownership is not None:
+            self._ownership.release()
+            self._ownership = None
+
     def write(self, checkpoint: Checkpoint, *, prefix: str | None = None) -> None:
         """Copies a checkpoint to the host and starts to write it; it is committed when the loop moves on."""
         if not isinstance(checkpoint, Checkpoint):
             raise ArgumentError(
                 f"Cannot write to `{self._dir}`: expected a Checkpoint or a Summary, but got {checkpoint!r}."
             )
+        is_owner = self._ownership is not None
         self._own()
         name = f"{prefix or self.prefix}{checkpoint.step}"
         newer = [path.name for step, path in find_files(self._dir, self.prefix) if step >= checkpoint.step]
@@ -179,6 +187,8 @@ class FileWriter(Extension):
         )
         if checkpoint.session is None:
             session.finish()
+            if not is_owner:
+                self._give_up()
         else:
             self._written = written
 
@@ -287,6 +297,8 @@ class CheckpointFileWriter(FileWriter):
     ) -> None:
         super().__init__(output_dir, prefix=REGULAR, keep=keep, overwrite=overwrite)
         self.notes = notes
+        # Before anything else is done: what a run goes on from is in this directory.
+        self._own()
         self._last_step = -1
 
     def join(self, session: Session) -> None:

@@ -64,6 +64,7 @@ class SkippedData:
 
     def __init__(self, model_dir: Path) -> None:
         self._path = model_dir / "skipped_data.json"
+        self._damage = ""
 
     @cached_property
     def windows(self) -> list[tuple[int, int]]:
@@ -80,10 +81,22 @@ class SkippedData:
                 raise CheckpointFileError(
                     f"{damage} Bring it back, or remove it: then the run sees all of its data again."
                 ) from None
-            return self._replaced(known, damage)
+            self._damage = damage
+            return known
         if known and windows[: len(known)] != known:
-            return self._replaced(known, f"`{self._path}` does not say what data this run leaves out.")
+            self._damage = f"`{self._path}` does not say what data this run leaves out."
+            return known
         return windows
+
+    def mend(self) -> None:
+        """Writes a damaged file again after what a checkpoint file notes; what was there is set aside."""
+        windows = self.windows
+        if self._damage:
+            aside = f" It is set aside as `{set_aside(self._path).name}`." if os.path.lexists(self._path) else ""
+            text = f"{self._damage}{aside} It is written again after the newest checkpoint file, which notes the same."
+            print_line(text)
+            self._write(windows)
+            self._damage = ""
 
     @property
     def n_windows(self) -> int:
@@ -96,13 +109,6 @@ class SkippedData:
         windows = [(item["step"], item["n_batches"]) for item in json.loads(self._path.read_text())]
         if not all(isinstance(number, int) and number >= 0 for window in windows for number in window):
             raise ValueError
-        return windows
-
-    def _replaced(self, windows: list[tuple[int, int]], damage: str) -> list[tuple[int, int]]:
-        """Writes the file again after what a checkpoint file notes; what was there is set aside."""
-        aside = f" It is set aside as `{set_aside(self._path).name}`." if os.path.lexists(self._path) else ""
-        print_line(f"{damage}{aside} It is written again after the newest checkpoint file, which notes the same.")
-        self._write(windows)
         return windows
 
     def _write(self, windows: list[tuple[int, int]]) -> None:

@@ -12,6 +12,7 @@ import optax
 
 from trellis.aliases import JSON, Metrics
 from trellis.disk import set_aside, write_whole
+from trellis.errors import DirectoryTakenError
 from trellis.extensions import (
     BestCheckpointFileWriter,
     CheckpointFileWriter,
@@ -32,6 +33,7 @@ from trellis.extensions import (
 )
 from trellis.loops import Checkpoint, EvalLoop, Session, Summary
 from trellis.optimizers import average_weights
+from trellis.runtime import print_line
 from trellis.trainer.configs import TrainerConfig
 
 _BEST_STEP = "best_ckpt_global_step"
@@ -98,7 +100,7 @@ def evaluation_extensions(
     if best is None:
         return [*summaries]
     info = model_dir / config.best_checkpoint_export_subdir / "info.json"
-    return [best, *summaries, _BestInfo(best, info)]
+    return [_SharedBest(best), *summaries, _BestInfo(best, info)]
 
 
 def default_extensions(
@@ -196,6 +198,23 @@ def _listed(steps: Sequence[int]) -> str:
     few = ", ".join(map(str, steps[:_MOST_LISTED]))
     more = f" and {len(steps) - _MOST_LISTED} more" if len(steps) > _MOST_LISTED else ""
     return f"step {few}" if len(steps) == 1 else f"the steps {few}{more}"
+
+
+class _SharedBest(Extension):
+    """Has the best checkpoint file written, unless another process does: an evaluation leaves that to a training."""
+
+    def __init__(self, best: BestCheckpointFileWriter) -> None:
+        self._best = best
+
+    def join(self, session: Session) -> None:
+        self._best.attach(session)
+
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        try:
+            return self._best(checkpoint)
+        except DirectoryTakenError as error:
+            print_line(f"This evaluation leaves the best checkpoint file alone: {error}")
+            return checkpoint
 
 
 class _BestInfo(Extension):

@@ -14,7 +14,7 @@ import jax
 from trellis.aliases import JSON
 from trellis.config import raise_if_any
 from trellis.data import is_stream
-from trellis.errors import ArgumentError, DirectoryTakenError, DivergedError, Preempted
+from trellis.errors import ArgumentError, DivergedError, Preempted
 from trellis.extensions import (
     BestCheckpointFileWriter,
     CheckpointFileReader,
@@ -68,7 +68,6 @@ class StagedTrainer(ABC):
         self._extensions = tuple(extensions)
         self._save_summary = save_summary and self.placement.is_writer
         self._stage: Stage | None = None
-        self._trains = False
         self._watch = Session()
         self.last_steps = self.plan_stages()
 
@@ -103,7 +102,6 @@ class StagedTrainer(ABC):
         None if there was nothing left to do. When the loss blows up, goes back to the last checkpoint file and past
         the data since, up to `recovery_max_trials` times; after that the error is raised.
         """
-        self._trains = True
         if len(self.last_steps) == 1:
             return self._train_stage(self._get_stage(0))
         # SIGTERM may come between two stages or while one is prepared, when no loop runs that would notice it.
@@ -148,6 +146,8 @@ class StagedTrainer(ABC):
         is_evaluated = loop.step > 0 and loop.step % self.config.validation_interval == 0
         if stopping is not None and is_evaluated and stopping.is_over(loop.step):
             return None
+        if self.placement.is_writer:
+            stage.skipped_data.mend()
         process = serial(*self._build_extensions(stage, stopping))
         loop.attach(process)
         with closing(loop.run(stage.config.train_steps)) as checkpoints:
@@ -209,14 +209,8 @@ class StagedTrainer(ABC):
 
     @cached_property
     def best(self) -> BestCheckpointFileWriter | None:
-        """The writer of the best checkpoint file, if the config asks for one and no other process writes it."""
-        try:
-            return best_writer(self.config, model_dir=self.model_dir)
-        except DirectoryTakenError as error:
-            if self._trains:
-                raise
-            print_line(f"This evaluation leaves the best checkpoint file alone: {error}")
-            return None
+        """The writer of the best checkpoint file, if the config asks for one."""
+        return best_writer(self.config, model_dir=self.model_dir)
 
     @cached_property
     def _evaluation_extensions(self) -> list[Extension]:
