@@ -14,7 +14,7 @@ import optax
 from flax import struct
 
 from trellis.aliases import JSON, Array, Batch, Init, Metrics, PyTree
-from trellis.errors import StaleCheckpointError
+from trellis.errors import StaleCheckpointError, TrellisError
 from trellis.loops.metrics import Metric
 from trellis.loops.session import Session
 
@@ -169,14 +169,16 @@ class Outline:
 
 
 @contextmanager
-def tracing(what: str, batch: Batch) -> Iterator[None]:
-    """Adds to an error what was being traced, and with what batch."""
+def tracing(what: str, batch: Batch, *, hint: str = "") -> Iterator[None]:
+    """Adds to an error what was being traced, with what batch, and what may be the cause."""
     try:
         yield
     except Exception as error:
         # JAX tells in a note that it has shortened the trace, which helps nobody to find the mistake.
         error.__notes__ = [note for note in getattr(error, "__notes__", []) if "internal frames" not in note]
         error.add_note(f"That was while tracing {what} with a batch of {describe_arrays(batch)}.")
+        if hint and not isinstance(error, TrellisError):
+            error.add_note(hint)
         raise
 
 

@@ -155,7 +155,7 @@ def build_train_step(
         around: Adds to the model's `apply` what the arrangement of the devices needs.
     """
     if task.train_step is not None:
-        return _checked(task.train_step, optimizer=task.optimizer)
+        return task.train_step
     assert task.apply is not None and task.loss is not None and task.optimizer is not None
     apply, optimizer = around(task.apply), task.optimizer
     functions = {"loss": task.loss, **task.metrics}
@@ -174,31 +174,18 @@ def build_train_step(
     return step
 
 
-def _checked(train_step: TrainStep, *, optimizer: optax.GradientTransformation | None) -> TrainStep:
-    """A user's own step, whose errors tell what the loop has given it and what it has to return."""
-
-    def step(state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
-        try:
-            result: Any = train_step(state, batch, keys)
-        except Exception as error:
-            if optimizer is None:
-                error.add_note(
-                    "TrainTask has a train_step and no optimizer, so that state.optimizer_state is empty. If the step "
-                    "needs it, give the optimizer too: TrainTask(train_step=…, optimizer=…, data=…)."
-                )
-            raise
-        is_pair = isinstance(result, tuple) and len(result) == 2
-        if not is_pair or not isinstance(result[0], TrainState) or not isinstance(result[1], StepOutput):
-            kinds = " and ".join(_kind(part) for part in (result if is_pair else (result,)))
-            raise ModelError(
-                f"TrainTask.train_step returned {kinds}, but it has to return the new state and what was measured: "
-                f"return state, trellis.StepOutput(loss, metrics, grads)"
-            )
-        new_state, output = result
-        metrics = {name: as_metric(value, batch_size(batch), f"{name!r}") for name, value in output.metrics.items()}
-        return new_state, replace(output, metrics=metrics)
-
-    return step
+def checked_result(result: Any, *, n_examples: int) -> tuple[TrainState, StepOutput]:
+    """What a training step has returned, with plain numbers among its metrics as means; an error if it is not that."""
+    is_pair = isinstance(result, tuple) and len(result) == 2
+    if not is_pair or not isinstance(result[0], TrainState) or not isinstance(result[1], StepOutput):
+        kinds = " and ".join(_kind(part) for part in (result if is_pair else (result,)))
+        raise ModelError(
+            f"TrainTask.train_step returned {kinds}, but it has to return the new state and what was measured: "
+            f"return state, trellis.StepOutput(loss, metrics, grads)"
+        )
+    state, output = result
+    metrics = {name: as_metric(value, n_examples, f"{name!r}") for name, value in output.metrics.items()}
+    return state, replace(output, metrics=metrics)
 
 
 def _kind(value: Any) -> str:

@@ -30,11 +30,15 @@ from trellis.loops.initial_state import InitialState
 from trellis.loops.metrics import FirstStep, Metric, Packing, as_metric, merge, pack, zeros
 from trellis.loops.session import Attachable, Session, close_at_exit
 from trellis.loops.state import Checkpoint, CheckpointSource, Lease, Outline, TrainState, tracing
-from trellis.loops.step import TrainStep, TrainTask, build_train_step
+from trellis.loops.step import TrainStep, TrainTask, build_train_step, checked_result
 from trellis.runtime import Placement, StepKeys, checked_key, describe_weights
 
 _DIVERGED = "first step whose loss is not a number"
 _SECONDS_BETWEEN_LOOKS = 5.0
+_NO_OPTIMIZER = (
+    "TrainTask has a train_step and no optimizer, so that state.optimizer_state is empty. If the step needs it, give "
+    "the optimizer too: TrainTask(train_step=…, optimizer=…, data=…)."
+)
 
 
 class TrainLoop:
@@ -205,7 +209,7 @@ class TrainLoop:
         measured = partial(_measured_step, jax.jit(train_step, inline=True), keeps_grads=self._keeps_grads)
         # Where it will be when the step is compiled: else that would take a trace of its own.
         placed = self._placement.put_any_batch(batch)
-        with tracing("a training step", batch):
+        with tracing("a training step", batch, hint=_NO_OPTIMIZER if self._task.optimizer is None else ""):
             _, metrics, _ = jax.eval_shape(measured, shapes, placed, self._root)
         no_totals, packing = pack(zeros(metrics))
         no_totals = self._placement.put_state(no_totals)
@@ -418,8 +422,9 @@ def _measured_step(
     train_step: TrainStep, state: TrainState, batch: Batch, root: Key, *, keeps_grads: bool
 ) -> tuple[TrainState, dict[str, Metric], PyTree]:
     """One step, counted: the new state, what was measured, and the gradients if they are kept."""
-    state, output = train_step(state, batch, StepKeys(root, state.step))
-    loss = as_metric(output.loss, batch_size(batch), "The loss")
+    n_examples = batch_size(batch)
+    state, output = checked_result(train_step(state, batch, StepKeys(root, state.step)), n_examples=n_examples)
+    loss = as_metric(output.loss, n_examples, "The loss")
     diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0.0, state.step + 1.0))
     metrics: dict[str, Metric] = {"loss": loss, **output.metrics, _DIVERGED: diverged}
     return dataclasses.replace(state, step=state.step + 1), metrics, output.grads if keeps_grads else None

@@ -145,7 +145,7 @@ def test_bad_rows_are_told_by_their_lines_and_the_rest_is_answered_and_written(
         ('{"sentence": null}', "'sentence' is None, not text."),
         ('{"sentence": 5}', "'sentence' is 5, not text."),
         ('{"other": "x"}', "there is no column 'sentence' among 'other'."),
-        ('{"sentence": "\\ud83d the cat"}', "which has half a character. Correct the line."),
+        ('{"sentence": "\\ud83d the cat"}', "which is half of a character). Correct the line"),
         ("{", "not JSON"),
         ('{"sentence": ' + "[" * 100_000, "not read ("),
         ("[1]", "list, not an object."),

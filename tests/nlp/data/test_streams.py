@@ -88,7 +88,8 @@ def test_tokens_and_pairs_that_are_damaged_are_made_anew(tmp_path: Path) -> None
     for directory in kept_in(tmp_path / "kept"):
         file = next(directory.glob("*.npy"))
         file.write_bytes(file.read_bytes()[:-4])
-    assert_equal(build_pretraining_stream(params).batch(0), batch)
+    with pytest.warns(UserWarning, match="A cache is made anew"):
+        assert_equal(build_pretraining_stream(params).batch(0), batch)
 
 
 def test_stacked_batches_are_the_batches_stacked(tmp_path: Path) -> None:
