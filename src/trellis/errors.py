@@ -25,6 +25,10 @@ class DataError(TrellisError, ValueError):
     """Data that is not what was promised: its kind, shape, order or content."""
 
 
+class CutShortError(DataError):
+    """A file that ends before its content does."""
+
+
 class StreamEndedError(DataError):
     """A stream ended before the training did."""
 

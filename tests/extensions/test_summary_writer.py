@@ -249,3 +249,15 @@ def test_a_damaged_file_is_set_aside_before_a_run_goes_on(tmp_path: Path, capsys
     assert f"It is set aside as `{aside.name}`; what comes before the damage is kept." in line
     assert aside.read_bytes() == content
     assert_points(tmp_path, {"train/loss": [(1, 101), (2, 102), (3, 103)]})
+
+
+@pytest.mark.parametrize("n_bytes", [0, 5, -3])
+def test_a_file_that_a_killed_process_has_left_empty_or_cut_short_is_no_damage(
+    n_bytes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_steps(tmp_path, range(1, 5), loss=100)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:n_bytes])
+    trellis.SummaryWriter(tmp_path).attach(Session(stdout=True))
+    assert capsys.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == [file]

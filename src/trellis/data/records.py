@@ -10,7 +10,7 @@ from typing import BinaryIO, Literal, NamedTuple, Self
 
 from trellis.data.files import masked_crc32c, open_file
 from trellis.disk import whole_file
-from trellis.errors import ArgumentError, DataError
+from trellis.errors import ArgumentError, CutShortError, DataError
 
 # A record is framed as: length (8 bytes, the lowest first), masked CRC of those, data, masked CRC of the data.
 _LENGTH_BYTES = 8
@@ -58,9 +58,9 @@ class _Place(NamedTuple):
     """The byte at which its frame starts (of the content, if that is compressed)."""
 
     def check_size(self, n_bytes: int, *, n_needed: int) -> None:
-        """Raises DataError if the file ends before the record does."""
+        """Raises an error if the file ends before the record does."""
         if n_bytes < n_needed:
-            raise DataError(
+            raise CutShortError(
                 f"{self.path} is cut short: record {self.number} at byte offset {self.offset} needs at least "
                 f"{n_needed} bytes, but {n_bytes} are left. Copy or write the file again."
             )

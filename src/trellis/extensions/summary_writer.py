@@ -9,7 +9,7 @@ from typing import Any
 
 from trellis.data import RecordWriter, read_records
 from trellis.disk import check_writable, describe_failure, set_aside, sync_appended
-from trellis.errors import DataError
+from trellis.errors import CutShortError, DataError
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Session, Summary
 
@@ -130,7 +130,11 @@ def _mend(path: Path, session: Session) -> None:
 
 
 def _whole_records(path: Path) -> tuple[list[bytes], str]:
-    """The records up to the first that is cut short or damaged, where TensorBoard stops reading too; and the damage."""
+    """The records up to the first that is cut short or damaged, where TensorBoard stops reading too; and the damage.
+
+    A process that is killed may leave a file that is empty, or whose last record is cut short: that is no damage. If
+    points are missing, whoever compares the files with the run's other history tells.
+    """
     from google.protobuf.message import DecodeError
     from tensorboardX.proto.event_pb2 import Event
 
@@ -139,13 +143,15 @@ def _whole_records(path: Path) -> tuple[list[bytes], str]:
         for record in read_records(path):
             Event.FromString(record)
             records.append(record)
+    except CutShortError:
+        return records, ""
     except DataError as error:
         return records, str(error)
     except DecodeError:
         return records, "it holds records of another kind."
     except OSError as error:
         return records, f"it cannot be read: {describe_failure(error)}."
-    return records, "" if records else "it is empty."
+    return records, ""
 
 
 def _rewrite(path: Path, records: list[bytes]) -> None:
