@@ -66,7 +66,6 @@ def write_params(params: ExperimentConfig, directory: Path) -> None:
     name = registered_name(params)
     heading = f"# Experiment: {name}\n" if name else ""
     versions = {"python": platform.python_version(), **{package: _version(package) for package in _PACKAGES}}
-    directory.mkdir(parents=True, exist_ok=True)
     content = f"{heading}{params.as_yaml()}".encode()
     _keep_older(directory / "params.yaml", content)
     write_whole(directory / "params.yaml", content)
