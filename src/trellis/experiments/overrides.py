@@ -7,12 +7,12 @@ from pathlib import Path
 
 from trellis.config import Problem, Setting, merge, raise_if_any, read_file, violations
 from trellis.errors import ArgumentError
-from trellis.experiments.experiment import ExperimentConfig, experiment_summaries, get_exp_config
+from trellis.experiments.experiment import BUILT_IN, ExperimentConfig, experiment_summaries, get_exp_config
 from trellis.experiments.mode import get_mode, mode_problems
 from trellis.experiments.override_text import OverrideText
 from trellis.registry import Registry
 
-_config_dirs: Registry[Path] = Registry("config directory")
+_config_dirs: Registry[Path] = Registry("config directory", modules=BUILT_IN)
 
 
 def resolve(

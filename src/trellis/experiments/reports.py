@@ -25,10 +25,11 @@ from trellis.disk import describe_failure, set_aside, write_whole
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig, experiment_summaries, get_exp_config
 from trellis.runtime import print_line, table
+from trellis.version import __version__
 
 Leaf = tuple[object, Origin]
 
-_PACKAGES = ("trellis", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorboardX")
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorboardX")
 
 
 def list_experiments() -> str:
@@ -65,7 +66,11 @@ def write_params(params: ExperimentConfig, directory: Path) -> None:
     """
     name = registered_name(params)
     heading = f"# Experiment: {name}\n" if name else ""
-    versions = {"python": platform.python_version(), **{package: _version(package) for package in _PACKAGES}}
+    versions = {
+        "python": platform.python_version(),
+        "trellis": __version__,
+        **{package: _version(package) for package in _PACKAGES},
+    }
     directory.mkdir(parents=True, exist_ok=True)
     content = f"{heading}{params.as_yaml()}".encode()
     _keep_older(directory / "params.yaml", content)
