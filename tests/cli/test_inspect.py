@@ -49,7 +49,7 @@ def package(tmp_path: Path) -> Path:
 
 def test_experiments_lists_one_to_a_line_without_jax() -> None:
     listed = dict(line.split(maxsplit=1) for line in printed("experiments").splitlines())
-    assert listed["digits/classifier"].startswith("A small network on scikit-learn's handwritten digits: ")
+    assert listed["digits/classifier"].startswith("A small network on handwritten digits: ")
     assert {"bert/local", "bert/squad", "albert/pretraining", "mobilebert/sentence_prediction"} <= listed.keys()
     assert list(listed) == sorted(listed)
 
