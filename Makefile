@@ -105,5 +105,5 @@ endef
 # $(call freeze,python,file): the versions that a fresh installation gets.
 define freeze
 	@$(1) -m venv --clear build/venv && build/venv/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev]'
-	@build/venv/bin/python -m pip freeze --all --exclude-editable --exclude pip --exclude trellis | LC_ALL=C sort > $(2)
+	@build/venv/bin/python -m pip freeze --all --exclude-editable --exclude pip --exclude trellis-jax | LC_ALL=C sort > $(2)
 endef

@@ -85,6 +85,7 @@ def report(args, model):
     events = map(json.loads, Path(args.output_dir, "events.jsonl").read_text().splitlines())
     lnpp = {event["step"]: event["metrics"]["eval"]["lnpp"] for event in events if event["kind"] == "summary"}
     best = trellis.LowestCheckpointFileReader(dir=args.output_dir, target=model.init, metric="lnpp").read()
+    assert best is not None
     print("On text that it was not trained on (a model that knows nothing has a perplexity of 256 per byte):")
     for step in sorted({min(lnpp), max(lnpp)}):
         print(f"  step {step}: lnpp {lnpp[step]:.3f}, a perplexity of {math.exp(lnpp[step]):.1f} per byte")

@@ -65,7 +65,7 @@ def spirals_classifier():
     """Three spiral arms, as a config that files and flags can change."""
     adam = {"optimizer": {"type": "adam"}, "learning_rate": {"type": "constant", "constant": {"learning_rate": 3e-3}}}
     every = dict.fromkeys(["steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval"], 250)
-    trainer = trellis.TrainerConfig(optimizer_config=adam, train_steps=1000, **every)
+    trainer = trellis.TrainerConfig({"optimizer_config": adam, "train_steps": 1000, **every})
     return trellis.ExperimentConfig(task=SpiralsConfig(), trainer=trainer)
 
 

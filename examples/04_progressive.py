@@ -65,8 +65,9 @@ class StackingPolicy(trellis.ProgressivePolicy):
 
     def get_model(self, stage_id, old_model=None):
         params = {} if old_model is None else dict(old_model.params)
-        for number in range(old_model.model.n_layers if params else 0):
-            params[f"layer_{old_model.model.n_layers + number}"] = params[f"layer_{number}"]
+        if old_model is not None:
+            n_layers = old_model.model.n_layers
+            params |= {f"layer_{n_layers + number}": params[f"layer_{number}"] for number in range(n_layers)}
         return trellis.BoundModel(Encoder(n_layers=2**stage_id), params=params)
 
 
@@ -93,9 +94,8 @@ def rows_stacking():
     """A network of one layer, then two, then four, on rows of letters."""
     adam = {"optimizer": {"type": "adam"}, "learning_rate": {"type": "constant", "constant": {"learning_rate": 2e-3}}}
     every = dict.fromkeys(["steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval"], 100)
-    progressive = StackingConfig()
-    trainer = trellis.ProgressiveTrainerConfig(optimizer_config=adam, progressive=progressive, train_steps=600, **every)
-    return trellis.ExperimentConfig(task=RowsConfig(), trainer=trainer)
+    settings = {"optimizer_config": adam, "progressive": StackingConfig(), "train_steps": 600, **every}
+    return trellis.ExperimentConfig(task=RowsConfig(), trainer=trellis.ProgressiveTrainerConfig(settings))
 
 
 if __name__ == "__main__":

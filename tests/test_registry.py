@@ -1,5 +1,9 @@
 """The registry of names and classes."""
 
+import sys
+import types
+from pathlib import Path
+
 import pytest
 
 from trellis.errors import RegistryError
@@ -92,3 +96,21 @@ def test_a_class_finds_its_own_entry_or_its_parents() -> None:
     assert registry.get(Child) == "of child"
     with pytest.raises(RegistryError, match="There is no task for .*Stranger. Import the module that registers it."):
         registry.get(Stranger)
+
+
+def test_what_registers_entries_of_our_own_is_imported_when_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "zoo.py").write_text(
+        "import sys\nsys.modules['zoo_registry'].animals.register('cats/puma')('scream')\n"
+    )
+    home = types.ModuleType("zoo_registry")
+    home.animals = animals = Registry[str]("animal", modules=("zoo",))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "zoo_registry", home)
+    assert "zoo" not in sys.modules
+    with pytest.raises(RegistryError, match="animal 'cats/puma' is registered already"):
+        animals.register("cats/puma")
+    assert animals.names() == ["cats/puma"]
+    assert animals.get("cats/puma") == "scream"
+    monkeypatch.delitem(sys.modules, "zoo")

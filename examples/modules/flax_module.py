@@ -31,7 +31,7 @@ def run_fn(fn_args: FnArgs) -> None:
     @jax.jit
     def step(params, optimizer_state, x, y):
         def loss_of(params):
-            return optax.softmax_cross_entropy_with_integer_labels(model.apply(params, x), y).mean()
+            return optax.softmax_cross_entropy_with_integer_labels(model.bind(params)(x), y).mean()
 
         loss, grads = jax.value_and_grad(loss_of)(params)
         updates, optimizer_state = optimizer.update(grads, optimizer_state)
@@ -41,11 +41,11 @@ def run_fn(fn_args: FnArgs) -> None:
         params, optimizer_state, loss = step(params, optimizer_state, x, y)
     right, n = 0, 0
     for x, y in batches(fn_args, fn_args.eval_files, 32, num_epochs=1):
-        right, n = right + int((model.apply(params, x).argmax(-1) == y).sum()), n + len(y)
+        right, n = right + int((model.bind(params)(x).argmax(-1) == y).sum()), n + len(y)
     print(f"loss {loss:.4f}, accuracy {right / n:.3f} on {n} examples")
 
     batch = jax.ShapeDtypeStruct((export.symbolic_shape("n")[0], 4), jnp.float32)
-    exported = export.export(jax.jit(lambda x: jax.nn.softmax(model.apply(params, x))))(batch)
+    exported = export.export(jax.jit(lambda x: jax.nn.softmax(model.bind(params)(x))))(batch)
     Path(fn_args.serving_model_dir).mkdir()
     Path(fn_args.serving_model_dir, "model.jax_export").write_bytes(exported.serialize())
 

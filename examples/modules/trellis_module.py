@@ -58,8 +58,10 @@ def run_fn(fn_args: FnArgs) -> None:
         process(checkpoint)
 
     best = trellis.HighestCheckpointFileReader(fn_args.model_run_dir, target=MODEL.init, metric="accuracy").read()
+    assert best is not None
     batch = jax.ShapeDtypeStruct((export.symbolic_shape("n")[0], len(FEATURES)), jnp.float32)
-    answer = jax.jit(lambda x: jax.nn.softmax(MODEL.apply({"params": best.model_params}, x)))
+    model = MODEL.bind({"params": best.model_params})
+    answer = jax.jit(lambda x: jax.nn.softmax(model(x)))
     Path(fn_args.serving_model_dir).mkdir()
     Path(fn_args.serving_model_dir, "model.jax_export").write_bytes(export.export(answer)(batch).serialize())
 

@@ -1,6 +1,7 @@
 """Trellis: a training library for JAX.
 
-The loops, then what they yield, what they take, and what consumes their checkpoints; then tasks and experiments.
+The loops, then what they yield, what they take, and what consumes their checkpoints; then tasks and experiments;
+last the packages, which have the rest. Each name is loaded when it is first used.
 """
 
 from typing import TYPE_CHECKING
@@ -73,5 +74,22 @@ if TYPE_CHECKING:
     from trellis.runtime import RuntimeConfig as RuntimeConfig
     from trellis.data import DataConfig as DataConfig
     from trellis.optimizers import OptimizationConfig as OptimizationConfig
+    from trellis import (
+        loops as loops,
+        runtime as runtime,
+        data as data,
+        optimizers as optimizers,
+        extensions as extensions,
+        tasks as tasks,
+        trainer as trainer,
+        experiments as experiments,
+        serving as serving,
+        bridges as bridges,
+        executor as executor,
+        nlp as nlp,
+        config as config,
+        errors as errors,
+    )
+    from trellis.version import __version__ as __version__
 else:
     __getattr__, __dir__, __all__ = door(__name__)

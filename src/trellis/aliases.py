@@ -34,12 +34,17 @@ ComputeDtype: TypeAlias = Literal["float32", "float16", "bfloat16"]
 class Init(Protocol):
     """Makes a model's variables, as the `init` of a linen module does."""
 
-    def __call__(self, rngs: Mapping[str, Any], *inputs: Any) -> Variables:
+    # To a type checker, the last two stand for any inputs and options: those of the function that is given.
+    def __call__(self, rngs: dict[str, Any], /, *inputs: Any, **options: Any) -> Variables:
         """The variables for inputs of such shapes; it is traced, not run, if a checkpoint is restored."""
 
 
 class Apply(Protocol):
     """Runs a model, as the `apply` of a linen module does."""
 
-    def __call__(self, variables: Variables, *inputs: Any, rngs: Mapping[str, Any], mutable: Any) -> Any:
-        """The outputs; with `mutable` (a list of collections) a pair of them and the changed collections."""
+    def __call__(self, variables: Variables, /, *inputs: Any, **options: Any) -> Any:
+        """The outputs; with `mutable` (a list of collections) a pair of them and the changed collections.
+
+        Args:
+            options: `rngs`, a dict of keys by name, and `mutable`.
+        """

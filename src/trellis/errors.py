@@ -81,7 +81,7 @@ class MissingPackageError(TrellisError, ImportError):
     """An optional package that is used but not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed. It comes with: pip install 'trellis[{extra}]'")
+        super().__init__(f"{package} is not installed. It comes with: pip install 'trellis-jax[{extra}]'")
 
 
 class Preempted(SystemExit):

@@ -1,6 +1,7 @@
 """Names and config classes, and what they stand for."""
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from trellis.errors import RegistryError
@@ -25,19 +26,24 @@ class Registry(Generic[Entry]):
         'Hi'
     """
 
-    def __init__(self, noun: str, *, advice: str = "Import the module that registers it.") -> None:
+    def __init__(
+        self, noun: str, *, advice: str = "Import the module that registers it.", modules: Sequence[str] = ()
+    ) -> None:
         """Makes an empty registry.
 
         Args:
             noun: What one entry is called in messages.
             advice: What to do about a missing one, beyond its spelling.
+            modules: What registers entries of our own; imported before the first one is looked up or registered.
         """
         self._noun = noun
         self._advice = advice
+        self._modules = modules
         self._entries: dict[str | type, Entry] = {}
 
     def register(self, key: str | type) -> Callable[[Registered], Registered]:
         """Returns a decorator that puts what it decorates under `key`, unchanged."""
+        self.import_modules()
         self._check_free(key)
 
         def put(entry: Registered) -> Registered:
@@ -49,6 +55,7 @@ class Registry(Generic[Entry]):
 
     def get(self, key: str | type) -> Entry:
         """Returns what is registered under a name, or under a class or its nearest parent."""
+        self.import_modules()
         for candidate in key.__mro__ if isinstance(key, type) else (key,):
             if candidate in self._entries:
                 return self._entries[candidate]
@@ -56,7 +63,14 @@ class Registry(Generic[Entry]):
 
     def names(self) -> list[str]:
         """Returns the registered names, sorted."""
+        self.import_modules()
         return sorted(key for key in self._entries if isinstance(key, str))
+
+    def import_modules(self) -> None:
+        """Imports the modules that register entries of our own, unless they are."""
+        # Each time, without a mark that it is done: Python knows, also while one of them is being imported.
+        for name in self._modules:
+            importlib.import_module(name)
 
     def _check_free(self, key: str | type) -> None:
         if key in self._entries:

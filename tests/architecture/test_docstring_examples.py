@@ -1,6 +1,7 @@
 """The examples in docstrings run: those with a prompt as doctests, the others as the code that they are."""
 
 import ast
+import dataclasses
 import importlib
 import re
 import subprocess
@@ -25,7 +26,7 @@ from tests.trainer import small
 from trellis.tasks import DigitsConfig, export_task
 
 # Where examples are whole programs on what `values` has. Elsewhere they are doctests, or they show only a part.
-RUN = ("loops", "extensions", "runtime", "tasks", "trainer")
+RUN = ("loops", "extensions", "optimizers", "runtime", "tasks", "trainer")
 # What shows only a part of a program, each with the reason.
 PARTS = {
     "Tally": "its blocks and what writes them are the caller's",
@@ -59,6 +60,9 @@ def values(tmp_path: Path) -> dict[str, Any]:
     stream = tiny.stream(n_epochs=2, drop_remainder=True)
     loop = tiny.train_loop(n_steps=4, n_steps_per_checkpoint=2)
     params = small.params(5)
+    eval_task = trellis.EvalTask(
+        apply=model.apply, metrics={"accuracy": tiny.accuracy, "loss": tiny.cross_entropy}, data=stream
+    )
     return {
         **{name: getattr(trellis, name) for name in trellis.__all__},
         "trellis": trellis,
@@ -72,6 +76,8 @@ def values(tmp_path: Path) -> dict[str, Any]:
         "accuracy": tiny.accuracy,
         "checkpoint": tiny.train_loop(n_steps=1).next_step().copy(),
         "cross_entropy": tiny.cross_entropy,
+        "dataclasses": dataclasses,
+        "evaluate": trellis.EvalLoop(task=eval_task),
         "export_task": export_task,
         "images": tiny.examples()[0],
         "loop": loop,
@@ -79,9 +85,7 @@ def values(tmp_path: Path) -> dict[str, Any]:
         "model_dir": tmp_path / "run",
         "params": params,
         "stream": stream,
-        "task": trellis.EvalTask(
-            apply=model.apply, metrics={"accuracy": tiny.accuracy, "loss": tiny.cross_entropy}, data=stream
-        ),
+        "task": eval_task,
         "trainer": trellis.Trainer(
             trellis.get_task(params.task), config=params.trainer, runtime=params.runtime, model_dir=tmp_path / "run"
         ),

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.architecture.source import REPOSITORY, assert_none
+import trellis
+from tests.architecture.source import PACKAGE, REPOSITORY, assert_none
 
 
 def imports_against_the_arrows(repository: Path) -> list[str]:
@@ -42,6 +43,23 @@ def test_imports_point_one_way() -> None:
 
 def test_importing_trellis_loads_nothing_but_trellis() -> None:
     assert packages_loaded_by("import trellis", REPOSITORY / "src") == {"trellis"}
+
+
+def test_built_in_experiments_and_all_packages_are_there_after_import_trellis_alone() -> None:
+    program = (
+        "import sys, trellis\n"
+        "for name in ('bert/local', 'bert/squad', 'digits/classifier'): trellis.get_exp_config(name)\n"
+        "print(trellis.experiments.find_config_file('albert_base.yaml') != 'albert_base.yaml', 'jax' in sys.modules)\n"
+        "trellis.data.read_columns, trellis.tasks.export_task, trellis.serving.export_model, trellis.errors.DataError\n"
+        "print(type(trellis.get_task(trellis.get_exp_config('bert/local').task)).__name__)\n"
+    )
+    done = _python(program, REPOSITORY / "src")
+    assert done.stdout == "True False\nLocalMaskedLMTask\n", done.stderr
+
+
+def test_every_package_but_the_command_is_an_attribute_of_the_root() -> None:
+    packages = {file.parent.name for file in PACKAGE.glob("*/__init__.py")} - {"cli"}
+    assert packages <= set(trellis.__all__)
 
 
 def test_a_loop_loads_little_of_trellis_and_no_config() -> None:

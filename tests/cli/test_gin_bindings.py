@@ -89,7 +89,7 @@ def test_a_missing_gin_names_what_to_install(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(["plan", *DIGITS, "--gin_params=Trainer.save_summary=False"]) == 2
-    assert capsys.readouterr().err == "gin-config is not installed. It comes with: pip install 'trellis[gin]'\n"
+    assert capsys.readouterr().err == "gin-config is not installed. It comes with: pip install 'trellis-jax[gin]'\n"
 
 
 def test_gin_is_not_imported_without_its_flags() -> None:

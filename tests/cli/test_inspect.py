@@ -1,5 +1,6 @@
 """The words that show experiments and configs, and the experiments of a user."""
 
+import re
 import resource
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def package(tmp_path: Path) -> Path:
 
 def test_experiments_lists_one_to_a_line_without_jax() -> None:
     listed = dict(line.split(maxsplit=1) for line in printed("experiments").splitlines())
-    assert listed["digits/classifier"].startswith("A small network on scikit-learn's handwritten digits: ")
+    assert listed["digits/classifier"].startswith("A small network on handwritten digits: ")
     assert {"bert/local", "bert/squad", "albert/pretraining", "mobilebert/sentence_prediction"} <= listed.keys()
     assert list(listed) == sorted(listed)
 
@@ -75,6 +76,18 @@ def test_config_show_tells_where_each_value_comes_from_without_jax(tmp_path: Pat
     assert found["seed:", "2"].startswith("--set")
     assert found["validation_steps:", "3"].startswith("--set")
     assert found["steps_per_loop:", "100"] == "factory digits/classifier"
+
+
+def test_fields_without_effect_are_left_out_unless_they_are_asked_for_or_set() -> None:
+    command = ("config", "show", "--experiment=digits/classifier", "--set=trainer.train_tf_function=false")
+    out = printed(*command)
+    assert "no effect\n" not in out
+    assert re.search(r"train_tf_function: false +# --set; no effect: ", out)
+    n_hidden = re.search(r"\n# (\d+) fields without effect are left out: --all shows them.\n$", out)
+    assert n_hidden is not None
+    whole = printed(*command, "--all")
+    assert whole.count("# no effect\n") == int(n_hidden[1])
+    assert "left out" not in whole
 
 
 def test_config_show_tells_all_problems_at_once_without_jax(tmp_path: Path) -> None:

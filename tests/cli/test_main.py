@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+import trellis as package
 from tests.cli.command import REPOSITORY, environment, trellis, trellis_without_jax
 from tests.screen import terminal
 from trellis.cli.main import WORDS, main
@@ -48,6 +49,61 @@ def test_help_on_half_a_word_lists_what_can_follow(capsys: pytest.CaptureFixture
     out = capsys.readouterr().out
     assert "trellis config show" in out
     assert "trellis experiments" not in out
+    assert main(["data", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("Makes what models of text are trained on: vocabularies, and records.\n")
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"trellis {package.__version__}\n"
+
+
+def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help"]) == 0
+    assert main(["help", "config"]) == 0
+    with pytest.raises(SystemExit) as leaving:
+        main(["help", "config", "diff"])
+    assert leaving.value.code == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Trains experiments, ")
+    assert "\nShows what an experiment is made of.\n" in out
+    assert "\nusage: trellis config diff " in out
+    assert failed(capsys, "help", "trian").startswith("There is no `trellis trian`. Did you mean `trellis train`?")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("--learning_rate=0.1", "--set=trainer.optimizer_config.learning_rate.cosine.initial_learning_rate=0.1"),
+        ("--lr 0.1", "--set=trainer.optimizer_config.learning_rate.cosine.initial_learning_rate=0.1"),
+        ("--epochs=3", "--set=trainer.train_epochs=3"),
+        ("--train-steps=5", "--set=trainer.train_steps=5"),
+        ("--trainer.train_steps=5", "--set=trainer.train_steps=5"),
+        ("--batch_size", "--set=task.train_data.global_batch_size=VALUE"),
+        ("--seed=7", "--set=runtime.seed=7"),
+        ("--hiden_size=7", "--set=task.hidden_size=7"),
+    ],
+)
+def test_a_flag_that_is_a_field_suggests_the_setting(
+    capsys: pytest.CaptureFixture[str], given: str, meant: str
+) -> None:
+    err = failed(capsys, "plan", "--experiment=digits/classifier", "--model_dir=a", *given.split())
+    flag = given.replace("=", " ").split()[0]
+    assert err == f"There is no flag {flag}. Did you mean {meant}?\nAll flags: trellis plan --help\n"
+
+
+def test_a_flag_that_does_nothing_is_not_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    err = failed(capsys, "train", "--experiment=digits/classifier", "--model_dir=a", "--output_dir=b")
+    assert err.startswith("There is no flag --output_dir.\n")
+
+
+def test_colours_are_off_where_no_color_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("PYTHON_COLORS", raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    with terminal(n_columns=200) as screen:
+        assert main(["config", "show", "--experiment=digits/classifer"]) == 2
+    assert screen.colour_of("digits/classifier?") == "default"
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -56,7 +112,7 @@ def test_every_word_has_help_that_needs_no_jax(word: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"usage: trellis {word} ")
     # The data tools and the executor know no experiments.
-    assert ("--module NAME" in done.stdout) is not word.startswith(("data ", "run"))
+    assert ("--module NAME" in done.stdout) is not word.startswith(("data ", "run", "completion"))
 
 
 @pytest.mark.parametrize(

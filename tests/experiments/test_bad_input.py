@@ -126,6 +126,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    experiment_module.register_experiments(())  # not into what is put in its place
     monkeypatch.setattr(experiment_module, "_experiments", Registry("experiment"))
     monkeypatch.chdir(tmp_path)
 

@@ -3,11 +3,13 @@
 import argparse
 
 from trellis.cli.parser import Parser
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, TrellisError
 from trellis.experiments import (
     ExperimentConfig,
     diff_configs,
+    get_exp_config,
     list_experiments,
+    nearest_field,
     recorded_experiment,
     register_experiments,
     resolve,
@@ -37,11 +39,27 @@ def add_experiment_flags(parser: Parser) -> None:
     text = "one change after all others, to the end of the text; as often as you like"
     parser.add_repeated_flag("set", "FIELD=VALUE", text)
     add_module_flag(parser)
+    parser.suggest_setting = suggest_setting
+
+
+def suggest_setting(flags: argparse.Namespace, name: str, value: str) -> tuple[str | None, bool]:
+    """Returns the `--set` that was probably meant by a flag that there is not, and whether the field has its name."""
+    try:
+        register_experiments(flags.module)
+        config = get_exp_config(_experiment_name(flags) or "")
+    except TrellisError:
+        config = ExperimentConfig()  # what is wrong with the name is told when there are no other problems
+    field, is_same = nearest_field(config, name)
+    return (None if field is None else f"--set={field}={value or 'VALUE'}"), is_same
+
+
+def _experiment_name(flags: argparse.Namespace) -> str | None:
+    return flags.experiment or next(filter(None, map(recorded_experiment, flags.config_file)), None)
 
 
 def resolve_flags(flags: argparse.Namespace, *, mode: str | None = None) -> ExperimentConfig:
     """Returns the config that the flags describe; sets `flags.experiment` if it is a file that names the experiment."""
-    flags.experiment = flags.experiment or next(filter(None, map(recorded_experiment, flags.config_file)), None)
+    flags.experiment = _experiment_name(flags)
     if not flags.experiment:
         raise ArgumentError(f"--experiment is missing.\n{flags.way_out}")
     register_experiments(flags.module)
@@ -68,9 +86,15 @@ def experiments(flags: argparse.Namespace) -> None:
     print_line(list_experiments().removesuffix("\n"))
 
 
+def add_show_flags(parser: Parser) -> None:
+    """Adds what `show` shows, and how much of it."""
+    add_experiment_flags(parser)
+    parser.add_argument("--all", action="store_true", help="also fields of published files that have no effect here")
+
+
 def show(flags: argparse.Namespace) -> None:
     """Shows a resolved config with the origin of each value."""
-    print_line(show_config(resolve_flags(flags)).removesuffix("\n"))
+    print_line(show_config(resolve_flags(flags), is_whole=flags.all).removesuffix("\n"))
 
 
 def diff(flags: argparse.Namespace) -> None:

@@ -24,6 +24,7 @@ from trellis.runtime import (
     table,
 )
 from trellis.spelling import nearest
+from trellis.version import __version__
 
 DONE, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 2, 130, 141
 
@@ -52,7 +53,7 @@ class Word:
 WORDS = {
     "experiments": Word("list what can be trained", "experiments.experiments", "experiments.add_module_flag", True),
     "config show": Word(
-        "show a config, and where each value comes from", "experiments.show", "experiments.add_experiment_flags", True
+        "show a config, and where each value comes from", "experiments.show", "experiments.add_show_flags", True
     ),
     "config diff": Word("show in what two configs differ", "experiments.diff", "experiments.add_diff_flags", True),
     "plan": Word("check a run, and tell what it would do, without running it", "train.plan", "train.add_flags", True),
@@ -63,6 +64,13 @@ WORDS = {
     "data vocabulary": Word("train a vocabulary on text", "data.vocabulary", "data.add_vocabulary_flags"),
     "data pretraining": Word("make records of text to pretrain on", "data.pretraining", "data.add_pretraining_flags"),
     "data finetuning": Word("make records of GLUE or SQuAD", "data.finetuning", "data.add_finetuning_flags"),
+    "completion": Word("let a shell complete this command", "completion.completion", "completion.add_flags", True),
+}
+
+# What words that begin alike have in common.
+_GROUPS = {
+    "config": "Shows what an experiment is made of.",
+    "data": "Makes what models of text are trained on: vocabularies, and records.",
 }
 
 _HELP = ("-h", "--help")
@@ -81,9 +89,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not arguments:
         print_error(_help(WORDS))
         return BAD_INPUT
+    if arguments[0] == "--version":
+        print_line(f"trellis {__version__}")
+        return DONE
+    if arguments[0] == "help":
+        arguments = [*arguments[1:], "--help"]
     first = arguments[0]
     if first in _HELP or (arguments[-1] in _HELP and _group(first) and len(arguments) == 2):
-        print_line(_help(_group(first) or WORDS))
+        print_line(_group_help(first) if _group(first) else _help(WORDS))
         return DONE
     try:
         name, rest = _word(arguments)
@@ -92,8 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         around: AbstractContextManager[None] = ending_with_reader() if word.only_tells else _outliving_terminal()
         with around:
             _warn_of_limit(word)
-            _load(word.flags_function)(parser)
-            code = _load(word.function)(parser.read(rest))
+            load(word.flags_function)(parser)
+            code = load(word.function)(parser.read(rest))
             flush_output()
     except KeyboardInterrupt:
         print_error("Interrupted.")
@@ -157,7 +170,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _load(name: str) -> Callable[[Any], int | None]:
+def load(name: str) -> Callable[[Any], int | None]:
+    """Returns a function of this folder by its name, such as `train.plan`."""
     module, _, attribute = name.partition(".")
     function: Callable[[Any], int | None] = getattr(importlib.import_module(f"trellis.cli.{module}"), attribute)
     return function
@@ -193,10 +207,18 @@ def _causes(error: BaseException) -> list[str]:
     return lines if cause is None else [*lines, f"Caused by {type(cause).__name__}: {cause}", *_causes(cause)]
 
 
+def _group_help(first: str) -> str:
+    return f"{_GROUPS[first]}\n\n{_listed(_group(first))}\n\nA word's own flags: trellis help {_group(first)[0]}"
+
+
+def _listed(names: Collection[str]) -> str:
+    return "\n".join(table((f"  trellis {name}", WORDS[name].summary) for name in names))
+
+
 def _help(names: Collection[str]) -> str:
-    words = "\n".join(table((f"  trellis {name}", WORDS[name].summary) for name in names))
     return (
-        f"Trains experiments, and shows what they are made of.\n\n{words}\n\n"
-        f"A word's own flags: trellis train --help\n"
+        f"Trains experiments, and shows what they are made of.\n\n{_listed(names)}\n\n"
+        f"A word's own flags: trellis help train\n"
+        f"Tab completes:      trellis help completion\n"
         f"To begin with:      trellis train --experiment=digits/classifier --model_dir=runs/digits"
     )

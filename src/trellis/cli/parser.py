@@ -1,11 +1,16 @@
 """The flags of a word of the command, read without guessing."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, NoReturn
 
 from trellis.errors import ArgumentError
 from trellis.spelling import nearest
+
+SuggestSetting = Callable[[argparse.Namespace, str, str], tuple[str | None, bool]]
+"""From the flags that there are, and the name and the value of one that there is not, to the text that was probably
+meant, and whether that is certain."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,6 +28,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        self.suggest_setting: SuggestSetting = lambda flags, name, value: (None, False)
 
     def error(self, message: str) -> NoReturn:
         """Raises what argparse would print before it leaves."""
@@ -41,6 +47,13 @@ class Parser(argparse.ArgumentParser):
         """Adds a flag that may occur as often as one likes; its values are a list."""
         self.add_argument(f"--{name}", action="append", default=[], metavar=metavar, help=text)
 
+    def flag_texts(self) -> Iterator[str]:
+        """Yields the flags that the help shows, as one types them: with a `=` where a value follows."""
+        for action in self._actions:
+            if action.help != argparse.SUPPRESS:
+                names = (text for text in action.option_strings if text.startswith("--"))
+                yield from (name if action.nargs == 0 else f"{name}=" for name in names)
+
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Returns the values of the flags; one error lists all flags that do not exist or are missing."""
         # Required flags are checked below, not by argparse: a misspelt flag is reported instead of the missing one.
@@ -48,8 +61,8 @@ class Parser(argparse.ArgumentParser):
         for action in required:
             action.required = False
         flags, extra = self.parse_known_args(arguments)
-        known = [text for action in self._actions for text in action.option_strings if text.startswith("--")]
-        unknown = list(_unknown(extra, known))
+        known = [text.removesuffix("=") for text in self.flag_texts()]
+        unknown = list(_unknown(extra, known, lambda name, value: self.suggest_setting(flags, name, value)))
         suggestions = {flag for _, flag in unknown}
         names = {action.option_strings[0]: action.dest for action in required}
         missing = [name for name, field in names.items() if getattr(flags, field) is None and name not in suggestions]
@@ -71,14 +84,17 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def _unknown(extra: Sequence[str], flags: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+def _unknown(
+    extra: Sequence[str], flags: Sequence[str], suggest: Callable[[str, str], tuple[str | None, bool]]
+) -> Iterator[tuple[str, str | None]]:
     """Yields a message about each argument that means nothing, and the flag that it suggests."""
     after_a_flag = False
-    for text in extra:
-        name, equals, _ = text.partition("=")
+    for text, following in zip_longest(extra, extra[1:], fillvalue=""):
+        name, equals, value = text.partition("=")
         is_flag = text.startswith("-")
-        close = nearest(name, flags) if is_flag else None
         if is_flag:
+            setting, is_certain = suggest(name.lstrip("-").replace("-", "_"), value if equals else following)
+            close = setting if is_certain else nearest(name, flags) or setting
             yield f"There is no flag {name}.{f' Did you mean {close}?' if close else ''}", close
         elif not after_a_flag:
             yield f"{text!r} is one too many: a value is written as --flag={text}.", None

@@ -80,8 +80,8 @@ class Columns:
     def __len__(self) -> int:
         return self._n_examples
 
-    def __getitem__(self, name: str) -> Column:
-        """Returns a column."""
+    def __getitem__(self, name: str) -> Any:
+        """Returns a column: an array, or a `Ragged` where rows differ in length."""
         if name not in self._columns:
             raise ArgumentError(f"There is no column {name!r}. The columns are: {', '.join(self._columns)}.")
         return self._columns[name]

@@ -67,6 +67,10 @@ class ExampleCounts(Mapping[str, int]):
         return repr({split: self._counts.get(split, ...) for split in self})
 
 
+# For what the executor always says; only an `FnArgs` that is made by hand may leave it out.
+_GIVEN_BY_THE_EXECUTOR: Any = None
+
+
 @dataclass
 class FnArgs:
     """The one argument of a `run_fn`: where its data is, where its model goes, how long to train.
@@ -80,9 +84,9 @@ class FnArgs:
     """
 
     working_dir: str | None = None
-    train_files: list[str] | None = None
+    train_files: list[str] = _GIVEN_BY_THE_EXECUTOR
     """Patterns of files: one for each split and each artifact."""
-    eval_files: list[str] | None = None
+    eval_files: list[str] = _GIVEN_BY_THE_EXECUTOR
     train_steps: int | None = None
     eval_steps: int | None = None
     schema_path: str | None = None
@@ -92,23 +96,23 @@ class FnArgs:
     transform_graph_path: str | None = None
     transform_output: str | None = None
     """The same, by its older name."""
-    data_accessor: DataAccessor | None = None
+    data_accessor: DataAccessor = _GIVEN_BY_THE_EXECUTOR
     """Reads batches of examples from files."""
-    serving_model_dir: str | None = None
+    serving_model_dir: str = _GIVEN_BY_THE_EXECUTOR
     """Where the model has to be when `run_fn` returns, from where it is put in its place when it is whole.
 
     It does not exist before; of many workers, each has its own.
     """
-    eval_model_dir: str | None = None
+    eval_model_dir: str = _GIVEN_BY_THE_EXECUTOR
     """Where a second form of the model may be written, to be analysed."""
-    model_run_dir: str | None = None
+    model_run_dir: str = _GIVEN_BY_THE_EXECUTOR
     """For what else the training writes: checkpoints, summaries. It stays when a run fails."""
     base_model: str | None = None
     """A model to start from."""
     hyperparameters: dict[str, Any] | None = None
     """The result of a tuning."""
     custom_config: dict[str, Any] | None = None
-    num_examples: Mapping[str, int] | None = None
+    num_examples: Mapping[str, int] = _GIVEN_BY_THE_EXECUTOR
     """How many examples each split has; counted when it is first asked for."""
 
 
@@ -176,7 +180,8 @@ def build_fn_args(
     schema_path = problems.attempt("schema", lambda: _only_path(inputs, "schema"))
     transform_graph = problems.attempt("transform_graph", lambda: _only_uri(inputs, "transform_graph"))
     _check_outputs(inputs, outputs, problems)
-    model = problems.attempt("model", lambda: _only_uri(outputs, "model"))
+    model: Any = problems.attempt("model", lambda: _only_uri(outputs, "model"))
+    model_run: Any = problems.attempt("model_run", lambda: _only_uri(outputs, "model_run"))
     return FnArgs(
         train_files=_patterns(examples, train_splits),
         eval_files=_patterns(examples, eval_splits),
@@ -187,9 +192,9 @@ def build_fn_args(
         transform_graph_path=transform_graph,
         transform_output=transform_graph,
         data_accessor=DataAccessor(),
-        serving_model_dir=serving_model_dir(model) if model else None,
-        eval_model_dir=eval_model_dir(model) if model else None,
-        model_run_dir=problems.attempt("model_run", lambda: _only_uri(outputs, "model_run")),
+        serving_model_dir=model and serving_model_dir(model),
+        eval_model_dir=model and eval_model_dir(model),
+        model_run_dir=model_run,
         base_model=problems.attempt("base_model", lambda: _read_base_model(inputs)),
         hyperparameters=problems.attempt("hyperparameters", lambda: _read_hyperparameters(inputs)),
         custom_config=problems.attempt("custom_config", lambda: _own_custom_config(exec_properties)),

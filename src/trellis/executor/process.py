@@ -193,8 +193,10 @@ def _address(bound: socket.socket) -> str:
 
 
 def _as_json(instructions: Mapping[str, Any]) -> str:
+    no_accessor: Any = None  # the new process makes its own
+
     def as_plain(value: Any) -> Any:
-        return asdict(replace(value, data_accessor=None)) if isinstance(value, FnArgs) else os.fspath(value)
+        return asdict(replace(value, data_accessor=no_accessor)) if isinstance(value, FnArgs) else os.fspath(value)
 
     try:
         return json.dumps(instructions, default=as_plain)

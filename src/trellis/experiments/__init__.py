@@ -10,12 +10,14 @@ if TYPE_CHECKING:
         BuildExperiment as BuildExperiment,
         register_config_factory as register_config_factory,
         get_exp_config as get_exp_config,
+        experiment_summaries as experiment_summaries,
         register_experiments as register_experiments,
     )
     from trellis.experiments.overrides import (
         resolve as resolve,
         parse_params_override as parse_params_override,
         parse_setting as parse_setting,
+        nearest_field as nearest_field,
         register_config_dir as register_config_dir,
         shipped_config_files as shipped_config_files,
         find_config_file as find_config_file,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     )
     from trellis.experiments.reports import (
         show_config as show_config,
+        active_fields as active_fields,
         diff_configs as diff_configs,
         list_experiments as list_experiments,
         write_params as write_params,

@@ -15,7 +15,7 @@ from trellis.trainer import TrainerConfig
 
 @register_config_factory("digits/classifier")
 def digits_classifier() -> ExperimentConfig:
-    """A small network on scikit-learn's handwritten digits: a few seconds on any machine."""
+    """A small network on handwritten digits: a few seconds on any machine."""
     return ExperimentConfig(
         task=DigitsConfig(),
         trainer=TrainerConfig(

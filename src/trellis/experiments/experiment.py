@@ -17,7 +17,7 @@ from trellis.tasks import TaskConfig
 from trellis.trainer import TrainerConfig
 
 # By name, because the package of a domain lies above this one.
-_BUILT_IN = ("trellis.experiments.digits", "trellis.nlp.experiments")
+BUILT_IN = ("trellis.experiments.digits", "trellis.nlp.experiments")
 
 
 @dataclass
@@ -39,7 +39,9 @@ class BuildExperiment(Protocol):
 Factory = TypeVar("Factory", bound=BuildExperiment)
 
 _experiments: Registry[BuildExperiment] = Registry(
-    "experiment", advice="If it is your own, name the module that registers it with --module."
+    "experiment",
+    advice="If it is your own, import the module that registers it, or name it with --module.",
+    modules=BUILT_IN,
 )
 
 
@@ -78,8 +80,7 @@ def register_experiments(modules: Sequence[str], *, place: str = "--module") -> 
     Args:
         place: Where the modules were named, for errors.
     """
-    for name in _BUILT_IN:
-        importlib.import_module(name)
+    _experiments.import_modules()
     for name in dict.fromkeys(modules):
         try:
             _import_file(Path(name)) if name.endswith(".py") else _import_name(name)

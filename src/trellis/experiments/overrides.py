@@ -5,14 +5,19 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trellis.config import Problem, Setting, merge, raise_if_any, read_file, violations
+from trellis.config import Config, Problem, Setting, merge, raise_if_any, read_file, violations
 from trellis.errors import ArgumentError
-from trellis.experiments.experiment import ExperimentConfig, experiment_summaries, get_exp_config
+from trellis.experiments.experiment import BUILT_IN, ExperimentConfig, experiment_summaries, get_exp_config
 from trellis.experiments.mode import get_mode, mode_problems
 from trellis.experiments.override_text import OverrideText
+from trellis.experiments.reports import active_fields
 from trellis.registry import Registry
+from trellis.spelling import nearest
 
-_config_dirs: Registry[Path] = Registry("config directory")
+# What other programs call a flag, and the words of the field.
+_SHORT_NAMES = {"lr": "learning_rate", "bs": "batch_size", "num_epochs": "epochs", "num_train_epochs": "epochs"}
+
+_config_dirs: Registry[Path] = Registry("config directory", modules=BUILT_IN)
 
 
 def resolve(
@@ -76,6 +81,23 @@ def parse_setting(text: str) -> tuple[Setting, list[Problem]]:
     """
     reader = OverrideText(text, flag="--set")
     return reader.read_one(), reader.problems
+
+
+def nearest_field(config: Config, name: str) -> tuple[str | None, bool]:
+    """Returns the path of the field that is probably meant by a name, and whether it has that very name.
+
+    It is the field of that name; or one that has all words of it, as `train_epochs` has those of `epochs`; or one that
+    is spelt like it.
+    """
+    name = _SHORT_NAMES.get(name, name)
+    paths = sorted(active_fields(config), key=lambda path: path.count("."))
+    same = [path for path in paths if f".{path}".endswith(f".{name}")]
+    words = set(name.split("_"))
+    longer = [path for path in paths if words <= set(path.rpartition(".")[2].split("_"))]
+    leaves = {path.rpartition(".")[2]: path for path in reversed(paths)}
+    close = nearest(name.rpartition(".")[2], leaves, cutoff=0.75)
+    found = [*same, *longer, *([leaves[close]] if close else [])]
+    return (found[0] if found else None), bool(same)
 
 
 def register_config_dir(name: str, *, directory: Path) -> None:

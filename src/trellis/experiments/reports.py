@@ -25,10 +25,12 @@ from trellis.disk import describe_failure, set_aside, write_whole
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig, experiment_summaries, get_exp_config
 from trellis.runtime import print_line, table
+from trellis.version import __version__
 
 Leaf = tuple[object, Origin]
 
-_PACKAGES = ("trellis", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorboardX")
+_NO_EFFECT = "no effect"
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorboardX")
 
 
 def list_experiments() -> str:
@@ -36,9 +38,27 @@ def list_experiments() -> str:
     return _text(table(experiment_summaries().items()))
 
 
-def show_config(config: Config) -> str:
-    """Returns a config as YAML in which every line says where its value comes from."""
-    return _text(table((text, f"# {note}" if note else "") for text, note in _lines(config)))
+def show_config(config: Config, *, is_whole: bool = True) -> str:
+    """Returns a config as YAML in which every line says where its value comes from.
+
+    Args:
+        is_whole: Whether fields without effect that nobody has set are shown too; if not, a last line counts them.
+    """
+    lines = list(_lines(config))
+    shown = lines if is_whole else [line for line in lines if line[1] != _NO_EFFECT]
+    text = _text(table((text, f"# {note}" if note else "") for text, note in shown))
+    n_hidden = len(lines) - len(shown)
+    return f"{text}# {n_hidden} fields without effect are left out: --all shows them.\n" if n_hidden else text
+
+
+def active_fields(config: Config, path: str = "") -> Iterator[str]:
+    """Yields the dotted path of each field that has a value of its own, and an effect."""
+    for name in config.as_dict():
+        value = getattr(config, name)
+        if isinstance(value, Config):
+            yield from active_fields(value, f"{path}{name}.")
+        elif name not in config.no_effect:
+            yield f"{path}{name}"
 
 
 def diff_configs(first: str, second: str) -> str:
@@ -65,7 +85,11 @@ def write_params(params: ExperimentConfig, directory: Path) -> None:
     """
     name = registered_name(params)
     heading = f"# Experiment: {name}\n" if name else ""
-    versions = {"python": platform.python_version(), **{package: _version(package) for package in _PACKAGES}}
+    versions = {
+        "python": platform.python_version(),
+        "trellis": __version__,
+        **{package: _version(package) for package in _PACKAGES},
+    }
     content = f"{heading}{params.as_yaml()}".encode()
     _keep_older(directory / "params.yaml", content)
     write_whole(directory / "params.yaml", content)
@@ -143,7 +167,7 @@ def _note(config: Config, name: str) -> str:
     origin = origin_of(config, name)
     if reason is None:
         return str(origin)
-    return "no effect" if origin == DEFAULT else f"{origin}; no effect: {reason}"
+    return _NO_EFFECT if origin == DEFAULT else f"{origin}; no effect: {reason}"
 
 
 def _leaves(value: object, path: str, origin: Origin) -> Iterator[tuple[str, Leaf]]:

@@ -82,7 +82,7 @@ class InitialState:
         state: TrainState = nn.meta.unbox(run_by_parts(self._make, *arguments))
         return {"params": state.params, **state.model_state}
 
-    def _make_state(self, rngs: Mapping[str, Key], *inputs: Any) -> TrainState:
+    def _make_state(self, rngs: dict[str, Key], *inputs: Any) -> TrainState:
         """The model's own state, with parameters in the boxes that hold the names of their axes, if it names them."""
         variables = dict(self._init(rngs, *inputs))
         params = variables.pop("params", {})

@@ -26,7 +26,8 @@ class Metric(Protocol):
 class MetricFunction(Protocol):
     """Called with a model's outputs, then a batch's targets."""
 
-    def __call__(self, *outputs_and_targets: Any) -> Array | Metric:
+    # To a type checker, both together stand for any arguments: those of the function that is given.
+    def __call__(self, *outputs_and_targets: Any, **options: Any) -> Array | Metric:
         """A scalar that is a mean over the examples of the batch, or a `Metric` such as `Mean(total, weight)`."""
 
 

@@ -62,8 +62,8 @@ class Session:
         self._lock = threading.Lock()
         self._joined: dict[int, object] = {}
         self._shared: dict[Callable[[], Any], Any] = {}
-        self._listeners: list[Callable[[Event], None]] = []
-        self._progress_listeners: list[Callable[[int, int | None], None]] = []
+        self._listeners: list[Callable[[Event], object]] = []
+        self._progress_listeners: list[Callable[[int, int | None], object]] = []
         self._backlog: deque[Event] = deque(maxlen=1000)
         self._savers: list[Callable[[Any], None]] = []
         self._logs: list[Callable[[], None]] = []
@@ -114,7 +114,7 @@ class Session:
         """Whether to stop now; of several processes none does so before the others. Read once between two calls."""
         return self.is_stopping or (self._is_shared and is_any_stopping(next(_process.looks)))
 
-    def subscribe(self, listener: Callable[[Event], None]) -> None:
+    def subscribe(self, listener: Callable[[Event], object]) -> None:
         """Calls the listener with each event so far, and from now on."""
         with self._lock:
             backlog = list(self._backlog)
@@ -122,7 +122,7 @@ class Session:
         for event in backlog:
             listener(event)
 
-    def subscribe_to_progress(self, listener: Callable[[int, int | None], None]) -> None:
+    def subscribe_to_progress(self, listener: Callable[[int, int | None], object]) -> None:
         """Calls the listener with (step, last step) whenever steps are completed."""
         self._progress_listeners.append(listener)
 

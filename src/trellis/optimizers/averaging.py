@@ -25,8 +25,10 @@ def average_parameters(optimizer: optax.GradientTransformation, *, config: EMACo
 
     Example:
         optimizer = average_parameters(optax.adamw(1e-3), config=EMAConfig(average_decay=0.999))
-        …
-        evaluate(average_weights(checkpoint.model_params, optimizer_state=checkpoint.optimizer_state))
+        task = TrainTask(apply=model.apply, optimizer=optimizer, loss=cross_entropy, data=stream)
+        for checkpoint in TrainLoop(init=model.init, task=task, n_steps=4):
+            averages = average_weights(checkpoint.model_params, optimizer_state=checkpoint.optimizer_state)
+            evaluate(dataclasses.replace(checkpoint, model_params=averages))
     """
     config = config.replace()
 

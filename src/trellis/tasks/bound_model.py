@@ -96,7 +96,8 @@ class BoundModel:
         rngs: Mapping[str, Key] | None = None,
     ) -> None:
         wrapped = model if isinstance(model, WrappedModel) else WrappedModel(model, lambda apply: apply)
-        self.model = wrapped.model
+        # `Any`: whoever asks for it knows what it is, and that it has more than an `init` and an `apply`.
+        self.model: Any = wrapped.model
         self._around = wrapped.around
         self.params = params
         self.model_state: Mapping[str, PyTree] = model_state or {}

@@ -42,7 +42,7 @@ class TaskConfig(Config):
 
 @dataclass
 class DigitsConfig(TaskConfig):
-    """Which of ten digits a small picture shows; the data comes with scikit-learn."""
+    """Which of ten digits a small picture shows; the data comes with Trellis."""
 
     hidden_size: int = 64
     dropout_rate: float = 0.1

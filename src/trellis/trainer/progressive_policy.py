@@ -41,7 +41,8 @@ class ProgressivePolicy(ABC):
 
     def __init__(self, task: Task, *, config: ProgressiveTrainerConfig, runtime: RuntimeConfig | None = None) -> None:
         self.task = task
-        self.config = config
+        # `Any`: its `progressive` is of the class that the policy is registered for.
+        self.config: Any = config
         self.runtime = runtime or RuntimeConfig()
 
     @abstractmethod
@@ -63,7 +64,8 @@ class ProgressivePolicy(ABC):
 
     def get_optimizer(self, stage_id: int) -> OptimizationConfig:
         """The optimizer of a stage, as its config; its state and its schedule start with the stage."""
-        return self.config.optimizer_config
+        optimizer: OptimizationConfig = self.config.optimizer_config
+        return optimizer
 
     def get_train_dataset(self, stage_id: int) -> Any:
         """The training data of a stage.

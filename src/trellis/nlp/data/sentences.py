@@ -384,7 +384,8 @@ class SentencePairs:
 
     def __getitem__(self, name: str) -> Column:
         """One of the other columns."""
-        return self.rest[name]
+        column: Column = self.rest[name]
+        return column
 
     def take(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
         """Gathers examples."""

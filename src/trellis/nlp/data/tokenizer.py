@@ -473,7 +473,7 @@ def preprocess_text(text: str, *, lower: bool = False, strip_accents: bool = Tru
 
 
 def nlp_package(name: str) -> Any:
-    """Imports a package that comes with `trellis[nlp]`."""
+    """Imports a package that comes with `trellis-jax[nlp]`."""
     try:
         return importlib.import_module(name)
     except ImportError:
