@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import sys
 import weakref
 import zlib
@@ -925,3 +926,27 @@ def test_a_file_of_the_first_version_is_resumed(tmp_path: Path) -> None:
     for name in ("model_params", "model_state", "optimizer_state"):
         one, other = getattr(resumed, name), getattr(whole, name)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), one, other)
+
+
+def test_a_run_that_is_interrupted_is_saved_and_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    def run(folder: Path, *, interrupted_at: int | None = None) -> list[np.ndarray]:
+        class Data:
+            def batch(self, step: int) -> Any:
+                if step == interrupted_at:
+                    os.kill(os.getpid(), signal.SIGINT)
+                return tiny.stream().batch(step)
+
+        init = trellis.CheckpointFileReader(folder, target=tiny.Classifier().init)
+        loop = tiny.train_loop(tiny.train_task(data=Data()), init=init, n_steps=40, n_steps_per_checkpoint=20)
+        writer = trellis.CheckpointFileWriter(folder)
+        loop.attach(writer)
+        for checkpoint in loop:
+            writer(checkpoint)
+            arrays = tiny.arrays((checkpoint.model_params, checkpoint.optimizer_state, checkpoint.loss))
+        return arrays
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", interrupted_at=4)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["preempted_10"]
+    for one, other in zip(run(tmp_path / "run"), run(tmp_path / "whole"), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -185,7 +185,7 @@ def test_all_saves_of_a_process_can_be_waited_for() -> None:
 def test_sigterm_is_a_wish_to_stop_while_it_is_watched_for() -> None:
     before = signal.getsignal(signal.SIGTERM)
     one, other = Session(), Session()
-    first, second = one.watching_for_sigterm(), other.watching_for_sigterm()
+    first, second = one.watching_for_signals(), other.watching_for_signals()
     first.__enter__()
     second.__enter__()
     os.kill(os.getpid(), signal.SIGTERM)
@@ -202,7 +202,7 @@ def test_a_handler_of_the_users_own_is_called_too() -> None:
     before = signal.signal(signal.SIGTERM, lambda *_: called.append(1))
     session = Session()
     try:
-        with session.watching_for_sigterm():
+        with session.watching_for_signals():
             os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -210,11 +210,40 @@ def test_a_handler_of_the_users_own_is_called_too() -> None:
     assert session.is_stopping
 
 
+def test_the_first_interrupt_is_a_wish_to_stop_if_something_would_be_saved(capfd: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    session = Session()
+    with session.watching_for_signals(), pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert not session.is_stopping
+    session.on_preemption(lambda checkpoint: None)
+    with session.watching_for_signals():
+        os.kill(os.getpid(), signal.SIGINT)
+        assert session.stopped_by == "Ctrl-C"
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    told = "The run saves and stops when the steps under way are done. Ctrl-C again leaves at once."
+    assert capfd.readouterr().err.split("\n") == ["", told, ""]
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_an_interrupt_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    session = Session()
+    session.on_preemption(lambda checkpoint: None)
+    try:
+        with session.watching_for_signals():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not session.is_stopping
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_thread_watches_for_no_signal() -> None:
     handlers: list[Any] = []
 
     def work() -> None:
-        with Session().watching_for_sigterm():
+        with Session().watching_for_signals():
             handlers.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=work)

@@ -1,6 +1,7 @@
 """What a loop shares with the extensions that see its checkpoints: events, saves under way, a request to stop."""
 
 import itertools
+import os
 import signal
 import sys
 import threading
@@ -8,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from inspect import GEN_RUNNING, getgeneratorstate
 from types import FrameType
@@ -20,6 +21,7 @@ from trellis.errors import Preempted
 from trellis.runtime import is_any_stopping, print_line
 
 _T = TypeVar("_T")
+_STOPPING = "\nThe run saves and stops when the steps under way are done. Ctrl-C again leaves at once.\n"
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class Session:
     """
 
     def __init__(self, *, stdout: bool = False, is_shared: bool = False) -> None:
-        self.is_stopping = False
-        """Whether SIGTERM has come."""
+        self.stopped_by = ""
+        """What asks the loop to stop, such as `SIGTERM`; empty if nothing does."""
         self._is_running = False
         self._is_shared = is_shared
         self._stdout = stdout
@@ -108,6 +110,16 @@ class Session:
             listener(event)
         if self._stdout and text:
             print_line(text)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether SIGTERM or Ctrl-C has come."""
+        return bool(self.stopped_by)
+
+    @property
+    def can_save(self) -> bool:
+        """Whether something would be saved if the run was told to stop."""
+        return bool(self._savers)
 
     @property
     def wants_to_stop(self) -> bool:
@@ -257,14 +269,14 @@ class Session:
 
     @contextmanager
     def running(self, step: Callable[[], int]) -> Iterator[None]:
-        """Surrounds a loop that trains: SIGTERM is a request to stop, and saves are finished however the loop is left.
+        """Surrounds a loop that trains: signals are requests to stop, and saves are finished however the loop is left.
 
         Args:
             step: Returns how many steps are completed.
         """
         self._is_running = True
         try:
-            with self.watching_for_sigterm():
+            with self.watching_for_signals():
                 try:
                     yield
                 finally:
@@ -275,13 +287,17 @@ class Session:
             self.emit("stopped", step=step())
             raise
         except BaseException as error:
-            self.emit("stopped", step=step(), error=repr(error))
+            told = {} if isinstance(error, KeyboardInterrupt) and self.is_stopping else {"error": repr(error)}
+            self.emit("stopped", step=step(), **told)
             raise
         self.emit("finished", step=step())
 
     @contextmanager
-    def watching_for_sigterm(self) -> Iterator[None]:
-        """Turns SIGTERM into a request to stop, which a loop follows when its steps under way are done."""
+    def watching_for_signals(self) -> Iterator[None]:
+        """Turns SIGTERM and Ctrl-C into requests to stop, which a loop follows when its steps under way are done.
+
+        A second Ctrl-C raises KeyboardInterrupt at once, and so does the first if nothing would be saved.
+        """
         # Where processes train together, JAX itself handles the signal, and has all of them stop at the same step.
         if threading.current_thread() is not threading.main_thread() or self._is_shared:
             yield
@@ -308,9 +324,9 @@ class Attachable(Protocol):
 class _Process:
     """What all sessions of a process have in common, because a process has it only once.
 
-    That is the handler of SIGTERM, the end of the interpreter, and the number by which JAX finds the look at which all
-    processes stop together. JAX compares these numbers between processes, so they go on from one loop to the next: two
-    processes that are in different loops for a moment still mean the same look.
+    These are the handlers of signals, the end of the interpreter, and the number by which JAX finds the look at which
+    all processes stop together. JAX compares these numbers between processes, so they go on from one loop to the next:
+    two processes that are in different loops for a moment still mean the same look.
     """
 
     def __init__(self) -> None:
@@ -319,20 +335,24 @@ class _Process:
         self.loops: WeakSet[Generator[Any, None, None]] = WeakSet()
         self.looks = itertools.count()
         self._watching: list[Session] = []
-        self._previous_handler: Any = None
+        self._previous_handlers: dict[int, Any] = {}
 
     def watch(self, session: Session) -> None:
-        """Tells a session of SIGTERM from now on."""
+        """Tells a session of signals from now on."""
         if not self._watching:
-            self._previous_handler = signal.signal(signal.SIGTERM, self._handle_sigterm)
+            handlers = {signal.SIGTERM: self._handle_sigterm, signal.SIGINT: self._handle_sigint}
+            # A shell has those that it starts in the background ignore Ctrl-C, and so they do.
+            numbers = [number for number in handlers if signal.getsignal(number) != signal.SIG_IGN]
+            self._previous_handlers = {number: signal.signal(number, handlers[number]) for number in numbers}
         self._watching.append(session)
 
     def unwatch(self, session: Session) -> None:
         """Ends what `watch` began; loops may end in any order, and the last one gives the signal back."""
         self._watching.remove(session)
         if not self._watching:
-            signal.signal(signal.SIGTERM, self._previous_handler)
-            self._previous_handler = None
+            for number, handler in self._previous_handlers.items():
+                signal.signal(number, handler)
+            self._previous_handlers = {}
 
     def finish(self) -> None:
         """Leaves the loops that nobody has left, and commits the saves that no loop will come back to."""
@@ -346,9 +366,24 @@ class _Process:
 
     def _handle_sigterm(self, number: int, frame: FrameType | None) -> None:
         for session in self._watching:
-            session.is_stopping = True
-        if callable(self._previous_handler):
-            self._previous_handler(number, frame)
+            session.stopped_by = "SIGTERM"
+        self._call_previous(number, frame)
+
+    def _handle_sigint(self, number: int, frame: FrameType | None) -> None:
+        is_first = not any(session.is_stopping for session in self._watching)
+        if is_first and any(session.can_save for session in self._watching):
+            for session in self._watching:
+                session.stopped_by = "Ctrl-C"
+            # Not by Python's streams, which may be in the midst of a write.
+            with suppress(OSError):
+                os.write(2, _STOPPING.encode())
+        else:
+            self._call_previous(number, frame)
+
+    def _call_previous(self, number: int, frame: FrameType | None) -> None:
+        previous = self._previous_handlers.get(number)
+        if callable(previous):
+            previous(number, frame)
 
 
 _process = _Process()

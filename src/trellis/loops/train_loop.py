@@ -367,7 +367,7 @@ class TrainLoop:
             self.session.emit("diverged", step=diverged_step, text=f"Step {diverged_step:6d}: the loss is not finite.")
 
     def _leave(self, running: "_Running", started: float) -> NoReturn:
-        """Saves and exits, as SIGTERM asks; what was summed up since the last checkpoint is saved too."""
+        """Saves and exits, as a signal asks; what was summed up since the last checkpoint is saved too."""
         running.steps.wait()
         checkpoint = Checkpoint.of(
             running.state,
@@ -380,9 +380,11 @@ class TrainLoop:
         )
         n_savers = self.session.preempt(checkpoint)
         saved = f"saved step {running.step}" if n_savers else "no checkpoint writer is attached, nothing was saved"
-        text = f"Stopped by SIGTERM: {saved}. The same command continues the run. Exit code 143."
+        is_interrupted = self.session.stopped_by == "Ctrl-C"
+        text = f"Stopped by {self.session.stopped_by or 'SIGTERM'}: {saved}. The same command continues the run."
+        text = text if is_interrupted else f"{text} Exit code 143."
         self.session.emit("preempted", step=running.step, text=text)
-        raise Preempted
+        raise KeyboardInterrupt if is_interrupted else Preempted
 
     def _n_steps_in_call(self, running: "_Running", end: int) -> int:
         return self._plan.n_steps_in_call(running.step, running.steps.lengths, end)

@@ -147,7 +147,7 @@ class _StageStart(Extension):
         self._watch = watch
 
     def join(self, session: Session) -> None:
-        session.is_stopping = session.is_stopping or self._watch.is_stopping
+        session.stopped_by = session.stopped_by or self._watch.stopped_by
         session.emit("stage", step=self._stage.start_step, stage_id=self._stage.stage_id)
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:

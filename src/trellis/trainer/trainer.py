@@ -105,7 +105,7 @@ class StagedTrainer(ABC):
         if len(self.last_steps) == 1:
             return self._train_stage(self._get_stage(0))
         # SIGTERM may come between two stages or while one is prepared, when no loop runs that would notice it.
-        with self._watch.watching_for_sigterm():
+        with self._watch.watching_for_signals():
             return self._train_stages()
 
     def _train_stages(self) -> Summary | None:
@@ -126,10 +126,10 @@ class StagedTrainer(ABC):
                 return summary
             if self._watch.is_stopping:
                 print_line(
-                    f"Stopped by SIGTERM between two stages: step {step} is saved. The same command continues the "
-                    f"run. Exit code 143."
+                    f"Stopped by {self._watch.stopped_by} between two stages: step {step} is saved. The same command "
+                    f"continues the run."
                 )
-                raise Preempted
+                raise KeyboardInterrupt if self._watch.stopped_by == "Ctrl-C" else Preempted
             old_model = _on_the_host(stage.model, summary or stage.read_checkpoint(trains=True))
         return summary
 
