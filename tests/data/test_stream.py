@@ -89,7 +89,7 @@ def test_an_iterator_is_not_advanced_by_looking_at_it() -> None:
     feed = build_feed(iter([np.full(2, step) for step in range(4)]), place="data")
     assert feed.peek()[0] == 0
     assert feed.take(0, 1)[1][0] == 0
-    assert feed.position() == {"n_batches": 1}
+    assert feed.position()["n_batches"] == 1
     assert feed.take(1, 9)[0] == 3
     assert feed.take(4, 1) == (0, None)
 

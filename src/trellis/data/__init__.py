@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from trellis.data.order import Order as Order
     from trellis.data.ragged import Padding as Padding, Ragged as Ragged, offsets_of as offsets_of
     from trellis.data.records import RecordWriter as RecordWriter, read_records as read_records
+    from trellis.data.foreign import (
+        ForeignBatches as ForeignBatches,
+        as_numpy as as_numpy,
+        foreign_batches as foreign_batches,
+    )
     from trellis.data.stream import (
         CountedStream as CountedStream,
         Examples as Examples,

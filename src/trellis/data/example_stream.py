@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from trellis.aliases import Batch, PyTree
+from trellis.data.foreign import foreign_examples
 from trellis.data.order import Order
 from trellis.data.stream import Examples
 from trellis.errors import ArgumentError, DataError
@@ -61,7 +62,8 @@ class ExampleStream:
         stream.batch(step=1000)
 
     Args:
-        examples: A tree of arrays, or anything with `len` and `take(indices)`, such as columns read from files.
+        examples: A tree of arrays, a `datasets.Dataset`, or anything with `len` and `take(indices)`, such as columns
+            read from files.
     """
 
     def __init__(
@@ -74,9 +76,7 @@ class ExampleStream:
         n_epochs: int | None = None,
         drop_remainder: bool = False,
     ) -> None:
-        # An array has `len` and `take` too, but its `take` knows no rows.
-        is_array = isinstance(examples, np.ndarray | jax.Array)
-        self._examples = examples if isinstance(examples, Examples) and not is_array else ArrayExamples(examples)
+        self._examples = _as_examples(examples)
         for name, value in (("batch_size", batch_size), ("seed", seed)):
             if not isinstance(value, int | np.integer):
                 raise ArgumentError(f"ExampleStream's {name} is {value!r}, but it is a whole number.")
@@ -139,6 +139,15 @@ class ExampleStream:
             # A batch may span the border of two epochs, so the one before is needed too.
             self._orders = {old: self._orders[old] for old in self._orders if old == epoch - 1} | {epoch: order}
         return self._orders[epoch]
+
+
+def _as_examples(examples: PyTree) -> Examples:
+    foreign = foreign_examples(examples)
+    if foreign is not None:
+        return foreign
+    # An array has `len` and `take` too, but its `take` knows no rows.
+    is_array = isinstance(examples, np.ndarray | jax.Array)
+    return examples if isinstance(examples, Examples) and not is_array else ArrayExamples(examples)
 
 
 def _is_column(node: object) -> bool:

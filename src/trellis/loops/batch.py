@@ -75,10 +75,15 @@ def as_outputs(outputs: Any) -> tuple[Any, ...]:
 
 
 class ShapeCheck:
-    """Every batch has the structure, shapes and dtypes of the first: a step is compiled for one kind of batch."""
+    """Every batch has the structure, shapes and dtypes of the first: a step is compiled for one kind of batch.
 
-    def __init__(self, place: str) -> None:
+    Args:
+        short_batch: What to write to leave out a last batch that is short, where that is known.
+    """
+
+    def __init__(self, place: str, *, short_batch: str = "") -> None:
         self.place = place
+        self._way_out = f"Drop it ({short_batch})" if short_batch else "Pad or drop it"
         self._expected: list[tuple[Any, Any]] | None = None
         self._structure: Any = None
 
@@ -94,7 +99,7 @@ class ShapeCheck:
         elif signature != self._expected or structure != self._structure:
             raise DataError(
                 f"{self.place}: the batch of step {step + 1} is {_describe(signature, structure)}, but those before "
-                f"were {_describe(self._expected, self._structure)}. Pad or drop it: a step is compiled for one shape."
+                f"were {_describe(self._expected, self._structure)}. {self._way_out}: a step is compiled for one shape."
             )
 
 
