@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         cached_columns as cached_columns,
     )
     from trellis.data.features import Column as Column
-    from trellis.data.example_stream import ExampleStream as ExampleStream
+    from trellis.data.example_stream import BatchMap as BatchMap, ExampleStream as ExampleStream
     from trellis.data.order import Order as Order
     from trellis.data.ragged import Padding as Padding, Ragged as Ragged, offsets_of as offsets_of
     from trellis.data.records import RecordWriter as RecordWriter, read_records as read_records
