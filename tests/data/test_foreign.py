@@ -1,5 +1,6 @@
 """Data sets of other libraries: known by the names of their classes, of which these are stand-ins."""
 
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +76,7 @@ class DataLoader:
         self.batch_size = batch_size
 
     def __len__(self) -> int:
-        return -(-len(self.arrays[0]) // self.batch_size)
+        return math.ceil(len(self.arrays[0]) / self.batch_size)
 
     def __iter__(self) -> Iterator[list[Any]]:
         order = sys.modules["torch"].default_generator.random.permutation(len(self.arrays[0]))

@@ -172,7 +172,10 @@ def test_a_map_sees_a_short_last_batch() -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda batch, keys: None, r"map returned arrays of the shapes none for a batch of 4 .*map=jax.vmap\(function\)"),
+        (
+            lambda batch, keys: None,
+            r"map returned arrays of the shapes none for a batch of 4 .*map=jax.vmap\(function\)",
+        ),
         (lambda batch, keys: {"number": batch["number"][:2]}, r"of the shapes \(2,\) for a batch of 4"),
     ],
 )

@@ -148,8 +148,8 @@ class AUC:
         """The counts of a batch.
 
         Args:
-            scores: Of class 1, one for each label; or of two classes along the last axis. Logits are told apart better than
-                probabilities, many of which are close to 1.
+            scores: Of class 1, one for each label; or of two classes along the last axis. Logits are told apart better
+                than probabilities, many of which are close to 1.
             labels: 0 or 1.
             weights: Of each label; one, if not given.
         """

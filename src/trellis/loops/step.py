@@ -68,9 +68,7 @@ class TrainTask:
 class ValidationStep(Protocol):
     """A whole validation step, to be traced and compiled."""
 
-    def __call__(
-        self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys
-    ) -> tuple[Any, ...]:
+    def __call__(self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys) -> tuple[Any, ...]:
         """The metrics of a batch, and arrays for `EvalTask.host_metrics`; with `EvalTask.carry` also the new carry."""
 
 
@@ -91,7 +89,7 @@ class EvalTask:
     """Measures what the validation step returns beside its metrics."""
     carry: Mapping[str, PyTree] = field(default_factory=dict)
     """Collections of the model's state that each batch hands to the next, such as an LSTM's memory over a long text, as
-    they are before the first batch; None starts from those of the checkpoint. `apply` changes them (they are `mutable`);
+    they are before the first batch; None starts from those of the checkpoint. `apply` changes them, as `mutable` ones;
     a `validation_step` has them in its model_state, and returns the new ones third."""
 
     def __post_init__(self) -> None:
@@ -102,8 +100,8 @@ class EvalTask:
         _check_metrics(self.metrics, "EvalTask.metrics")
         if not isinstance(self.carry, Mapping):
             raise ArgumentError(
-                f"EvalTask.carry is a {type(self.carry).__name__}. Give collections by name: "
-                f"carry={{'memory': jnp.zeros((batch_size, 64))}}, or None in the place of an array for the checkpoint's."
+                f"EvalTask.carry is a {type(self.carry).__name__}. Give collections by name: carry="
+                f"{{'memory': jnp.zeros((batch_size, 64))}}, or None in the place of arrays for the checkpoint's."
             )
 
 
