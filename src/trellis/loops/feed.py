@@ -285,8 +285,8 @@ class Replay:
             if n_batches is None and self._n_kept_bytes > _MOST_KEPT_BYTES:
                 raise ArgumentError(
                     f"{self._place} has not ended after {len(self._kept)} batches ({_MOST_KEPT_BYTES >> 30} GiB), "
-                    f"which are kept for the next evaluation. Say how many to take, EvalLoop(n_steps=…), or give what can "
-                    f"be read again: a stream, a list or a data set."
+                    f"which are kept for the next evaluation. Say how many to take, EvalLoop(n_steps=…), or give what "
+                    f"can be read again: a stream, a list or a data set."
                 )
 
     def _stream_batch(self, step: int) -> Batch:
