@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         open_file as open_file,
     )
     from trellis.data.column_files import read_columns as read_columns
+    from trellis.data.tfds import write_tfds_rows as write_tfds_rows
     from trellis.data.rows import Row as Row, RowFormat as RowFormat, first_names as first_names, read_rows as read_rows
 else:
     __getattr__, __dir__, __all__ = door(__name__)
