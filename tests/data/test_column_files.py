@@ -278,6 +278,7 @@ def test_what_stands_for_a_missing_value_is_chosen_by_column() -> None:
     assert columns["age"].tolist() == [31, -1, 7]
     assert columns["age"].dtype == np.int32
     assert np.isnan(columns["height"][1:]).all()
+    assert read_columns("a.csv", missing={"age": 0})["age"].dtype == np.int64
     write_jsonl("a.jsonl", [{"x": 1, "t": "a"}, {"x": None}, {"t": None, "x": 3}])
     columns = read_columns("a.jsonl", features={"x": (int, ()), "t": (str, ())}, missing={"x": 0, "t": "nothing"})
     assert columns["x"].tolist() == [1, 0, 3]

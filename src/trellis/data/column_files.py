@@ -107,7 +107,7 @@ def _decoded(
     for path in files:
         for block in _blocks_of(path, format or format_of(path), names, features):
             if features is None:
-                features = {**infer_features(block), **texts}
+                features = {**infer_features(block, missing=missing), **texts}
             if not features:
                 raise DataError(f"{path}: its first examples have no features. Write them, or leave it out.")
             yield {

@@ -3,7 +3,7 @@
 import abc
 import math
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -122,9 +122,9 @@ def parse_feature(pair: tuple[DTypeLike, Sequence[int | None]], *, name: str) ->
     return feature
 
 
-def infer_features(block: ExampleBlock) -> dict[str, Feature]:
-    """Returns the features that fit the examples of a block."""
-    return {name: _inferred(block.cells(name, dtype=None)) for name in block.names}
+def infer_features(block: ExampleBlock, *, missing: Mapping[str, Missing]) -> dict[str, Feature]:
+    """Returns the features that fit the examples of a block, and what stands for absent ones."""
+    return {name: _inferred(block.cells(name, dtype=None), missing.get(name, np.nan)) for name in block.names}
 
 
 def column_of(block: ExampleBlock, *, name: str, feature: Feature, missing: Missing | None = None) -> Column:
@@ -214,14 +214,14 @@ def _array_column(block: ExampleBlock, name: str, texts: Ragged, feature: Featur
     return np.stack(rows).astype(feature.dtype, copy=False)
 
 
-def _inferred(cells: Cells) -> Feature:
+def _inferred(cells: Cells, missing: Missing) -> Feature:
     dtype = cells.values.dtype
     sizes = np.unique(cells.values.lengths)
     if cells.is_text:
         return Feature(dtype)
     if cells.is_single and sizes.tolist() == [0, 1]:
-        # Cells without a value are NaN, for which whole numbers have no place.
-        return Feature(dtype if np.dtype(dtype).kind == "f" else "float64")
+        # Whole numbers have no place for NaN.
+        return Feature(dtype if np.dtype(dtype).kind == "f" or isinstance(missing, int) else "float64")
     if len(sizes) > 1 or sizes[0] == 0:
         return Feature(dtype, (None,))
     if cells.item_shape is None:
