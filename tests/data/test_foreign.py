@@ -233,6 +233,16 @@ def test_a_loader_leaves_the_random_numbers_of_others_alone(torch: Any) -> None:
     drawn = [generator.random.random() for _ in foreign_batches(DataLoader(192), place="data")]
     assert drawn == expected
 
+    class Broken(DataLoader):
+        def __iter__(self) -> Iterator[list[Any]]:
+            generator.random.random()
+            raise OSError("no such image")
+
+    generator.manual_seed(7)
+    with pytest.raises(OSError, match="no such image"):
+        next(iter(foreign_batches(Broken(), place="data")))
+    assert generator.random.random() == expected[0]
+
 
 def test_a_short_last_batch_tells_how_its_library_drops_it(torch: Any) -> None:
     loop = tiny.train_loop(tiny.train_task(data=DataLoader(n=100)), n_steps=4)

@@ -176,18 +176,23 @@ def _read_hugging_face(data: Any, epoch: int) -> Iterator[Any]:
 def _read_torch(loader: Any, epoch: int) -> Iterator[Any]:
     """The batches of a loader, whose random numbers follow from the epoch, and not from what was drawn before."""
     generator = sys.modules["torch"].default_generator
-    outside = generator.get_state()
-    generator.manual_seed(epoch)
-    batches = iter(loader)
+    batches: Iterator[Any] | None = None
+    inside: Any = None
     while True:
-        batch = next(batches, None)
-        inside = generator.get_state()
-        generator.set_state(outside)
+        outside = generator.get_state()
+        try:
+            if batches is None:
+                generator.manual_seed(epoch)
+                batches = iter(loader)
+            else:
+                generator.set_state(inside)
+            batch = next(batches, None)
+            inside = generator.get_state()
+        finally:
+            generator.set_state(outside)
         if batch is None:
             return
         yield batch
-        outside = generator.get_state()
-        generator.set_state(inside)
 
 
 def _count_torch(loader: Any) -> float | None:

@@ -33,8 +33,8 @@ def batch_size(batch: Batch) -> int:
     if len(set(sizes.values())) != 1 or None in sizes.values():
         listed = ", ".join(f"batch{path}: {size}" for path, size in sizes.items())
         raise DataError(
-            f"The arrays of a batch differ in their leading axis ({listed}). All need the same batch size; if these are "
-            f"of a single example, the data is not cut into batches yet."
+            f"The arrays of a batch differ in their leading axis ({listed}). All need the same batch size; if these "
+            f"are of a single example, the data is not cut into batches yet."
         )
     return int(next(iter(sizes.values())) or 0)
 
