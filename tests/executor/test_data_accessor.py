@@ -128,7 +128,7 @@ def test_without_tensorflow_the_package_to_install_is_named(
 ) -> None:
     options = RecordBatchesOptions(batch_size=2)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(MissingPackageError, match=r"pip install 'trellis\[tensorflow\]'"):
+    with pytest.raises(MissingPackageError, match=r"pip install 'trellis-jax\[tensorflow\]'"):
         accessor.tf_dataset_factory(PATTERN, options)
 
 
