@@ -2,19 +2,22 @@
 
 import gzip
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import trellis
 from tests.data.written import ROWS, WRITERS, write_jsonl, write_parquet, write_tfrecord
 from trellis.data import column_files as module
 from trellis.data.column_files import read_columns
 from trellis.data.features import Feature
 from trellis.data.ragged import Ragged
-from trellis.errors import ArgumentError, DataError
+from trellis.errors import ArgumentError, DataError, MissingPackageError, TrellisError
 
 
 @pytest.fixture(autouse=True)
@@ -69,10 +72,10 @@ def test_cells_of_tables_are_parsed_as_they_look_or_as_asked_for(suffix: str) ->
         "zip": Feature("str", ()),
         "word": Feature("str", ()),
         "flag": Feature("str", ()),
-        "gap": Feature("int64", (None,)),
+        "gap": Feature("float64", ()),
     }
     assert columns["n"].tolist() == [1, -20]
-    assert [columns["gap"][index].tolist() for index in range(2)] == [[1], []]
+    np.testing.assert_array_equal(columns["gap"], [1, np.nan])
     asked = read_columns(
         path, features={"n": (str, ()), "zip": (np.int32, ()), "flag": (bool, ()), "x": (np.float32, ())}
     )
@@ -253,3 +256,151 @@ def test_examples_without_features_are_refused() -> None:
     Path("a.jsonl").write_text("{}\n{}\n")
     with pytest.raises(DataError, match=r"a.jsonl: its first examples have no features"):
         read_columns("a.jsonl")
+
+
+TABLE = "age,height,name\n31,1.5,NA\nNA,,Ada\n7,n/a,\n"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_cells_without_a_number_are_nan_and_in_text_a_text(suffix: str) -> None:
+    Path(f"a.{suffix}").write_text(TABLE.replace(",", {"csv": ",", "tsv": "\t"}[suffix]))
+    columns = read_columns(f"a.{suffix}")
+    np.testing.assert_array_equal(columns["age"], [31, np.nan, 7])
+    np.testing.assert_array_equal(columns["height"], [1.5, np.nan, np.nan])
+    assert [columns["name"][row] for row in range(3)] == ["NA", "Ada", ""]
+    asked = read_columns(f"a.{suffix}", features={"age": (np.float32, ())})
+    np.testing.assert_array_equal(asked["age"], np.array([31, np.nan, 7], np.float32))
+
+
+def test_what_stands_for_a_missing_value_is_chosen_by_column() -> None:
+    Path("a.csv").write_text(TABLE)
+    columns = read_columns("a.csv", features={"age": (np.int32, ()), "height": (np.float32, ())}, missing={"age": -1})
+    assert columns["age"].tolist() == [31, -1, 7]
+    assert columns["age"].dtype == np.int32
+    assert np.isnan(columns["height"][1:]).all()
+    assert read_columns("a.csv", missing={"age": 0})["age"].dtype == np.int64
+    write_jsonl("a.jsonl", [{"x": 1, "t": "a"}, {"x": None}, {"t": None, "x": 3}])
+    columns = read_columns("a.jsonl", features={"x": (int, ()), "t": (str, ())}, missing={"x": 0, "t": "nothing"})
+    assert columns["x"].tolist() == [1, 0, 3]
+    assert [columns["t"][row] for row in range(3)] == ["a", "nothing", "nothing"]
+    write_tfrecord("a.tfrecord", [{"x": [1.0, 2.0]}, {"y": 3}])
+    filled = read_columns("a.tfrecord", features={"x": (np.float32, (2,))}, missing={"x": 0.5})
+    assert filled["x"].tolist() == [[1.0, 2.0], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": {"age": (int, ())}}, r"a.csv, line 3, feature 'age': it is missing.*missing={'age': 0}.*NaN"),
+        ({"features": {"agee": (np.float32, ())}}, r"a.csv, line 2, feature 'agee': it is missing"),
+        ({"missing": {"age": "old"}}, r"missing\['age'\] is 'old', which is no float64"),
+        ({"features": {"age": (int, ())}, "missing": {"age": 0.5}}, r"missing\['age'\] is 0.5, which is no int64"),
+        ({"missing": {"agee": 0}}, r"missing: there is no column 'agee'. Did you mean 'age'\?"),
+        ({"categories": "name"}, r"categories is the text 'name'. Give a list of columns: \['name'\]"),
+        ({"categories": {"name": ["Ada", "NA"]}}, r"Column 'name', example 2: '' is none of its 2 categories"),
+        ({"categories": {"name": ["Ada", "Ada"]}}, r"categories\['name'\] names 'Ada' twice"),
+    ],
+)
+def test_missing_values_and_categories_that_do_not_fit_are_told(options: Any, message: str) -> None:
+    Path("a.csv").write_text(TABLE)
+    with pytest.raises(TrellisError, match=message):
+        read_columns("a.csv", **options)
+
+
+def test_categories_become_numbers_whose_names_are_kept_for_other_files() -> None:
+    Path("train.csv").write_text("x,species\n1,virginica\n2,setosa\n3,virginica\n")
+    Path("held_out.csv").write_text("x,species\n1,setosa\n2,virginica\n")
+    train = read_columns("train.csv", categories=["species"])
+    assert train["species"].tolist() == [1, 0, 1]
+    assert train["species"].dtype == np.int32
+    assert train.categories == {"species": ["setosa", "virginica"]}
+    assert train.select(["x", "species"]).categories == train.categories
+    assert train.select(["x"]).categories == {}
+    held_out = read_columns("held_out.csv", features={"x": (np.float32, ())}, categories=train.categories)
+    assert held_out["species"].tolist() == [0, 1]
+    ordered = read_columns("train.csv", categories={"species": ["virginica", "setosa", "versicolor"]})
+    assert ordered["species"].tolist() == [0, 1, 0]
+    assert trellis.ExampleStream(ordered, batch_size=3, shuffle=False).batch(0)["species"].tolist() == [0, 1, 0]
+
+
+def test_arrays_of_an_npz_file_are_columns() -> None:
+    x = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    np.savez("a.npz", x=x, y=np.arange(4), word=np.array(["a", "b", "", "ä"]))
+    np.savez_compressed("b.npz", x=x + 100, y=np.arange(4), word=np.array(["c"] * 4))
+    columns = read_columns(["a.npz", "b.npz"])
+    assert columns.features == {"x": Feature("float32", (2, 3)), "y": Feature("int64"), "word": Feature("str")}
+    np.testing.assert_array_equal(columns["x"], np.concatenate([x, x + 100]))
+    assert columns["word"][3] == "ä"
+    assert read_columns("a.npz", features={"y": (np.int32, ())})["y"].dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.zeros(3), "y": np.zeros(4)}, "a.npz: its arrays need one common first axis.*lengths x: 3, y: 4"),
+        ({"x": np.zeros(3), "mean": np.float32(1)}, "lengths x: 3, mean: None"),
+        ({"x": np.array([{}, []], object)}, "a.npz: no archive of arrays.*np.savez"),
+        ({"x": np.zeros(3, complex)}, "array 'x': it is complex128 of shape"),
+    ],
+)
+def test_an_npz_file_without_examples_is_named(arrays: Any, message: str) -> None:
+    np.savez("a.npz", **arrays)
+    with pytest.raises(DataError, match=message):
+        read_columns("a.npz")
+
+
+def save_image(path: str, pixels: np.ndarray) -> bytes:
+    Path(path).parent.mkdir(exist_ok=True, parents=True)
+    Image.fromarray(pixels).save(path)
+    return Path(path).read_bytes()
+
+
+def test_image_files_are_examples_whose_folders_are_their_classes() -> None:
+    pixels = np.random.default_rng(0).integers(256, size=(3, 4, 5, 3), dtype=np.uint8)
+    for index, folder in enumerate(["cat", "dog", "cat"]):
+        save_image(f"images/{folder}/{index}.png", pixels[index])
+    columns = read_columns("images/*/*.png", categories=["folder"])
+    np.testing.assert_array_equal(columns["image"], pixels[[0, 2, 1]])
+    assert columns["folder"].tolist() == [0, 0, 1]
+    assert columns.categories == {"folder": ["cat", "dog"]}
+    assert [columns["name"][row] for row in range(3)] == ["0.png", "2.png", "1.png"]
+    save_image("grey.jpg", pixels[0, :, :, 0])
+    assert read_columns("grey.jpg")["image"].shape == (1, 4, 5, 1)
+
+
+def test_images_that_differ_in_size_or_are_damaged_are_named() -> None:
+    save_image("images/a.png", np.zeros((4, 4, 3), np.uint8))
+    save_image("images/b.png", np.zeros((4, 6, 3), np.uint8))
+    with pytest.raises(DataError, match=r"b.png, image 0, feature 'image': it has 72 values, but shape \(4, 4, 3\)"):
+        read_columns("images/*.png")
+    Path("c.png").write_bytes(Path("images/a.png").read_bytes()[:40])
+    with pytest.raises(DataError, match=r"c.png: not a PNG or JPEG, or damaged"):
+        read_columns("c.png")
+
+
+def test_bytes_in_records_are_arrays_of_the_shape_that_is_asked_for() -> None:
+    pixels = np.random.default_rng(0).integers(256, size=(3, 4, 5, 3), dtype=np.uint8)
+    heights = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
+    encoded = [save_image(f"{index}.png", pixels[index]) for index in range(3)]
+    write_tfrecord(
+        "a.tfrecord",
+        [{"raw": pixels[i].tobytes(), "png": encoded[i], "heights": heights[i].tobytes()} for i in range(3)],
+    )
+    features = {"raw": (np.uint8, (4, 5, 3)), "png": (np.uint8, (4, 5, 3)), "heights": (np.float32, (2,))}
+    columns = read_columns("a.tfrecord", features=features)
+    np.testing.assert_array_equal(columns["raw"], pixels)
+    np.testing.assert_array_equal(columns["png"], pixels)
+    np.testing.assert_array_equal(columns["heights"], heights)
+    with pytest.raises(
+        DataError, match=r"record 0, feature 'raw': it has 60 bytes, but uint8 of shape \(8, 8, 3\) are"
+    ):
+        read_columns("a.tfrecord", features={"raw": (np.uint8, (8, 8, 3))})
+    with pytest.raises(DataError, match=r"it is an image, uint8 of shape \(4, 5, 3\), but uint8 of \(8, 8, 3\) was"):
+        read_columns("a.tfrecord", features={"png": (np.uint8, (8, 8, 3))})
+
+
+def test_images_without_pillow_tell_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    save_image("a.png", np.zeros((4, 4, 3), np.uint8))
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingPackageError, match=r"pillow is not installed.*\[images\]"):
+        read_columns("a.png")

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -89,7 +90,7 @@ def test_an_iterator_is_not_advanced_by_looking_at_it() -> None:
     feed = build_feed(iter([np.full(2, step) for step in range(4)]), place="data")
     assert feed.peek()[0] == 0
     assert feed.take(0, 1)[1][0] == 0
-    assert feed.position() == {"n_batches": 1}
+    assert feed.position()["n_batches"] == 1
     assert feed.take(1, 9)[0] == 3
     assert feed.take(4, 1) == (0, None)
 
@@ -127,3 +128,65 @@ def test_a_size_or_a_seed_that_is_no_number_is_refused(options: Any) -> None:
     name, value = next(iter(options.items()))
     with pytest.raises(ArgumentError, match=f"ExampleStream's {name} is {value!r}, but it is a whole number."):
         numbers(**options)
+
+
+def noisy(example: Any, key: Any) -> Any:
+    return {"number": example["number"], "noise": jax.random.uniform(key)}
+
+
+@pytest.mark.parametrize("kind", ["jax", "numpy"])
+def test_a_map_has_a_key_for_each_example_whatever_batch_it_is_in(kind: str) -> None:
+    def drawn(batch: Any, keys: Any) -> Any:
+        return {**batch, "noise": np.array([np.random.default_rng(key).random() for key in keys])}
+
+    function = jax.jit(jax.vmap(noisy)) if kind == "jax" else drawn
+
+    def noises(size: int) -> dict[tuple[int, int], float]:
+        stream = numbers(batch_size=size, map=function)
+        batches = [stream.batch(step) for step in range(20 // size)]
+        places = enumerate(number for batch in batches for number in batch["number"].tolist())
+        drawn = [noise for batch in batches for noise in batch["noise"].tolist()]
+        return {(place // 10, number): drawn[place] for place, number in places}
+
+    of_fours, of_fives = noises(4), noises(5)
+    assert of_fours == of_fives
+    # Two epochs of ten examples have twenty different numbers.
+    assert len(set(of_fours.values())) == 20
+    other = numbers(batch_size=4, seed=1, map=function).batch(0)["noise"]
+    assert not set(other.tolist()) & set(of_fours.values())
+
+
+def test_a_map_is_the_same_for_batches_that_are_stacked() -> None:
+    stream = numbers(map=lambda batch, keys: {"drawn": np.random.default_rng(keys.ravel()).random((len(keys), 3))})
+    stacked = stream.stacked_batches(1, 3)["drawn"]
+    assert stacked.shape == (3, 4, 3)
+    np.testing.assert_array_equal(stacked, [stream.batch(step)["drawn"] for step in (1, 2, 3)])
+    np.testing.assert_array_equal(build_feed(stream, place="data").take(1, 3)[1]["drawn"], stacked)
+
+
+def test_a_map_sees_a_short_last_batch() -> None:
+    stream = numbers(n_epochs=1, map=lambda batch, keys: {"key": keys, **batch})
+    assert [len(stream.batch(step)["key"]) for step in range(3)] == [4, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            lambda batch, keys: None,
+            r"map returned arrays of the shapes none for a batch of 4 .*map=jax.vmap\(function\)",
+        ),
+        (lambda batch, keys: {"number": batch["number"][:2]}, r"of the shapes \(2,\) for a batch of 4"),
+    ],
+)
+def test_a_map_that_returns_no_batch_is_told(function: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        numbers(map=function).batch(0)
+
+
+def test_a_map_that_fails_tells_where_and_one_that_is_none_is_refused() -> None:
+    with pytest.raises(KeyError) as caught:
+        numbers(map=lambda batch, keys: batch["image"]).batch(3)
+    assert caught.value.__notes__ == ["in ExampleStream's map(batch, keys), with the batch of step 4"]
+    with pytest.raises(ArgumentError, match=r"map is 'flip', which cannot be called. Give map\(batch, keys\)"):
+        numbers(map="flip")

@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 
 from tests.executor.pipeline import SCHEMA, write_examples
-from trellis.data import RecordWriter, encode_example
+from trellis.data import RecordWriter, decode_example, encode_example
 from trellis.errors import ArgumentError, DataError, MissingPackageError
 from trellis.executor import (
     DataAccessor,
@@ -128,39 +128,80 @@ def test_without_tensorflow_the_package_to_install_is_named(
 ) -> None:
     options = RecordBatchesOptions(batch_size=2)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(MissingPackageError, match=r"pip install 'trellis\[tensorflow\]'"):
+    with pytest.raises(MissingPackageError, match=r"pip install 'trellis-jax\[tensorflow\]'"):
         accessor.tf_dataset_factory(PATTERN, options)
 
 
-def test_tensorflow_is_given_the_same_batches(accessor: DataAccessor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in that keeps what it is given: TensorFlow itself is no dependency of the tests."""
-    stand_in = SimpleNamespace(
-        TensorSpec=lambda shape, dtype: ("dense", shape, dtype),
-        dtypes=SimpleNamespace(as_dtype=str),
-        string="string",
-        constant=lambda values, dtype: (np.asarray(values).tolist(), dtype),
-        data=SimpleNamespace(Dataset=SimpleNamespace(from_generator=_StandInDataset)),
-    )
-    monkeypatch.setitem(sys.modules, "tensorflow", stand_in)
-    options = TensorFlowDatasetOptions(batch_size=2, shuffle=False, num_epochs=1, label_key="kind")
-    data_set = accessor.tf_dataset_factory(PATTERN, options, parse_schema(SCHEMA))
-    assert data_set.signature == ({"size": ("dense", [None, 1], "float32")}, ("dense", [None, 1], "int64"))
-    assert [labels for _, labels in data_set.items()] == [
-        ([[0], [1]], "int64"),
-        ([[2], [0]], "int64"),
-        ([[1]], "int64"),
-    ]
-    assert data_set.items() == data_set.items()
-
-
 class _StandInDataset:
+    """Keeps what it is given: TensorFlow itself is no dependency of the tests."""
+
     def __init__(self, generator: Any, *, output_signature: Any) -> None:
-        self.signature = output_signature
+        assert output_signature == ("dense", [None], "string")
         self.items = lambda: list(generator())
+
+    def map(self, parse: Any, *, num_parallel_calls: int) -> "_StandInDataset":
+        assert num_parallel_calls == -1
+        serialized = self.items
+        self.items = lambda: [parse(batch) for batch in serialized()]
+        return self
 
     def prefetch(self, n: int) -> "_StandInDataset":
         assert n == -1
         return self
+
+
+@pytest.fixture
+def tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse_example(batch: list[bytes], features: dict[str, Any]) -> dict[str, Any]:
+        examples = [decode_example(record) for record in batch]
+        return {name: (kind, [example.get(name) for example in examples]) for name, kind in features.items()}
+
+    stand_in = SimpleNamespace(
+        TensorSpec=lambda shape, dtype: ("dense", shape, dtype),
+        dtypes=SimpleNamespace(as_dtype=str),
+        string="string",
+        io=SimpleNamespace(
+            FixedLenFeature=lambda shape, dtype: ("dense", shape, dtype),
+            VarLenFeature=lambda dtype: ("sparse", dtype),
+            parse_example=parse_example,
+        ),
+        data=SimpleNamespace(Dataset=SimpleNamespace(from_generator=_StandInDataset)),
+    )
+    monkeypatch.setitem(sys.modules, "tensorflow", stand_in)
+
+
+@pytest.mark.usefixtures("tensorflow")
+def test_tensorflow_parses_the_same_batches(accessor: DataAccessor) -> None:
+    options = TensorFlowDatasetOptions(batch_size=2, shuffle=False, num_epochs=1, label_key="kind")
+    data_set = accessor.tf_dataset_factory(PATTERN, options, parse_schema(SCHEMA))
+    features, (kind, labels) = data_set.items()[0]
+    assert features["size"][0] == ("dense", [1], "float32")
+    assert (kind, np.ravel(labels).tolist()) == (("dense", [1], "int64"), [0, 1])
+    assert [len(labels) for _, (_, labels) in data_set.items()] == [2, 2, 1]
+
+
+@pytest.mark.usefixtures("tensorflow")
+def test_a_feature_without_a_shape_is_sparse_for_tensorflow() -> None:
+    write({"x": [0.5], "tags": []}, {"x": [1.5], "tags": [b"a", b"b"]})
+    options = TensorFlowDatasetOptions(batch_size=2, shuffle=False, num_epochs=1)
+    schema = parse_schema('feature { name: "x" type: FLOAT } feature { name: "tags" }')
+    (batch,) = DataAccessor().tf_dataset_factory("examples", options, schema).items()
+    assert {name: kind for name, (kind, _) in batch.items()} == {
+        "x": ("sparse", "float32"),
+        "tags": ("sparse", "string"),
+    }
+    (batch,) = DataAccessor().tf_dataset_factory("examples", options).items()
+    assert {name: kind for name, (kind, _) in batch.items()} == {
+        "x": ("dense", [1], "float32"),
+        "tags": ("sparse", "string"),
+    }
+
+
+@pytest.mark.usefixtures("tensorflow")
+def test_a_label_that_is_not_there_is_told_before_tensorflow_begins(accessor: DataAccessor) -> None:
+    options = TensorFlowDatasetOptions(batch_size=2, label_key="kid")
+    with pytest.raises(ArgumentError, match=r"label_key: there is no feature 'kid'. Did you mean 'kind'\?"):
+        accessor.tf_dataset_factory(PATTERN, options)
 
 
 @pytest.mark.parametrize(

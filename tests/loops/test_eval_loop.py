@@ -1,8 +1,10 @@
 """The evaluation loop: exact metrics over all batches, the same ones for every checkpoint."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import trellis
 from tests import tiny
-from trellis.errors import ArgumentError, DataError, StaleCheckpointError
+from trellis.errors import ArgumentError, DataError, ModelError, StaleCheckpointError
 from trellis.runtime import Placement
 
 
@@ -131,7 +133,6 @@ def test_a_stale_checkpoint_cannot_be_measured() -> None:
     ("options", "error", "message"),
     [
         ({"n_steps": 0}, ArgumentError, "n_steps is 0, but an evaluation takes at least one batch"),
-        ({"data": tiny.batches()}, ArgumentError, r"EvalTask.data has no known end.*EvalLoop\(n_steps=…\)"),
         ({"data": 3}, ArgumentError, "EvalTask.data is a int: neither a stream"),
         ({"n_steps": 4}, DataError, "holds 3 batches, but 4 are to be evaluated"),
         ({"data": tiny.batches(n=2), "n_steps": 4}, DataError, "holds 2 batches, but 4 are to be evaluated"),
@@ -189,3 +190,67 @@ def test_an_evaluation_follows_the_checkpoint_to_wherever_its_parameters_are(mon
     assert values == [64.0, 64.0, 64.0]
     # One program for each way in which parameters are shared out, and each gathers them from where they are.
     assert traced_for == [PartitionSpec("fsdp"), PartitionSpec(None, "fsdp")]
+
+
+class Running(nn.Module):
+    """Predicts the sum of all that it has seen before."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        self.param("unused", nn.initializers.zeros, ())
+        total = self.variable("memory", "total", jnp.zeros, (x.shape[0],))
+        before = total.value
+        if self.is_mutable_collection("memory"):
+            total.value = before + x
+        return before
+
+
+def carrying_task(**options: Any) -> trellis.EvalTask:
+    """A long sequence of two rows, cut into batches of one place: the targets are its sums so far."""
+    x = np.arange(20, dtype=np.float32).reshape(10, 2)
+    data = [(x[i], x[:i].sum(0)) for i in range(10)]
+    given = {"apply": Running().apply, "metrics": {"error": trellis.MeanAbsoluteError()}, "data": data}
+    return trellis.EvalTask(**given | options)
+
+
+def running_checkpoint(total: float = 0.0) -> trellis.Summary:
+    return dataclasses.replace(
+        tiny.checkpoint(), model_params={"unused": jnp.zeros(())}, model_state={"memory": {"total": jnp.full(2, total)}}
+    )
+
+
+@pytest.mark.parametrize("start", [{"total": jnp.zeros(2)}, None])
+def test_a_state_is_carried_from_batch_to_batch_and_starts_anew_for_each_checkpoint(start: Any) -> None:
+    loop = trellis.EvalLoop(task=carrying_task(carry={"memory": start}), devices=jax.devices()[:1])
+    for _ in range(2):
+        assert loop(running_checkpoint()).metrics["eval"]["error"] == 0.0
+    assert loop(running_checkpoint(total=1.0)).metrics["eval"]["error"] == (1.0 if start is None else 0.0)
+    assert loop.outline(running_checkpoint()).metrics == ("error",)
+    without = trellis.EvalLoop(task=carrying_task(), devices=jax.devices()[:1])
+    assert without(running_checkpoint()).metrics["eval"]["error"] > 10
+
+
+def test_a_whole_validation_step_returns_its_carry_third() -> None:
+    def step(params: Any, model_state: Any, batch: Any, keys: Any) -> Any:
+        x, target = batch
+        metrics = {"error": trellis.MeanAbsoluteError()(model_state["memory"], target)}
+        return metrics, (), {"memory": model_state["memory"] + x}
+
+    task = carrying_task(apply=None, metrics={}, validation_step=step, carry={"memory": jnp.zeros(2)})
+    assert trellis.EvalLoop(task=task)(running_checkpoint()).metrics["eval"]["error"] == 0.0
+    forgetful = dataclasses.replace(task, validation_step=lambda *arguments: step(*arguments)[:2])
+    with pytest.raises(ModelError, match=r"returned 2 things. Write: return metrics, \(\), {'memory': …}"):
+        trellis.EvalLoop(task=forgetful)(running_checkpoint())
+
+
+@pytest.mark.parametrize(
+    ("carry", "error", "message"),
+    [
+        ({"memory": {"total": jnp.zeros(2, jnp.int32)}}, ModelError, r"int32\[2\].* before a batch and .*float32\[2\]"),
+        ({"cache": None}, ArgumentError, r"carry\['cache'\] is None.*no such collection: memory. Give the arrays"),
+        (["memory"], ArgumentError, r"carry is a list. Give collections by name"),
+    ],
+)
+def test_a_carry_that_does_not_fit_is_told(carry: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        trellis.EvalLoop(task=carrying_task(carry=carry))(running_checkpoint())

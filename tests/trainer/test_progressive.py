@@ -190,7 +190,7 @@ def test_an_iterator_is_read_from_its_beginning_in_each_stage_and_resumed_in_it(
     for step in (15, 16):
         shutil.rmtree(tmp_path / "killed" / f"regular_{step}")
     manifest = checkpoint_storage.read_manifest(tmp_path / "killed" / "regular_12")
-    assert manifest["position"] == {"n_batches": 4}
+    assert manifest["position"]["n_batches"] == 4
     train(tmp_path / "killed")
     assert_same(tmp_path / "whole", tmp_path / "killed")
 

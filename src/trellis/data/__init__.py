@@ -12,10 +12,15 @@ if TYPE_CHECKING:
         cached_columns as cached_columns,
     )
     from trellis.data.features import Column as Column
-    from trellis.data.example_stream import ExampleStream as ExampleStream
+    from trellis.data.example_stream import BatchMap as BatchMap, ExampleStream as ExampleStream
     from trellis.data.order import Order as Order
     from trellis.data.ragged import Padding as Padding, Ragged as Ragged, offsets_of as offsets_of
     from trellis.data.records import RecordWriter as RecordWriter, read_records as read_records
+    from trellis.data.foreign import (
+        ForeignBatches as ForeignBatches,
+        as_numpy as as_numpy,
+        foreign_batches as foreign_batches,
+    )
     from trellis.data.stream import (
         CountedStream as CountedStream,
         Examples as Examples,
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
         open_file as open_file,
     )
     from trellis.data.column_files import read_columns as read_columns
+    from trellis.data.tfds import write_tfds_rows as write_tfds_rows
     from trellis.data.rows import Row as Row, RowFormat as RowFormat, first_names as first_names, read_rows as read_rows
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -4,6 +4,7 @@ import bisect
 import itertools
 import reprlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ _LOOKS_LIKE = {
     "int64": "^-?(0|[1-9][0-9]{0,17})$",
     "float64": r"^(-?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?|nan|-?inf)$",
 }
+# What stands for no value in a column of numbers; in one of text it is a text.
+_NOT_AVAILABLE = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "NaN")
 _BOOLS = {"0": False, "1": True, "false": False, "true": True}
 # By the kind of a NumPy dtype; all others are whole numbers.
 _PARSERS: dict[str, Callable[[str], float]] = {"b": lambda cell: _BOOLS[cell.lower()], "f": float}
@@ -120,7 +123,8 @@ class ArrowExamples(ExampleBlock):
 
     def cells(self, name: str, *, dtype: str | None) -> Cells:
         if name not in self._columns:
-            return self._number_cells(name, pyarrow.nulls(len(self)))
+            # No cell is empty, there is none: a name that is misspelt is not a column of NaN.
+            return replace(self._number_cells(name, pyarrow.nulls(len(self))), is_single=False)
         array = self._columns[name]
         if self._source is not None and self._source.format in ("tsv", "csv"):
             array = self._parsed(name, array, dtype)
@@ -149,15 +153,18 @@ class ArrowExamples(ExampleBlock):
         """Returns the cells of a table as values of a dtype; None is the dtype that they look like."""
         if isinstance(cells, list):
             cells = pyarrow.array([cell or None for cell in cells], pyarrow.string())
-        if dtype is None and cells.null_count < len(cells):
+        is_available = compute.invert(compute.is_in(cells, pyarrow.array(_NOT_AVAILABLE)))
+        number_cells = compute.if_else(is_available, cells, pyarrow.scalar(None, cells.type))
+        if dtype is None and number_cells.null_count < len(cells):
             fitting = (
                 candidate
                 for candidate, pattern in _LOOKS_LIKE.items()
-                if compute.all(compute.match_substring_regex(cells, pattern)).as_py()
+                if compute.all(compute.match_substring_regex(number_cells, pattern)).as_py()
             )
             dtype = next(fitting, None)
         if dtype is None or dtype in TEXT_DTYPES:
             return cells.fill_null("")
+        cells = number_cells
         kind = np.dtype(dtype).kind
         try:
             return cells.cast({"b": "bool", "f": "float64"}.get(kind, "int64"))
@@ -196,7 +203,7 @@ class ArrowExamples(ExampleBlock):
             index = row_at(offsets, place=int(np.argmax(_is_null(array))))
             raise self.error("its list holds a null. Fill it in, or leave it out of features.", index=index, name=name)
         numbers = array.drop_null().to_numpy(zero_copy_only=False)
-        return Cells(Ragged(numbers, offsets=offsets), sizes > 0, item_shape)
+        return Cells(Ragged(numbers, offsets=offsets), sizes > 0, item_shape, is_single=item_shape is None)
 
     def _equal_length(self, name: str, lengths: NDArray[Any], offsets: NDArray[np.int64]) -> int:
         is_other = lengths != lengths[:1]

@@ -23,6 +23,7 @@ from trellis.data.ragged import TEXT_DTYPES, Padding, Ragged
 from trellis.disk import hidden_path, sweep, sync_all
 from trellis.errors import ArgumentError, DataError, FileWriteError, TrellisError
 from trellis.json_text import parse_json
+from trellis.spelling import did_you_mean
 
 MANIFEST = "columns.json"
 _VERSION = 2
@@ -45,7 +46,15 @@ class Columns:
         batch = columns.take(np.array([5, 3, 8]))
     """
 
-    def __init__(self, columns: Mapping[str, Column], *, paddings: Mapping[str, Padding] | None = None) -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, Column],
+        *,
+        paddings: Mapping[str, Padding] | None = None,
+        categories: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self.categories = {name: list(names) for name, names in (categories or {}).items()}
+        """The names that the numbers of a column stand for, by column."""
         self._columns = dict(columns)
         self._paddings = dict(paddings or {})
         lengths = {name: len(column) for name, column in self._columns.items()}
@@ -101,7 +110,8 @@ class Columns:
     def select(self, names: Sequence[str]) -> Self:
         """Returns some of the columns."""
         paddings = {name: padding for name, padding in self._paddings.items() if name in names}
-        return type(self)({name: self[name] for name in names}, paddings=paddings)
+        categories = {name: self.categories[name] for name in names if name in self.categories}
+        return type(self)({name: self[name] for name in names}, paddings=paddings, categories=categories)
 
     def padded(self, paddings: Mapping[str, Padding]) -> Self:
         """Returns the same columns; `take` pads the ragged ones that are named in this way."""
@@ -114,7 +124,23 @@ class Columns:
             value = np.asarray(padding.value, np.float64)
             if not np.array_equal(value.astype(column.values.dtype).astype(np.float64), value, equal_nan=True):
                 raise ArgumentError(f"Column {name!r} of {column.values.dtype} cannot be padded with {padding.value}.")
-        return type(self)(self._columns, paddings=self._paddings | dict(paddings))
+        return type(self)(self._columns, paddings=self._paddings | dict(paddings), categories=self.categories)
+
+    def numbered(self, categories: Mapping[str, Sequence[str] | None]) -> Self:
+        """Returns the same columns, with numbers in the place of the names that columns of text hold.
+
+        Args:
+            categories: The names of a column in the order of their numbers; None is all that it holds, sorted.
+        """
+        names_of: dict[str, Sequence[str]] = dict(self.categories)
+        columns = dict(self._columns)
+        for name, given in categories.items():
+            column = self[name]
+            if not isinstance(column, Ragged) or column.dtype != "str":
+                kind = _feature_of(column).dtype
+                raise ArgumentError(f"Column {name!r} holds {kind}, but categories are text. Leave it as it is.")
+            columns[name], names_of[name] = _numbered(column, given, name=name)
+        return type(self)(columns, paddings=self._paddings, categories=names_of)
 
     def take(self, indices: ArrayLike) -> dict[str, NDArray[Any]]:
         """Gathers examples by number, in any order and shape; the first axes of each array are those of `indices`.
@@ -335,6 +361,30 @@ def _opened(directory: Path, name: str, entry: Mapping[str, Any]) -> Column:
     values = _mapped(directory / _file_of(name, part=".values"))
     offsets = _mapped(directory / _file_of(name, part=".offsets"))
     return Ragged(values, offsets=offsets, dtype=entry["dtype"], longest=entry["longest"])
+
+
+def _numbered(column: Ragged, given: Sequence[str] | None, *, name: str) -> tuple[NDArray[np.int32], list[str]]:
+    # Arrow tells names apart without a string of Python for each.
+    import pyarrow
+
+    buffers = [None, pyarrow.py_buffer(np.ascontiguousarray(column.offsets)), pyarrow.py_buffer(column.values)]
+    texts = pyarrow.Array.from_buffers(pyarrow.large_string(), len(column), buffers)
+    encoded = texts.dictionary_encode()
+    found: list[str] = encoded.dictionary.to_pylist()
+    names = sorted(found) if given is None else list(given)
+    numbers = {text: number for number, text in enumerate(names)}
+    if len(numbers) != len(names):
+        twice = next(text for text in names if names.count(text) > 1)
+        raise ArgumentError(f"categories[{name!r}] names {twice!r} twice. Each name has one number.")
+    indices = encoded.indices.to_numpy()
+    for index, text in enumerate(found):
+        if text not in numbers:
+            row = int(np.argmax(indices == index))
+            raise DataError(
+                f"Column {name!r}, example {row}: {text!r} is none of its {len(names)} categories."
+                f"{did_you_mean(text, names)} Correct it, or add it to categories[{name!r}]."
+            )
+    return np.array([numbers[text] for text in found], np.int32)[indices], names
 
 
 def _as_column(values: ArrayLike | Ragged, *, name: str) -> Column:

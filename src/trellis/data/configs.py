@@ -17,7 +17,9 @@ class DataConfig(Config):
     input_path: str | list[str] | dict[str, str | list[str]] = ""
     """Files, as paths or patterns separated by commas, or as a list; or several sources by name."""
     tfds_name: str | dict[str, str] = ""
+    """A data set of the package `tensorflow-datasets`, in the place of files."""
     tfds_split: str = ""
+    """Which part of it, such as `train` or `train[:10%]`."""
     global_batch_size: int = 0
     """Examples in a batch over all processes and devices."""
     is_training: bool | None = None

@@ -2,12 +2,15 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from trellis.aliases import Batch, PyTree
-from trellis.data.order import Order
+from trellis.data.foreign import foreign_examples
+from trellis.data.order import Order, keys_of
 from trellis.data.stream import Examples
 from trellis.errors import ArgumentError, DataError
 
@@ -50,6 +53,18 @@ class CheckedExamples:
         return gathered
 
 
+class BatchMap(Protocol):
+    """A change of the examples of a batch, such as an augmentation: a pure function."""
+
+    def __call__(self, batch: Any, keys: Any, /) -> Any:
+        """The batch to train on.
+
+        Args:
+            keys: `[n, 2]` of uint32, one for each example: a key of JAX, or a seed of NumPy. It follows from the seed,
+                the epoch and the number of the example.
+        """
+
+
 class ExampleStream:
     """Batches of examples, shuffled anew in each epoch by (seed, epoch), as a pure function of the step.
 
@@ -61,7 +76,11 @@ class ExampleStream:
         stream.batch(step=1000)
 
     Args:
-        examples: A tree of arrays, or anything with `len` and `take(indices)`, such as columns read from files.
+        examples: A tree of arrays, a `datasets.Dataset`, or anything with `len` and `take(indices)`, such as columns
+            read from files.
+        map: Changes each batch, `map(batch, keys)`, with a random key for each example: for an augmentation of one
+            example by JAX, `map=jax.jit(jax.vmap(augment))` where `augment(example, key)` returns one; by NumPy, a
+            function of the whole batch that draws from `np.random.default_rng(keys.ravel())`.
     """
 
     def __init__(
@@ -73,10 +92,9 @@ class ExampleStream:
         shuffle: bool = True,
         n_epochs: int | None = None,
         drop_remainder: bool = False,
+        map: BatchMap | None = None,
     ) -> None:
-        # An array has `len` and `take` too, but its `take` knows no rows.
-        is_array = isinstance(examples, np.ndarray | jax.Array)
-        self._examples = examples if isinstance(examples, Examples) and not is_array else ArrayExamples(examples)
+        self._examples = _as_examples(examples)
         for name, value in (("batch_size", batch_size), ("seed", seed)):
             if not isinstance(value, int | np.integer):
                 raise ArgumentError(f"ExampleStream's {name} is {value!r}, but it is a whole number.")
@@ -89,6 +107,9 @@ class ExampleStream:
         self._shuffle = shuffle
         self._n_epochs = n_epochs
         self._drop_remainder = drop_remainder
+        if map is not None and not callable(map):
+            raise ArgumentError(f"ExampleStream's map is {map!r}, which cannot be called. Give map(batch, keys).")
+        self._map = map
         self._orders: dict[int, Order] = {}
 
     @property
@@ -112,26 +133,51 @@ class ExampleStream:
 
     def batch(self, step: int) -> Batch:
         """The batch of one step."""
-        return self._examples.take(self._indices(step * self.batch_size, self.batch_size))
+        parts = self._parts(step * self.batch_size, self.batch_size)
+        batch = self._examples.take(_joined([numbers for _, numbers in parts]))
+        return batch if self._map is None else self._mapped(batch, parts, step)
 
     def stacked_batches(self, step: int, n: int) -> Batch:
         """The batches of several steps, gathered at once."""
+        if self._map is not None:
+            # One by one, so that what becomes of a batch does not depend on how many are asked for.
+            batches = [self.batch(step + i) for i in range(n)]
+            return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
         size = self.batch_size
-        gathered = self._examples.take(self._indices(step * size, n * size))
+        parts = self._parts(step * size, n * size)
+        gathered = self._examples.take(_joined([numbers for _, numbers in parts]))
         return jax.tree.map(lambda leaf: leaf.reshape(n, size, *leaf.shape[1:]), gathered)
 
-    def _indices(self, start: int, n: int) -> np.ndarray:
+    def _parts(self, start: int, n: int) -> list[tuple[int, NDArray[np.int64]]]:
+        """The numbers of `n` examples from a place on, by epoch."""
         n_examples = len(self._examples)
-        parts = []
+        parts: list[tuple[int, NDArray[np.int64]]] = []
         while n > 0:
             epoch, offset = divmod(start, n_examples)
             if self._n_epochs is not None and epoch >= self._n_epochs:
                 break
             stop = min(offset + n, n_examples)
             part = self._order(epoch).between(offset, stop) if self._shuffle else np.arange(offset, stop)
-            parts.append(part)
+            parts.append((epoch, part))
             start, n = start + len(part), n - len(part)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return parts
+
+    def _mapped(self, batch: Batch, parts: list[tuple[int, NDArray[np.int64]]], step: int) -> Batch:
+        assert self._map is not None
+        keys = _joined([keys_of(numbers, seed=self._seed, epoch=epoch) for epoch, numbers in parts])
+        try:
+            mapped = self._map(batch, keys)
+        except Exception as error:
+            error.add_note(f"in ExampleStream's map(batch, keys), with the batch of step {step + 1}")
+            raise
+        leaves = jax.tree.leaves(mapped)
+        if not leaves or any(np.shape(leaf)[:1] != (len(keys),) for leaf in leaves):
+            shapes = ", ".join(str(np.shape(leaf)) for leaf in leaves) or "none"
+            raise DataError(
+                f"ExampleStream's map returned arrays of the shapes {shapes} for a batch of {len(keys)} examples. "
+                f"Return a batch with as many; a function of one example is map=jax.vmap(function)."
+            )
+        return jax.tree.map(np.asarray, mapped)
 
     def _order(self, epoch: int) -> Order:
         if epoch not in self._orders:
@@ -139,6 +185,19 @@ class ExampleStream:
             # A batch may span the border of two epochs, so the one before is needed too.
             self._orders = {old: self._orders[old] for old in self._orders if old == epoch - 1} | {epoch: order}
         return self._orders[epoch]
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _as_examples(examples: PyTree) -> Examples:
+    foreign = foreign_examples(examples)
+    if foreign is not None:
+        return foreign
+    # An array has `len` and `take` too, but its `take` knows no rows.
+    is_array = isinstance(examples, np.ndarray | jax.Array)
+    return examples if isinstance(examples, Examples) and not is_array else ArrayExamples(examples)
 
 
 def _is_column(node: object) -> bool:

@@ -3,18 +3,21 @@
 import abc
 import math
 import reprlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from trellis.data.ragged import TEXT_DTYPES, Ragged, row_at
+from trellis.data.images import decode_image, is_image
+from trellis.data.ragged import TEXT_DTYPES, Ragged, offsets_of, row_at
 from trellis.errors import ArgumentError, DataError
 
 Column = NDArray[Any] | Ragged
+Missing = float | str
+"""What stands for a value that an example does not have."""
 
 _TEXT_NAMES: dict[object, str] = {str: "str", bytes: "bytes", "str": "str", "bytes": "bytes"}
 
@@ -49,6 +52,8 @@ class Cells:
     """Which examples have the feature: of texts some may be empty, of numbers none."""
     item_shape: tuple[int, ...] | None = None
     """The shape of one item of the lists in the file; None if it holds no lists."""
+    is_single: bool = False
+    """Whether the file has one cell for each example, so that an absent one is a cell without a value."""
 
     @property
     def is_text(self) -> bool:
@@ -117,32 +122,106 @@ def parse_feature(pair: tuple[DTypeLike, Sequence[int | None]], *, name: str) ->
     return feature
 
 
-def infer_features(block: ExampleBlock) -> dict[str, Feature]:
-    """Returns the features that fit the examples of a block."""
-    return {name: _inferred(block.cells(name, dtype=None)) for name in block.names}
+def infer_features(block: ExampleBlock, *, missing: Mapping[str, Missing]) -> dict[str, Feature]:
+    """Returns the features that fit the examples of a block, and what stands for absent ones."""
+    return {name: _inferred(block.cells(name, dtype=None), missing.get(name, np.nan)) for name in block.names}
 
 
-def column_of(block: ExampleBlock, *, name: str, feature: Feature) -> Column:
-    """Returns a feature of a block's examples as a column; raises DataError if it is absent or of another kind."""
+def column_of(block: ExampleBlock, *, name: str, feature: Feature, missing: Missing | None = None) -> Column:
+    """Returns a feature of a block's examples as a column; raises DataError if it is absent or of another kind.
+
+    Args:
+        missing: What stands for an absent one; None is NaN for a float that has a cell, and an error for all others.
+    """
     cells = block.cells(name, dtype=feature.dtype)
+    if cells.values.dtype == "bytes" and feature.shape and not feature.is_ragged and cells.is_present.all():
+        return _array_column(block, name, cells.values, feature)
     if feature.is_text != cells.is_text and cells.is_present.any():
         raise _mistyped(block, name, cells, feature)
     if not cells.is_present.all() and (feature.is_text or not feature.is_ragged):
-        way_out = "leave it out of features."
-        if not feature.is_text:
-            way_out = f"ask for {_request(name, feature.dtype, '(None,)')}, where an absent one is empty."
-        index = int(np.argmin(cells.is_present))
-        raise block.error(f"it is missing. Fill it in, or {way_out}", index=index, name=name)
+        if missing is None and cells.is_single and feature.shape == () and np.dtype(feature.dtype).kind == "f":
+            missing = np.nan
+        if missing is None:
+            index = int(np.argmin(cells.is_present))
+            raise block.error(f"it is missing. {_way_out_of_absence(name, feature, cells)}", index=index, name=name)
+        cells = _filled(cells, feature, missing, name=name)
     if feature.is_text:
         return _text_column(block, name, cells.values, feature)
     return _number_column(block, name, cells, feature)
 
 
-def _inferred(cells: Cells) -> Feature:
+def _way_out_of_absence(name: str, feature: Feature, cells: Cells) -> str:
+    fill = "''" if feature.is_text else 0
+    ways = [f"Fill it in, say what stands for it (missing={{{name!r}: {fill}}})"]
+    if not feature.is_text:
+        if feature.shape == () and cells.is_single:
+            ways.append(f"ask for {_request(name, 'float32', ())}, where an empty cell is NaN")
+        ways.append(f"ask for {_request(name, feature.dtype, '(None,)')}, where an absent one is empty")
+    return f"{', '.join([*ways, 'or leave it out of features'])}."
+
+
+def _filled(cells: Cells, feature: Feature, missing: Missing, *, name: str) -> Cells:
+    """The cells with a value in the place of each absent one."""
+    is_present = np.ones_like(cells.is_present)
+    if feature.is_text:
+        if not isinstance(missing, str | bytes):
+            raise ArgumentError(f"missing[{name!r}] is {missing!r}, but the column holds text. Give a text.")
+        absent = np.flatnonzero(~cells.is_present)
+        rows = [cells.values[index] for index in range(len(is_present))]
+        for index in absent:
+            rows[index] = missing
+        return Cells(Ragged.from_rows(rows, dtype=cells.values.dtype if cells.is_text else feature.dtype), is_present)
+    try:
+        fill = np.asarray(missing).astype(feature.dtype)
+        is_fit = isinstance(missing, int | float) and (fill == missing or missing != missing)
+    except (ValueError, OverflowError):
+        is_fit = False
+    if not is_fit:
+        raise ArgumentError(f"missing[{name!r}] is {missing!r}, which is no {feature.dtype}.")
+    size = math.prod(length or 0 for length in feature.shape)
+    lengths = np.where(cells.is_present, cells.values.lengths, size)
+    # Whole numbers stay whole, and a fraction or NaN among them makes them floats.
+    kind = np.result_type(cells.values.values.dtype, np.float64 if isinstance(missing, float) else np.int64)
+    values = np.full(int(lengths.sum()), missing, kind)
+    values[np.repeat(cells.is_present, lengths)] = cells.values.values
+    return replace(cells, values=Ragged(values, offsets=offsets_of(lengths)), is_present=is_present)
+
+
+def _array_column(block: ExampleBlock, name: str, texts: Ragged, feature: Feature) -> Column:
+    """Arrays whose bytes the file holds one after the other, as `ndarray.tobytes` writes them, or encoded images."""
+    shape = tuple(length or 0 for length in feature.shape)
+    dtype = np.dtype(feature.dtype).newbyteorder("<")
+    n_bytes = math.prod(shape) * dtype.itemsize
+    is_raw = texts.lengths == n_bytes
+    if is_raw.all():
+        return texts.values.view(dtype).astype(feature.dtype, copy=False).reshape(len(texts), *shape)
+    rows = []
+    for index in range(len(texts)):
+        content = texts.values[texts.offsets[index] : texts.offsets[index + 1]].tobytes()
+        if is_raw[index]:
+            rows.append(np.frombuffer(content, dtype).reshape(shape))
+            continue
+        if not is_image(content):
+            problem = f"it has {len(content)} bytes, but {feature.dtype} of shape {shape} are {n_bytes}, and it is no "
+            way_out = f"PNG or JPEG. Ask for the shape that it has, or for {_request(name, 'bytes', ())}."
+            raise block.error(problem + way_out, index=index, name=name)
+        image = decode_image(content, place=f"{block.path}, {block.place(index)}, feature {name!r}")
+        if image.reshape(-1).shape[0] != math.prod(shape) or dtype != np.uint8:
+            problem = f"it is an image, uint8 of shape {image.shape}, but {feature.dtype} of {shape} was asked for."
+            way_out = f"Ask for {_request(name, 'uint8', image.shape)}, or write images of one size."
+            raise block.error(f"{problem} {way_out}", index=index, name=name)
+        rows.append(image.reshape(shape))
+    return np.stack(rows).astype(feature.dtype, copy=False)
+
+
+def _inferred(cells: Cells, missing: Missing) -> Feature:
     dtype = cells.values.dtype
     sizes = np.unique(cells.values.lengths)
     if cells.is_text:
         return Feature(dtype)
+    if cells.is_single and sizes.tolist() == [0, 1]:
+        # Whole numbers have no place for NaN.
+        return Feature(dtype if np.dtype(dtype).kind == "f" or isinstance(missing, int) else "float64")
     if len(sizes) > 1 or sizes[0] == 0:
         return Feature(dtype, (None,))
     if cells.item_shape is None:

@@ -13,9 +13,10 @@ from typing import Literal, cast, get_args
 
 import google_crc32c
 
+from trellis.data.images import is_image
 from trellis.errors import ArgumentError, DataError, TrellisError
 
-Format = Literal["tfrecord", "jsonl", "tsv", "csv", "parquet", "text"]
+Format = Literal["tfrecord", "jsonl", "tsv", "csv", "parquet", "text", "npz", "image"]
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _HEAD_BYTES = 1 << 16
@@ -28,6 +29,10 @@ _FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".csv": "csv",
     ".parquet": "parquet",
     ".txt": "text",
+    ".npz": "npz",
+    ".png": "image",
+    ".jpg": "image",
+    ".jpeg": "image",
 }
 
 
@@ -93,11 +98,13 @@ def open_file(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def format_of(path: Path) -> Format:
-    """Returns the format of a file: TFRecord and Parquet by content, others by name, JSONL also by its first brace."""
+    """Returns the format of a file: TFRecord, Parquet and images by content, others by name, JSONL also by a brace."""
     with open_file(path) as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(b"PAR1"):
         return "parquet"
+    if is_image(head):
+        return "image"
     if len(head) >= 12 and head[8:12] == masked_crc32c(head[:8]):
         return "tfrecord"
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]

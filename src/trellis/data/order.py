@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 
 _MOST_LISTED = 1 << 24
 _N_ROUNDS = 6
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+"""How far apart the states of a SplitMix64 are: two to the 64 by the golden ratio."""
 
 
 class Order:
@@ -45,6 +47,13 @@ class Order:
         for key in self._keys:
             left, right = right, left ^ (_hash(right + key) & mask)
         return (left << self._n_bits) | right
+
+
+def keys_of(numbers: NDArray[np.integer], *, seed: int, epoch: int) -> NDArray[np.uint32]:
+    """A random key for each number, `[n, 2]`, that follows from (seed, epoch, number) alone."""
+    root = np.array([seed % 2**64, epoch], np.uint64)
+    root = _hash(_hash(root[:1] + _STEP) + root[1:])
+    return _hash(root + numbers.astype(np.uint64) * _STEP).view(np.uint32).reshape(-1, 2)
 
 
 def _hash(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

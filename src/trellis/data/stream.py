@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 
 from trellis.aliases import Batch
+from trellis.data.foreign import is_foreign
 
 
 @runtime_checkable
@@ -66,6 +67,8 @@ class StatefulIterator(Protocol):
 
 
 def is_stream(data: Any) -> TypeGuard[Stream]:
-    """Whether data is a stream. Grain's data sets have a `batch` too, which means something else."""
+    """Whether data is a stream. The data sets of Grain and others have a `batch` too, which means something else."""
+    if is_foreign(data):
+        return False
     has_position = isinstance(data, Iterable) and isinstance(iter(data), StatefulIterator)
     return isinstance(data, Stream) and not has_position

@@ -40,7 +40,7 @@ class TensorFlowDatasetOptions(RecordBatchesOptions):
     reader_num_threads: int = AUTOTUNE
     """Without effect: files are read in one thread."""
     parser_num_threads: int = AUTOTUNE
-    """Without effect: examples are decoded in one thread."""
+    """How many batches are parsed at once by `tf_dataset_factory`; without effect on the others."""
     sloppy_ordering: bool = False
     """Without effect: the order is a function of the seed."""
     label_key: str | None = None
@@ -82,10 +82,13 @@ class DataAccessor:
         return map(as_record_batch, read_batches(file_patterns, options=options, schema=schema))
 
     def tf_dataset_factory(self, file_patterns: FilePatterns, options: RecordBatchesOptions, schema: Any = None) -> Any:
-        """Batches as a `tf.data.Dataset` of dense tensors, ragged where examples differ in length."""
+        """Batches as a `tf.data.Dataset`, parsed by TensorFlow: dense tensors, sparse for features without a shape.
+
+        Without a schema, features are as those of the first batch.
+        """
         from trellis.executor.example_batches import build_tf_dataset
 
-        return build_tf_dataset(lambda: self.numpy_factory(file_patterns, options, schema), options=options)
+        return build_tf_dataset(file_patterns, options=options, schema=schema)
 
 
 def count_examples(patterns: Sequence[str], *, statistics_dir: str | None) -> int:

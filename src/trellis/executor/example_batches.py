@@ -3,7 +3,7 @@
 import glob
 import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trellis.data import decode_example, read_records
 from trellis.errors import ArgumentError, DataError, MissingPackageError
-from trellis.executor.data_accessor import FilePatterns, RecordBatchesOptions
+from trellis.executor.data_accessor import AUTOTUNE, FilePatterns, RecordBatchesOptions
 from trellis.executor.example_schema import ExampleFeature, ExampleSchema, parse_schema, read_schema
 from trellis.spelling import did_you_mean
 
@@ -24,6 +24,13 @@ NumpyBatch = dict[str, NDArray[Any]]
 
 def read_batches(file_patterns: FilePatterns, *, options: RecordBatchesOptions, schema: Any) -> Iterator[NumpyBatch]:
     """Yields batches of the examples of files; what is wrong with the arguments is raised at once."""
+    batches = _record_batches(file_patterns, options)
+    parsed = _as_schema(schema)
+    return (_stacked(batch, parsed) for batch in batches)
+
+
+def _record_batches(file_patterns: FilePatterns, options: RecordBatchesOptions) -> Iterator[list[tuple[str, bytes]]]:
+    """Yields the records of batches, each with its file."""
     if options.batch_size < 1:
         raise ArgumentError(f"batch_size is {options.batch_size}, but a batch has at least one example.")
     patterns = [file_patterns] if isinstance(file_patterns, str) else list(file_patterns)
@@ -32,10 +39,10 @@ def read_batches(file_patterns: FilePatterns, *, options: RecordBatchesOptions, 
         raise DataError(
             f"No file matches {', '.join(patterns) or 'an empty list of patterns'}. Give fn_args.train_files."
         )
-    return _generate_batches(_records(files, options), options, _as_schema(schema))
+    return _cut(_records(files, options), options)
 
 
-def split_label(batch: NumpyBatch, label_key: str) -> tuple[NumpyBatch, NDArray[Any]]:
+def split_label(batch: dict[str, Any], label_key: str) -> tuple[dict[str, Any], Any]:
     """Returns the features of a batch, and its labels."""
     if label_key not in batch:
         suggestion = did_you_mean(label_key, batch)
@@ -58,18 +65,30 @@ def as_record_batch(batch: NumpyBatch) -> Any:
     return pyarrow.RecordBatch.from_pydict(columns)
 
 
-def build_tf_dataset(read: Callable[[], Iterator[Any]], *, options: Any) -> Any:
-    """Returns a data set of the batches that each call of `read` yields anew."""
+def build_tf_dataset(file_patterns: FilePatterns, *, options: Any, schema: Any) -> Any:
+    """Returns a `tf.data.Dataset` of batches, in the order of `read_batches`, which TensorFlow parses."""
     try:
         # Imported by its name, as Trellis does not depend on TensorFlow.
         tf = importlib.import_module("tensorflow")
     except ImportError:
         raise MissingPackageError("tensorflow", "tensorflow") from None
-    signature = _mapped(_spec, next(read()), tf)
-    data_set = tf.data.Dataset.from_generator(
-        lambda: (_mapped(_tensor, batch, tf) for batch in read()), output_signature=signature
-    )
-    return data_set.prefetch(getattr(options, "prefetch_buffer_size", -1))
+    # What does not fit the schema, and a label that is not there, are told by the first batch.
+    first = next(read_batches(file_patterns, options=options, schema=schema))
+    parsers = {name: _parser(values, tf) for name, values in first.items()}
+    label_key = getattr(options, "label_key", None)
+    if label_key is not None:
+        split_label(first, label_key)
+
+    def serialized() -> Iterator[list[bytes]]:
+        return ([record for _, record in batch] for batch in _record_batches(file_patterns, options))
+
+    def parse(batch: Any) -> Any:
+        features = tf.io.parse_example(batch, parsers)
+        return features if label_key is None else split_label(features, label_key)
+
+    data_set = tf.data.Dataset.from_generator(serialized, output_signature=tf.TensorSpec([None], tf.string))
+    parsed = data_set.map(parse, num_parallel_calls=getattr(options, "parser_num_threads", AUTOTUNE))
+    return parsed.prefetch(getattr(options, "prefetch_buffer_size", AUTOTUNE))
 
 
 def _as_schema(schema: Any) -> ExampleSchema | None:
@@ -81,12 +100,10 @@ def _as_schema(schema: Any) -> ExampleSchema | None:
     return parse_schema(str(schema))
 
 
-def _generate_batches(
-    records: Iterator[tuple[str, bytes]], options: RecordBatchesOptions, schema: ExampleSchema | None
-) -> Iterator[NumpyBatch]:
+def _cut(records: Iterator[tuple[str, bytes]], options: RecordBatchesOptions) -> Iterator[list[tuple[str, bytes]]]:
     while batch := list(islice(records, options.batch_size)):
         if len(batch) == options.batch_size or not options.drop_final_batch:
-            yield _stacked(batch, schema)
+            yield batch
 
 
 def _records(files: list[str], options: RecordBatchesOptions) -> Iterator[tuple[str, bytes]]:
@@ -164,27 +181,10 @@ def _objects(values: Sequence[Any]) -> NDArray[Any]:
     return array
 
 
-def _mapped(function: Callable[[Any, Any], Any], batch: Any, tf: Any) -> Any:
-    features, *labels = batch if isinstance(batch, tuple) else (batch,)
-    mapped = {name: function(values, tf) for name, values in features.items()}
-    return (mapped, function(labels[0], tf)) if labels else mapped
-
-
-def _is_ragged(values: Any) -> bool:
-    return values.dtype == object and isinstance(values.flat[0], np.ndarray)
-
-
-def _dtype(values: Any, tf: Any) -> Any:
-    return tf.string if values.dtype == object else tf.dtypes.as_dtype(values.dtype)
-
-
-def _spec(values: Any, tf: Any) -> Any:
-    if _is_ragged(values):
-        return tf.RaggedTensorSpec([None, None], dtype=_dtype(values.flat[0], tf))
-    return tf.TensorSpec([None, *values.shape[1:]], dtype=_dtype(values, tf))
-
-
-def _tensor(values: Any, tf: Any) -> Any:
-    if _is_ragged(values):
-        return tf.ragged.constant([row.tolist() for row in values], dtype=_dtype(values.flat[0], tf), ragged_rank=1)
-    return tf.constant(values.tolist() if values.dtype == object else values, dtype=_dtype(values, tf))
+def _parser(values: Any, tf: Any) -> Any:
+    """How TensorFlow parses a feature like this one: sparse where examples differ in length."""
+    is_ragged = values.dtype == object and isinstance(values.flat[0], np.ndarray)
+    # An example without values does not tell their type.
+    sample = next((row for row in values if len(row)), values.flat[0]) if is_ragged else values
+    dtype = tf.string if sample.dtype == object else tf.dtypes.as_dtype(sample.dtype)
+    return tf.io.VarLenFeature(dtype) if is_ragged else tf.io.FixedLenFeature(list(values.shape[1:]), dtype)

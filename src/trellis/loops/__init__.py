@@ -44,6 +44,11 @@ if TYPE_CHECKING:
         Accuracy as Accuracy,
         F1 as F1,
         MatthewsCorrelation as MatthewsCorrelation,
+        MacroF1 as MacroF1,
+        AUC as AUC,
+        Perplexity as Perplexity,
+        MeanAbsoluteError as MeanAbsoluteError,
+        MeanSquaredError as MeanSquaredError,
     )
     from trellis.loops.session import (
         Attachable as Attachable,

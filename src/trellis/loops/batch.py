@@ -32,7 +32,10 @@ def batch_size(batch: Batch) -> int:
         raise DataError(f"A batch holds no array: {batch!r}. Yield (inputs, targets) or a mapping of arrays.")
     if len(set(sizes.values())) != 1 or None in sizes.values():
         listed = ", ".join(f"batch{path}: {size}" for path, size in sizes.items())
-        raise DataError(f"The arrays of a batch differ in their leading axis ({listed}). All need the same batch size.")
+        raise DataError(
+            f"The arrays of a batch differ in their leading axis ({listed}). All need the same batch size; if these "
+            f"are of a single example, the data is not cut into batches yet."
+        )
     return int(next(iter(sizes.values())) or 0)
 
 
@@ -75,10 +78,15 @@ def as_outputs(outputs: Any) -> tuple[Any, ...]:
 
 
 class ShapeCheck:
-    """Every batch has the structure, shapes and dtypes of the first: a step is compiled for one kind of batch."""
+    """Every batch has the structure, shapes and dtypes of the first: a step is compiled for one kind of batch.
 
-    def __init__(self, place: str) -> None:
+    Args:
+        short_batch: What to write to leave out a last batch that is short, where that is known.
+    """
+
+    def __init__(self, place: str, *, short_batch: str = "") -> None:
         self.place = place
+        self._way_out = f"Drop it ({short_batch})" if short_batch else "Pad or drop it"
         self._expected: list[tuple[Any, Any]] | None = None
         self._structure: Any = None
 
@@ -94,7 +102,7 @@ class ShapeCheck:
         elif signature != self._expected or structure != self._structure:
             raise DataError(
                 f"{self.place}: the batch of step {step + 1} is {_describe(signature, structure)}, but those before "
-                f"were {_describe(self._expected, self._structure)}. Pad or drop it: a step is compiled for one shape."
+                f"were {_describe(self._expected, self._structure)}. {self._way_out}: a step is compiled for one shape."
             )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from trellis.aliases import Array, Batch, Key, PyTree
+from trellis.errors import ArgumentError
 from trellis.loops.feed import Replay
 from trellis.loops.fused_steps import count_flops
 from trellis.loops.metrics import compute, merge, zeros
@@ -56,8 +57,8 @@ class EvalLoop:
             self._placement.devices,
             self._add_batch,
             static_argnames="shardings",
-            # Totals are the same everywhere, also where devices are not all of this process.
-            out_shardings=(self._placement.replicated, None),
+            # Totals and carry are the same everywhere, also where devices are not all of this process.
+            out_shardings=(self._placement.replicated, self._placement.replicated, None),
         )
 
     def peek(self) -> Batch:
@@ -76,7 +77,8 @@ class EvalLoop:
         placed = self._placement.put_any_batch(batch)
         keys = StepKeys(self._root, 0)
         with tracing("a validation step", batch):
-            jaxpr, (metrics, _) = jax.make_jaxpr(self._step, return_shape=True)(*variables, placed, keys)
+            carry = self._first_carry(checkpoint)
+            jaxpr, (metrics, *_) = jax.make_jaxpr(self._step, return_shape=True)(*variables, carry, placed, keys)
         return Outline(
             checkpoint=checkpoint,
             data=self._task.data,
@@ -89,6 +91,7 @@ class EvalLoop:
         """The checkpoint with the metrics of its model."""
         variables = self._placement.put_params((checkpoint.model_params, checkpoint.model_state))
         shardings = _Shardings(variables) if self._placement.shares_params else None
+        carry = self._placement.put_state(self._first_carry(checkpoint))
         totals: Any = None
         logs: Any = None
         in_flight: deque[tuple[PyTree, PyTree]] = deque()
@@ -96,8 +99,8 @@ class EvalLoop:
             arguments = (variables, self._placement.put_any_batch(batch), self._root, index)
             if totals is None:
                 # From zeros on, so that the first batch needs no program of its own.
-                totals = self._placement.put_state(zeros(self._metric_shapes(*arguments)))
-            totals, outputs = self._measure(totals, *arguments, shardings=shardings)
+                totals = self._placement.put_state(zeros(self._metric_shapes(carry, *arguments)))
+            totals, carry, outputs = self._measure(totals, carry, *arguments, shardings=shardings)
             in_flight.append((totals, outputs))
             if len(in_flight) > _CALLS_IN_FLIGHT:
                 logs = self._aggregate(logs, *in_flight.popleft())
@@ -108,24 +111,38 @@ class EvalLoop:
             values |= self._task.host_metrics.reduce_aggregated_logs(logs, global_step=checkpoint.step)
         return Summary.from_checkpoint(checkpoint).with_metrics(**{self._group: values})
 
+    def _first_carry(self, checkpoint: Checkpoint) -> dict[str, PyTree]:
+        """What the first batch is given of the state that batches hand on."""
+        carry = {}
+        for name, value in self._task.carry.items():
+            if value is None and name not in checkpoint.model_state:
+                names = ", ".join(checkpoint.model_state) or "none"
+                raise ArgumentError(
+                    f"EvalTask.carry[{name!r}] is None, which stands for the checkpoint's, but its model state has "
+                    f"no such collection: {names}. Give the arrays to start with."
+                )
+            carry[name] = checkpoint.model_state[name] if value is None else value
+        return carry
+
     def _add_batch(
         self,
         totals: PyTree,
+        carry: PyTree,
         variables: PyTree,
         batch: Batch,
         root: Key,
         index: Array,
         *,
         shardings: "_Shardings | None",
-    ) -> tuple[PyTree, PyTree]:
-        """One batch as it is compiled: the totals with what it measures, and the arrays for the host."""
+    ) -> tuple[PyTree, PyTree, PyTree]:
+        """One batch as it is compiled: the totals with what it measures, the carry, and the arrays for the host."""
         if shardings is not None:
             variables = self._placement.gather(variables, shardings=shardings.tree)
-        metrics, outputs = self._step(*variables, batch, StepKeys(root, index))
-        return merge(totals, metrics), outputs
+        metrics, outputs, carry = self._step(*variables, carry, batch, StepKeys(root, index))
+        return merge(totals, metrics), carry, outputs
 
-    def _metric_shapes(self, variables: PyTree, batch: Batch, root: Key, index: int) -> PyTree:
-        return jax.eval_shape(self._step, *variables, batch, StepKeys(root, index))[0]
+    def _metric_shapes(self, carry: PyTree, variables: PyTree, batch: Batch, root: Key, index: int) -> PyTree:
+        return jax.eval_shape(self._step, *variables, carry, batch, StepKeys(root, index))[0]
 
     def _aggregate(self, logs: Any, totals: PyTree, outputs: PyTree) -> Any:
         jax.block_until_ready((totals, outputs))

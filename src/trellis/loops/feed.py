@@ -1,15 +1,31 @@
 """The reader that a loop draws batches from, whatever the user gave, and that knows where it stands."""
 
 import base64
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+import jax
+import numpy as np
+
 from trellis.aliases import JSON, Batch
-from trellis.data import SizedStream, StackingStream, StatefulIterator, Stream, is_stream
+from trellis.data import (
+    ForeignBatches,
+    SizedStream,
+    StackingStream,
+    StatefulIterator,
+    Stream,
+    as_numpy,
+    foreign_batches,
+    is_stream,
+)
 from trellis.errors import ArgumentError, DataError
 from trellis.loops.batch import ShapeCheck, stacked
+
+_MOST_KEPT_BYTES = 4 << 30
+"""How much of a plain iterator is kept before it is taken for one without end."""
 
 
 class Feed(ABC):
@@ -17,6 +33,8 @@ class Feed(ABC):
 
     n_batches: int | None = None
     """How many batches there are, where that is known."""
+    is_replayed: bool = True
+    """Whether the batches that were read again, to get to a saved position, ended with the one that was seen before."""
 
     @abstractmethod
     def peek(self) -> Batch:
@@ -39,19 +57,22 @@ class Feed(ABC):
 
 
 def build_feed(data: Any, *, place: str) -> Feed:
-    """Turns a stream, an iterator or a data set with stateful iterators (Grain) into a feed.
+    """Turns a stream, an iterator or a data set (of Grain, PyTorch, TensorFlow, Hugging Face) into a feed.
 
     Args:
         place: What to call the data in an error, such as `TrainTask.data`.
     """
     if is_stream(data):
         return _StreamFeed(data, place)
+    foreign = foreign_batches(data, place=place)
+    if foreign is not None:
+        return _IteratorFeed(foreign.epochs(), ShapeCheck(place, short_batch=foreign.short_batch))
     if isinstance(data, StatefulIterator | Iterator):
-        return _IteratorFeed(data, place)
+        return _IteratorFeed(data, ShapeCheck(place))
     if isinstance(data, Iterable):
         iterator = iter(data)
         if isinstance(iterator, StatefulIterator):
-            return _IteratorFeed(iterator, place)
+            return _IteratorFeed(iterator, ShapeCheck(place))
     raise ArgumentError(
         f"{place} is a {type(data).__name__}: neither a stream (an object with `batch(step)`) nor an iterator. "
         f"Give `trellis.ExampleStream(arrays, batch_size=…)`, a generator, or `iter(…)` of what you have."
@@ -113,17 +134,18 @@ class _StreamFeed(Feed):
 
 
 class _IteratorFeed(Feed):
-    def __init__(self, iterator: Iterator[Batch] | StatefulIterator, place: str) -> None:
+    def __init__(self, iterator: Iterator[Batch] | StatefulIterator, check: ShapeCheck) -> None:
         self._iterator = iterator
         self._stateful = iterator if isinstance(iterator, StatefulIterator) else None
-        self._check = ShapeCheck(place)
+        self._check = check
         self._ahead: list[Batch] = []
+        self._last: Batch = None
         self._n_taken = 0
 
     def peek(self) -> Batch:
         if not self._ahead:
             start = self._stateful.get_state() if self._stateful else None
-            batch = next(self._iterator, None)
+            batch = self._read()
             if batch is None:
                 raise DataError(f"{self._check.place} ended before its first batch.")
             if self._stateful:
@@ -135,7 +157,7 @@ class _IteratorFeed(Feed):
     def take(self, step: int, n: int) -> tuple[int, Batch]:
         batches: list[Batch] = []
         while len(batches) < n:
-            batch = self._ahead.pop() if self._ahead else next(self._iterator, None)
+            batch = self._read()
             if batch is None:
                 break
             self._check(batch, step + len(batches))
@@ -143,11 +165,12 @@ class _IteratorFeed(Feed):
         self._n_taken += len(batches)
         if not batches:
             return 0, None
+        self._last = batches[-1]
         return len(batches), batches[0] if len(batches) == 1 else stacked(batches)
 
     def position(self) -> JSON:
         if self._stateful is None:
-            return {"n_batches": self._n_taken}
+            return {"n_batches": self._n_taken, "last_batch": _checksum(self._last)}
         state = self._stateful.get_state()
         if isinstance(state, bytes):
             return {"bytes": base64.b64encode(state).decode()}
@@ -160,22 +183,37 @@ class _IteratorFeed(Feed):
             return 0
         n_skipped = int(saved.get("n_batches", step)) - self._n_taken
         for index in range(n_skipped):
-            batch = self._ahead.pop() if self._ahead else next(self._iterator, None)
-            if batch is None:
+            self._last = self._read()
+            if self._last is None:
                 raise DataError(
                     f"{self._check.place} ended after {index} batches, but the run resumes at batch {n_skipped}. "
                     f"Give the data that the run was started with."
                 )
         self._n_taken += n_skipped
+        self.is_replayed = not n_skipped or saved.get("last_batch") in (None, _checksum(self._last))
         return n_skipped
+
+    def _read(self) -> Batch:
+        """The next batch, with NumPy arrays in the place of other libraries' tensors; None at the end."""
+        return self._ahead.pop() if self._ahead else as_numpy(next(self._iterator, None))
+
+
+def _checksum(batch: Batch) -> int:
+    checksum = 0
+    for leaf in jax.tree.leaves(batch):
+        if isinstance(leaf, jax.Array):
+            # To fetch it at every checkpoint would cost more than it tells.
+            continue
+        checksum = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), checksum)
+    return checksum
 
 
 class Replay:
     """The first `n_batches` batches of some data, from the start each time it is iterated.
 
     Args:
-        data: A stream, an iterator, or anything that can be iterated anew, such as a list.
-        n_batches: The default is all of them.
+        data: A stream, an iterator, or anything that can be iterated anew, such as a list or a `DataLoader`.
+        n_batches: The default is all of them. A plain iterator is read up to its end then, and kept.
         place: What to call the data in an error, such as `EvalTask.data`.
     """
 
@@ -184,17 +222,23 @@ class Replay:
             raise ArgumentError(f"n_steps is {n_batches}, but an evaluation takes at least one batch.")
         self._place = place
         self._stream = data if is_stream(data) else None
+        foreign = None if self._stream is not None else foreign_batches(data, place=place)
+        data = data if foreign is None else foreign
         self._data = data
         self._first: Batch = None
         self._kept: list[Batch] = []
         """The batches of a plain iterator so far, which cannot be read again."""
+        self._n_kept_bytes = 0
         self._start = data.get_state() if isinstance(data, StatefulIterator) else None
         if self._stream is None and not isinstance(data, StatefulIterator | Iterable):
             raise ArgumentError(
                 f"{place} is a {type(data).__name__}: neither a stream (an object with `batch(step)`) nor iterable."
             )
-        n_known = data.n_batches if self._stream and isinstance(data, SizedStream) else None
-        is_endless = self._stream is not None or isinstance(data, Iterator | StatefulIterator)
+        sized = foreign if foreign is not None else self._stream
+        n_known = sized.n_batches if isinstance(sized, SizedStream | ForeignBatches) else None
+        is_endless = self._stream is not None or isinstance(data, StatefulIterator)
+        if foreign is not None:
+            is_endless = foreign.is_endless
         if n_batches is None and n_known is None and is_endless:
             raise ArgumentError(f"{place} has no known end. Say how many batches to take: EvalLoop(n_steps=…).")
         if n_batches is not None and n_known is not None and n_known < n_batches:
@@ -225,12 +269,25 @@ class Replay:
             self._data.set_state(self._start)
             return iter(self._data.__next__, None)
         if not isinstance(self._data, Iterator):
-            return iter(self._data)
+            return map(as_numpy, self._data)
         # All at once: if there are too few, that is known before the first is evaluated.
-        self._kept += islice(self._data, (n_batches or 0) - len(self._kept))
+        self._keep(self._data, n_batches)
         if len(self._kept) < (n_batches or 1):
             raise self._too_few(len(self._kept), self._n_batches or 1)
         return iter(self._kept)
+
+    def _keep(self, iterator: Iterator[Batch], n_batches: int | None) -> None:
+        """Reads a plain iterator up to its end, or until so many batches are kept."""
+        n_missing = None if n_batches is None else n_batches - len(self._kept)
+        for batch in islice(iterator, n_missing):
+            self._kept.append(as_numpy(batch))
+            self._n_kept_bytes += sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(self._kept[-1]))
+            if n_batches is None and self._n_kept_bytes > _MOST_KEPT_BYTES:
+                raise ArgumentError(
+                    f"{self._place} has not ended after {len(self._kept)} batches ({_MOST_KEPT_BYTES >> 30} GiB), "
+                    f"which are kept for the next evaluation. Say how many to take, EvalLoop(n_steps=…), or give what "
+                    f"can be read again: a stream, a list or a data set."
+                )
 
     def _stream_batch(self, step: int) -> Batch:
         return self._first if step == 0 and self._first is not None else self._data.batch(step)

@@ -16,7 +16,7 @@ from trellis.errors import ArgumentError, ModelError
 from trellis.loops.batch import as_outputs, batch_size, split_batch
 from trellis.loops.fused_steps import is_slow_in_scan
 from trellis.loops.metrics import HostMetrics, Mean, Metric, MetricFunction, as_metric, merge, zeros
-from trellis.loops.state import StepOutput, TrainState
+from trellis.loops.state import StepOutput, TrainState, describe_arrays
 from trellis.optimizers import all_finite, current_loss_scale
 from trellis.runtime import StepKeys
 
@@ -68,10 +68,8 @@ class TrainTask:
 class ValidationStep(Protocol):
     """A whole validation step, to be traced and compiled."""
 
-    def __call__(
-        self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys
-    ) -> tuple[Mapping[str, Metric], PyTree]:
-        """The metrics of a batch, and arrays for `EvalTask.host_metrics`."""
+    def __call__(self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys) -> tuple[Any, ...]:
+        """The metrics of a batch, and arrays for `EvalTask.host_metrics`; with `EvalTask.carry` also the new carry."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +87,10 @@ class EvalTask:
     """Stands in for `apply` and `metrics`."""
     host_metrics: HostMetrics | None = None
     """Measures what the validation step returns beside its metrics."""
+    carry: Mapping[str, PyTree] = field(default_factory=dict)
+    """Collections of the model's state that each batch hands to the next, such as an LSTM's memory over a long text, as
+    they are before the first batch; None starts from those of the checkpoint. `apply` changes them, as `mutable` ones;
+    a `validation_step` has them in its model_state, and returns the new ones third."""
 
     def __post_init__(self) -> None:
         if (self.validation_step is None) == (self.apply is None):
@@ -96,6 +98,11 @@ class EvalTask:
         _check_callable(self.apply, "EvalTask.apply")
         _check_callable(self.validation_step, "EvalTask.validation_step")
         _check_metrics(self.metrics, "EvalTask.metrics")
+        if not isinstance(self.carry, Mapping):
+            raise ArgumentError(
+                f"EvalTask.carry is a {type(self.carry).__name__}. Give collections by name: carry="
+                f"{{'memory': jnp.zeros((batch_size, 64))}}, or None in the place of arrays for the checkpoint's."
+            )
 
 
 def _check_optimizer(optimizer: Any) -> None:
@@ -192,20 +199,57 @@ def _kind(value: Any) -> str:
     return "an array" if isinstance(value, jax.Array) else f"a {type(value).__name__}"
 
 
-def build_validation_step(task: EvalTask, *, rng_names: Sequence[str]) -> ValidationStep:
-    """The validation step of a task: its own, or one made of its model and metrics."""
-    if task.validation_step is not None:
-        return task.validation_step
-    assert task.apply is not None
-    apply, functions = task.apply, task.metrics
+class CarryingStep(Protocol):
+    """A validation step that hands a state to the next."""
 
-    def step(params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys) -> tuple[dict[str, Metric], tuple[()]]:
+    def __call__(
+        self, params: PyTree, model_state: PyTree, carry: PyTree, batch: Batch, keys: StepKeys, /
+    ) -> tuple[Mapping[str, Metric], PyTree, PyTree]:
+        """The metrics of a batch, arrays for the host, and the carry for the next batch."""
+
+
+def build_validation_step(task: EvalTask, *, rng_names: Sequence[str]) -> CarryingStep:
+    """The validation step of a task: its own, or one made of its model and metrics."""
+    apply, validation_step, functions = task.apply, task.validation_step, task.metrics
+
+    def step(
+        params: PyTree, model_state: PyTree, carry: PyTree, batch: Batch, keys: StepKeys
+    ) -> tuple[Mapping[str, Metric], PyTree, PyTree]:
+        model_state = {**model_state, **carry}
+        if validation_step is not None:
+            return _with_carry(validation_step(params, model_state, batch, keys), carry)
+        assert apply is not None
         inputs, targets = split_batch(batch)
         variables = {"params": params, **model_state}
-        outputs, _ = run_model(apply, variables, inputs, rngs=keys.rngs(rng_names))
-        return _measure(functions, outputs, targets, batch), ()
+        outputs, changes = run_model(apply, variables, inputs, rngs=keys.rngs(rng_names), mutable=tuple(carry))
+        return _measure(functions, outputs, targets, batch), (), _carried(changes, carry)
 
     return step
+
+
+def _with_carry(results: tuple[Any, ...], carry: PyTree) -> tuple[Mapping[str, Metric], PyTree, PyTree]:
+    if not carry:
+        metrics, outputs = results
+        return metrics, outputs, carry
+    if len(results) != 3:
+        raise ModelError(
+            f"EvalTask has a carry, so its validation_step returns metrics, arrays for the host and the new carry, "
+            f"but it returned {len(results)} things. Write: return metrics, (), {{{', '.join(map(repr, carry))}: …}}"
+        )
+    return results[0], results[1], _carried(results[2], carry)
+
+
+def _carried(changes: Mapping[str, PyTree], carry: PyTree) -> PyTree:
+    """The new carry, which has to be as the old one: what was not changed stays."""
+    new = {name: changes.get(name, old) for name, old in carry.items()}
+    for name, old in carry.items():
+        before, after = (describe_arrays(jax.eval_shape(lambda tree=tree: tree)) for tree in (old, new[name]))
+        if before != after:
+            raise ModelError(
+                f"EvalTask.carry[{name!r}] is {before} before a batch and {after} after it. Start with arrays of the "
+                f"shapes and dtypes that the model leaves; batches of one size need drop_remainder=True."
+            )
+    return new
 
 
 def run_model(

@@ -278,6 +278,10 @@ class TrainLoop:
         if n_skipped:
             seconds = time.perf_counter() - started
             text = f"{n_skipped} batches of the iterator were read and skipped in {seconds:.2f} seconds."
+            if not self._feed.is_replayed:
+                text += (
+                    " They are not those that were trained on: a shuffle without a seed? The run goes on with others."
+                )
             self.session.emit("skipped", step=running.step, text=text, n_batches=n_skipped, seconds=seconds)
         return running
 

@@ -1,6 +1,8 @@
 """Streams give the published names, and are functions of the seed and the step."""
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -281,8 +283,8 @@ def test_tokens_are_kept_beside_the_file_and_serve_every_length(tmp_path: Path) 
             "task.train_data.vocab_file is empty, and with the weights lies no vocab.txt",
         ),
         ({"input_path": ""}, ConfigError, "task.train_data.input_path is empty"),
-        ({"tfds_name": "glue/mrpc"}, ConfigError, "task.train_data.tfds_name is 'glue/mrpc', but TensorFlow Datasets"),
-        ({"tfds_name": "glue/mrpc", "is_training": False}, ConfigError, "task.validation_data.tfds_name=,task.validat"),
+        ({"tfds_name": "glue/mrpc"}, ConfigError, "task.train_data.tfds_split is empty. Name the part of glue/mrpc"),
+        ({"tfds_name": {"a": "glue/mrpc"}}, ConfigError, r"tfds_name has several sources \(a\). Name one"),
         ({"text_fields": ["premise"]}, DataError, "there is no column 'premise'"),
         ({"label_field": "label"}, DataError, "the label 'label' is missing"),
         ({"label_values": ["no"]}, DataError, "the label '1' is none of 'no'"),
@@ -296,6 +298,53 @@ def test_settings_that_cannot_work_are_told_before_the_first_step(
 ) -> None:
     with pytest.raises(error, match=message):
         build_sentence_stream(sentence_config(tmp_path, **settings))
+
+
+def test_without_its_package_a_data_set_of_tensorflow_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    params = sentence_config(tmp_path, tfds_name="glue/mrpc", tfds_split="train", is_training=False)
+    message = r"tfds_name is 'glue/mrpc', and tensorflow-datasets is not .*\[tfds\].*task.validation_data.tfds_name=,"
+    with pytest.raises(ConfigError, match=message):
+        build_sentence_stream(params)
+
+
+def test_a_data_set_of_tensorflow_is_read_once_by_its_own_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = sentence_config(tmp_path)
+    expected = build_sentence_stream(params).batch(0)
+    header, *lines = (tmp_path / "train.tsv").read_text().splitlines()
+    rows = [dict(zip(header.split("\t"), line.split("\t"), strict=True)) for line in lines]
+    n_reads = []
+
+    class Builder:
+        info = SimpleNamespace(full_name="tiny/1.0.0")
+        data_dir = "prepared"
+
+        def __init__(self, name: str, data_dir: str | None) -> None:
+            if name != "tiny":
+                raise ValueError(f"Dataset {name} not found.\nA long story.")
+
+        def download_and_prepare(self) -> None:
+            pass
+
+        def as_dataset(self, split: str, shuffle_files: bool) -> Any:
+            n_reads.append(split)
+            encoded = [{name: np.array(text.encode(), object)[()] for name, text in row.items()} for row in rows]
+            return [{**row, "idx": np.int64(index)} for index, row in enumerate(encoded)]
+
+    package = SimpleNamespace(builder=Builder, as_numpy=lambda data: data)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", package)
+    named = params.replace(input_path="", tfds_name="tiny", tfds_split="train")
+    for _ in range(2):
+        batch = build_sentence_stream(named).batch(0)
+        for name, values in expected.items():
+            np.testing.assert_array_equal(batch[name], values)
+    assert n_reads == ["train"]
+    with pytest.raises(DataError, match="cannot read the split 'train' of 'tinny': Dataset tinny not found. Check"):
+        build_sentence_stream(named.replace(tfds_name="tinny"))
 
 
 @pytest.mark.parametrize(

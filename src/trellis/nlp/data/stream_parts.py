@@ -22,8 +22,9 @@ from trellis.data import (
     patterns_in,
     read_columns,
     read_records,
+    write_tfds_rows,
 )
-from trellis.errors import ConfigError, DataError
+from trellis.errors import ConfigError, DataError, MissingPackageError
 from trellis.nlp.data.configs import BertPretrainTextDataConfig, QADataConfig, SentencePredictionTextDataConfig
 from trellis.nlp.data.sequences import RECORD_NAMES
 from trellis.nlp.data.tokenizer import Tokenizer, build_tokenizer
@@ -36,10 +37,7 @@ def input_paths(params: DataConfig) -> list[str]:
     """The files of a config, as paths and patterns."""
     place = data_place(params)
     if params.tfds_name:
-        raise ConfigError(
-            f"{place}.tfds_name is {params.tfds_name!r}, but TensorFlow Datasets are not read. Write the data to "
-            f"files, and name these instead: --params_override={place}.tfds_name=,{place}.input_path=FILES"
-        )
+        return [str(_tfds_file(params, place))]
     if isinstance(params.input_path, Mapping):
         sources = ", ".join(params.input_path)
         raise ConfigError(f"{place}.input_path has several sources ({sources}), but this task reads one.")
@@ -47,6 +45,20 @@ def input_paths(params: DataConfig) -> list[str]:
     if not paths:
         raise ConfigError(f"{place}.input_path is empty. Name the files to read.")
     return paths
+
+
+def _tfds_file(params: DataConfig, place: str) -> Path:
+    if isinstance(params.tfds_name, Mapping):
+        raise ConfigError(f"{place}.tfds_name has several sources ({', '.join(params.tfds_name)}). Name one.")
+    if not params.tfds_split:
+        raise ConfigError(f"{place}.tfds_split is empty. Name the part of {params.tfds_name} to read, such as train.")
+    try:
+        return write_tfds_rows(params.tfds_name, split=params.tfds_split, data_dir=params.tfds_data_dir)
+    except MissingPackageError as error:
+        raise ConfigError(
+            f"{place}.tfds_name is {params.tfds_name!r}, and {error} Or write the data to files, and name these "
+            f"instead: --params_override={place}.tfds_name=,{place}.input_path=FILES"
+        ) from None
 
 
 def data_place(params: DataConfig) -> str:
