@@ -251,13 +251,13 @@ def test_a_damaged_file_is_set_aside_before_a_run_goes_on(tmp_path: Path, capsys
     assert_points(tmp_path, {"train/loss": [(1, 101), (2, 102), (3, 103)]})
 
 
-@pytest.mark.parametrize("n_bytes", [0, 5, -3])
-def test_a_file_that_a_killed_process_has_left_empty_or_cut_short_is_no_damage(
-    n_bytes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("n_bytes", "end"), [(0, b""), (5, b""), (-3, b""), (0, bytes(50)), (None, bytes(5000))])
+def test_a_file_that_a_kill_or_a_power_cut_has_left_without_its_end_is_no_damage(
+    n_bytes: int | None, end: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_steps(tmp_path, range(1, 5), loss=100)
     (file,) = tmp_path.iterdir()
-    file.write_bytes(file.read_bytes()[:n_bytes])
+    file.write_bytes(file.read_bytes()[:n_bytes] + end)
     trellis.SummaryWriter(tmp_path).attach(Session(stdout=True))
     assert capsys.readouterr().out == ""
     assert list(tmp_path.iterdir()) == [file]

@@ -15,6 +15,8 @@ from trellis.loops import Checkpoint, Session, Summary
 
 _PREFIX = "events.out.tfevents."
 _SUFFIX = ".trellis"
+_FRAME_BYTES = 16
+"""What a record takes up beside its content: its length, and two checksums."""
 
 
 class SummaryWriter(Extension):
@@ -132,8 +134,8 @@ def _mend(path: Path, session: Session) -> None:
 def _whole_records(path: Path) -> tuple[list[bytes], str]:
     """The records up to the first that is cut short or damaged, where TensorBoard stops reading too; and the damage.
 
-    A process that is killed may leave a file that is empty, or whose last record is cut short: that is no damage. If
-    points are missing, whoever compares the files with the run's other history tells.
+    A process that is killed may leave a file that is empty, or whose last record is cut short, and a power cut zeros at
+    its end: that is no damage. If points are missing, whoever compares the files with the run's other history tells.
     """
     from google.protobuf.message import DecodeError
     from tensorboardX.proto.event_pb2 import Event
@@ -146,12 +148,19 @@ def _whole_records(path: Path) -> tuple[list[bytes], str]:
     except CutShortError:
         return records, ""
     except DataError as error:
-        return records, str(error)
+        return records, "" if _ends_in_zeros(path, records) else str(error)
     except DecodeError:
         return records, "it holds records of another kind."
     except OSError as error:
         return records, f"it cannot be read: {describe_failure(error)}."
     return records, ""
+
+
+def _ends_in_zeros(path: Path, records: list[bytes]) -> bool:
+    """Whether nothing but zeros comes after some records: room that was made for what was not written."""
+    with path.open("rb") as file:
+        file.seek(sum(_FRAME_BYTES + len(record) for record in records))
+        return not file.read().strip(b"\0")
 
 
 def _rewrite(path: Path, records: list[bytes]) -> None:
