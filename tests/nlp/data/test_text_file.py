@@ -21,8 +21,8 @@ def texts_of(file: TextFile, *names: str) -> list[tuple[str, ...]]:
     ("name", "content"),
     [
         ("rows.TSV", TSV.encode()),
-        ("rows.tsv.gz", gzip.compress(TSV.encode())),
-        ("ROWS.Tsv.GZ", gzip.compress(TSV.encode())),
+        ("rows.tsv.gz", gzip.compress(TSV.encode(), mtime=0)),
+        ("ROWS.Tsv.GZ", gzip.compress(TSV.encode(), mtime=0)),
         ("rows.CSV", TSV.replace("\t", ",").encode()),
         ("rows.ndjson", b'{"sentence": "the cat", "label": 1}\n'),
         ("rows.JSONL", b'{"sentence": "the cat", "label": 1}\n'),
