@@ -137,9 +137,14 @@ class Scene:
         if self.read_inputs() != self.inputs:
             return f"the inputs are {sorted(self.read_inputs())}"
         left = [path.name for path in (self.place / "out/model").glob("*") if path.name not in FORMS]
-        left += [path.name for path in (self.place / "tmp").iterdir()]
+        left += [path.name for path in (self.place / "tmp").iterdir() if not _is_probe(path)]
         left += [str(path) for path in self.place.rglob(".*")]
         return f"left behind: {sorted(set(left))}" if left else ""
+
+
+def _is_probe(path: Path) -> bool:
+    """Whether Python's `tempfile` made a file to see whether it can: it has no name by which it could be tidied up."""
+    return path.is_file() and len(path.name) == 8 and path.read_bytes() in (b"", b"blat")
 
 
 def in_a_fork(work: Callable[[], None]) -> int:

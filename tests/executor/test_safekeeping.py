@@ -274,3 +274,14 @@ def test_kills_at_calls_of_the_file_system_lose_nothing() -> None:
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| all | 7 | 0 |" in done.stdout
+
+
+def test_what_a_killed_run_was_about_to_remove_beside_its_model_is_removed_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as other:
+        other.setattr(disk, "_PROCESS", "00000000")  # of the same number, and yet another process
+        left = disk.hidden_path(Path("out/run"), ending="removing")
+    (left / "model").mkdir(parents=True)
+    safekeeping.recover(FOLDER, keep_dir=Path("out/run/of_a_killed_run"))
+    assert not left.exists()

@@ -40,6 +40,8 @@ def recover(folder: Path, *, keep_dir: Path, model_files: Sequence[str] = ()) ->
         model_files: Patterns of the files of a model whose format is not known.
     """
     sweep(folder)
+    # What is kept of runs is replaced there, too.
+    sweep(keep_dir.parent)
     for directory in left_behind(folder, _RUNNING):
         own = hidden_path(folder, ending=_RUNNING)
         try:
