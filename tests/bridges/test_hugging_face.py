@@ -19,6 +19,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from trellis.bridges import (
+    hugging_face,
     read_hugging_face,
     read_hugging_face_config,
     read_hugging_face_settings,
@@ -476,3 +477,20 @@ def test_what_hugging_face_has_no_model_for_is_not_written(tmp_path: Path) -> No
     out.mkdir()
     with pytest.raises(ArgumentError, match="exists already"):
         write_hugging_face(out, config=config.as_dict(), params=first)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_labels": 10**9}, "num_labels is 1000000000, but it is a whole number below 1,000,000"),
+        ({"num_labels": "two"}, "num_labels is 'two', but it is a whole number"),
+    ],
+)
+def test_an_absurd_number_of_labels_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        hugging_face._label_names(fields, "config.json")
+
+
+def test_architectures_that_are_no_list_say_nothing_of_the_head() -> None:
+    assert hugging_face._is_used_classifier({"architectures": 7})
+    assert not hugging_face._is_used_classifier({"architectures": ["BertForTokenClassification"]})

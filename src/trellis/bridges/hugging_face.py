@@ -18,6 +18,7 @@ from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatc
 from trellis.json_text import parse_json
 
 _CONFIG, _WEIGHTS, _TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
+_MOST_LABELS = 1_000_000
 _SHARDS = "model-*-of-*.safetensors"
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
@@ -65,7 +66,7 @@ def read_hugging_face_settings(directory: str | Path) -> HuggingFaceSettings:
     raw = _read_json(Path(directory))
     place = str(Path(directory, _CONFIG))
     encoder = read_config(raw, place=place)
-    architecture = str((raw.get("architectures") or [""])[0])
+    architecture = _architecture(raw)
     suffix = architecture.removeprefix(_CLASS_NAMES[raw["model_type"]])
     names = _label_names(raw, place)
     return HuggingFaceSettings(
@@ -260,12 +261,23 @@ def _plain_names(arrays: Mapping[str, np.ndarray], kind: str) -> dict[str, np.nd
 
 def _is_used_classifier(raw: Mapping[str, Any]) -> bool:
     """Whether `classifier` is of whole sequences; models of tokens and of multiple choice have one too."""
-    architectures = raw.get("architectures")
-    return not architectures or str(architectures[0]).endswith("ForSequenceClassification")
+    architecture = _architecture(raw)
+    return not architecture or architecture.endswith("ForSequenceClassification")
+
+
+def _architecture(raw: Mapping[str, Any]) -> str:
+    """The name of the class that a model is of; empty if it is not said."""
+    names = raw.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def _label_names(raw: Mapping[str, Any], place: str) -> list[str]:
-    by_number = raw.get("id2label") or {str(number): f"LABEL_{number}" for number in range(raw.get("num_labels") or 2)}
+    n_labels = raw.get("num_labels") or 2
+    if not isinstance(n_labels, int) or not 0 < n_labels < _MOST_LABELS:
+        raise ArgumentError(
+            f"{place}: num_labels is {n_labels!r:.40}, but it is a whole number below {_MOST_LABELS:,}."
+        )
+    by_number = raw.get("id2label") or {str(number): f"LABEL_{number}" for number in range(n_labels)}
     try:
         return [str(by_number[str(number)]) for number in range(len(by_number))]
     except (KeyError, TypeError):

@@ -285,11 +285,16 @@ def _windows_of(
 
 def _best_windows(spans: Sequence[tuple[int, int]], n_tokens: int) -> NDArray[np.int64]:
     """For each token, the window that shows most of what is around it."""
-    scores = np.full((max(len(spans), 1), n_tokens), -np.inf)
+    best = np.zeros(n_tokens, np.int64)
+    best_scores = np.full(n_tokens, -np.inf)
     for index, (start, length) in enumerate(spans):
         place = np.arange(length)
-        scores[index, start : start + length] = np.minimum(place, length - 1 - place) + 0.01 * length
-    best: NDArray[np.int64] = np.argmax(scores, axis=0)
+        scores = np.minimum(place, length - 1 - place) + 0.01 * length
+        inside = slice(start, start + length)
+        # Of two that show as much, the first.
+        is_better = scores > best_scores[inside]
+        best[inside][is_better] = index
+        best_scores[inside][is_better] = scores[is_better]
     return best
 
 
