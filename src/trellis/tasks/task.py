@@ -140,7 +140,10 @@ class Task(ABC):
     def validation_step(
         self, inputs: Batch, model: BoundModel, metrics: Mapping[str, MetricFunction] | None = None
     ) -> Mapping[str, Any]:
-        """What is measured on a batch, by name: the loss and metrics are summed up, arrays go to `aggregate_logs`."""
+        """What is measured on a batch, by name: the loss and metrics are summed up, arrays go to `aggregate_logs`.
+
+        A plain scalar is a mean over the examples of the batch, and goes to `aggregate_logs` too.
+        """
         features, labels = batch_sides(inputs)
         outputs = self.inference_step(features, model)
         return self._measure(labels, outputs, model, metrics, batch_size(inputs))
