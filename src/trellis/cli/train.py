@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from trellis import experiments, extensions, runtime
-from trellis.bindings import bound
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
 from trellis.cli.parser import Parser
@@ -19,6 +18,7 @@ from trellis.runtime import print_coloured, print_line
 _EPILOG = """\
 Started again after any kind of end, the same command goes on where it was.
 Flags of Model Garden's driver that mean nothing here, such as --tpu, are accepted, and the run says so.
+Processes train together that JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or TF_CONFIG, tell so.
 Exit codes: 0 done, 2 bad input, 143 stopped by SIGTERM with everything saved.
 
   trellis train --experiment=digits/classifier --mode=train_and_eval --model_dir=runs/digits \\
@@ -77,21 +77,25 @@ def train(flags: argparse.Namespace) -> None:
         print_line(f"{flags.experiment}, {flags.mode}, {length}.")
         print_line(f"It writes to {directory}, and resumes from there if it is interrupted.")
     logs = _run(params, flags, directory)
+    if not runtime.is_first_process():
+        print_line(f"Done. The first of the processes has written to {directory}.")
+        return
     print_line("\n".join(_ending(params, directory, logs=logs, has_trained=mode.trains)))
 
 
 def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -> dict[str, float]:
     # These load JAX, when all that can be known without it is known to be right.
+    runtime.join_processes()
     runtime.keep_programs()
     file = directory / f"operative_config.{flags.mode}.gin"
     with gin_bindings(flags) as write_operative_config:
-        _, logs = bound(experiments.run_experiment)(
+        _, logs = experiments.run_together(
             params,
             mode=flags.mode,
             model_dir=directory,
             pretrain_steps=flags.pretrain_steps,
             allow_changes=flags.allow_changes,
-            when_ready=lambda: write_operative_config(file),
+            when_ready=lambda: write_operative_config(file) if runtime.is_first_process() else None,
         )
     return logs
 
@@ -104,7 +108,8 @@ def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float]
         yield f"Done: nothing was trained. Step {last['step']} was reached before; trainer.train_steps is {steps}."
     else:
         yield f"Done: step {last['step']}{f' of {steps}' if steps else ''}." if last else "Done."
-    yield from (f"  {name} {value:.6g}" for name, value in (logs or _values(last)).items())
+    # Where JSON has no number, an event has its name: "nan".
+    yield from (f"  {name} {float(value):.6g}" for name, value in (logs or _values(last)).items())
     subdir = params.trainer.best_checkpoint_export_subdir
     if subdir:
         yield from (f"The best:   {path}" for path in extensions.best_files(directory / subdir))

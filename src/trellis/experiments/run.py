@@ -7,6 +7,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from trellis.bindings import bound
 from trellis.config import raise_if_any
 from trellis.disk import Ownership, write_whole
@@ -18,7 +20,7 @@ from trellis.experiments.new_files import new_files
 from trellis.experiments.preflight import Preflight
 from trellis.experiments.reports import write_params
 from trellis.loops import Summary
-from trellis.runtime import is_first_process, print_line
+from trellis.runtime import ONE_DEVICE, is_first_process, print_line, wait_for_processes
 from trellis.tasks import BoundModel, Task, get_task
 from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, StagedTrainer, Trainer, published_name
 
@@ -90,6 +92,49 @@ def run_experiment(
             last = trainer.evaluate(last)
         checkpoint = last or trainer.read_checkpoint(trains=run_mode.trains)
         return trainer.bound_model(checkpoint), _logs(trainer, last) if runs_post_eval else {}
+
+
+def run_together(
+    params: ExperimentConfig, *, mode: str, when_ready: Callable[[], object] = lambda: None, **options: Any
+) -> tuple[BoundModel, dict[str, float]]:
+    """Runs an experiment as `run_experiment` does, with the processes that this one has joined, if there are any.
+
+    They share out each batch, and have the losses of one; the first writes.
+    """
+    _check_processes(params, get_mode(mode))
+    # The first one makes what is kept of the data, and the others find it.
+    if not is_first_process():
+        wait_for_processes("prepared")
+
+    def when_all_are_ready() -> None:
+        when_ready()
+        if is_first_process():
+            wait_for_processes("prepared")
+
+    return bound(run_experiment)(params, mode=mode, when_ready=when_all_are_ready, **options)
+
+
+def _check_processes(params: ExperimentConfig, mode: Mode) -> None:
+    """Raises an error if an experiment cannot be run by several processes, and is to be."""
+    n_processes = jax.process_count()
+    strategy, n_gpus = params.runtime.distribution_strategy, params.runtime.num_gpus
+    if n_processes == 1:
+        if strategy == "multi_worker_mirrored":
+            print_line(
+                "runtime.distribution_strategy is multi_worker_mirrored, but this process is alone: it takes the "
+                "devices of this machine. To have others, start the same command on each machine with "
+                "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or TF_CONFIG."
+            )
+        return
+    if strategy in ONE_DEVICE or n_gpus:
+        setting = f"runtime.num_gpus={n_gpus}" if n_gpus else f"runtime.distribution_strategy={strategy}"
+        raise ArgumentError(
+            f"{setting} uses devices of one worker, but there are {n_processes}. Set runtime.distribution_strategy to "
+            f"multi_worker_mirrored and runtime.num_gpus to 0, or leave out workers."
+        )
+    if isinstance(params.trainer, ProgressiveTrainerConfig) or mode.follows:
+        what = f"mode {str(mode)!r}" if mode.follows else "training in stages"
+        raise ArgumentError(f"{what} takes one worker, which uses all devices of its machine. Leave out workers.")
 
 
 def _checked(params: ExperimentConfig, mode: Mode, model_dir: str | os.PathLike[str]) -> Path:
