@@ -93,8 +93,9 @@ def _unchosen_problems(config: ExperimentConfig, *, files: Sequence[str]) -> Ite
     # That of a run holds what was changed in the parts that were not chosen, so that nothing is lost.
     order = {str(find_config_file(file)): place for place, file in enumerate(files) if not recorded_experiment(file)}
     for prefix, branch in branches(config):
-        for name in vars(branch) if isinstance(branch, OneOfConfig) else ():
-            part = vars(branch)[name]
+        if not isinstance(branch, OneOfConfig):
+            continue
+        for name, part in vars(branch).items():
             if not isinstance(part, Config) or name == branch.type:
                 continue
             chosen_in = _place_of(origin_of(branch, "type"), order)

@@ -181,8 +181,12 @@ class Task(ABC):
         """
         return None
 
-    def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: int | None = None) -> dict[str, float]:
-        """On the host: metrics, from the state after all batches."""
+    def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: int | None = None) -> Mapping[str, Any]:
+        """On the host: metrics, from the state after all batches.
+
+        Numbers by name; a mapping among them is a group, whose metrics are called `group/name`, and an array of a few
+        numbers is the metrics `name_0`, `name_1` and so on.
+        """
         return {}
 
     @traceable
