@@ -63,7 +63,7 @@ def add_flags(parser: Parser) -> None:
 def train(flags: argparse.Namespace) -> None:
     """Runs an experiment in one of its modes; prints where it writes, its metrics and where its files are."""
     mode = get_mode(flags.mode)
-    params = resolve_flags(flags, mode=flags.mode)
+    params = resolve_flags(flags, mode=flags.mode, model_dir=flags.model_dir)
     check_gin_flags(flags)
     settings = (f"{idle.path} has no effect ({idle.origin}): {idle.reason}." for idle in without_effect(params))
     for line in (*_idle_flags(flags), *settings):

@@ -40,6 +40,7 @@ def resolve(
     settings: Sequence[str] = (),
     values: Sequence[Setting] = (),
     mode: str | None = None,
+    model_dir: str | os.PathLike[str] | None = None,
 ) -> ExperimentConfig:
     """Returns the config that an experiment has after its files and flags, validated and locked.
 
@@ -51,6 +52,7 @@ def resolve(
         settings: The texts of `--set`, such as `task.hidden_size=32`.
         values: Settings that are no text, each with its origin.
         mode: What the config is to be run in, if it is: what that needs is checked with the rest.
+        model_dir: Where it is to be run, if that is known: a run that goes on there needs less.
     """
     config = get_exp_config(experiment)
     problems: list[Problem] = []
@@ -58,7 +60,8 @@ def resolve(
         problems += [*text_problems, *merge(config, setting)]
     problems += _unchosen_problems(config, files=_listed(config_file))
     wrong_paths = {problem.path for problem in problems}
-    needs = () if mode is None else mode_problems(config, mode=get_mode(mode))
+    directory = Path(model_dir) if model_dir else None
+    needs = () if mode is None else mode_problems(config, mode=get_mode(mode), model_dir=directory)
     problems += [problem for problem in (*violations(config), *needs) if problem.path not in wrong_paths]
     raise_if_any(problems)
     config.lock()

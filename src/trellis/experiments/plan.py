@@ -42,7 +42,7 @@ def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path, all
         allow_changes: As that of `run_experiment`.
     """
     run_mode = get_mode(mode)
-    problems = list(mode_problems(params, mode=run_mode))
+    problems = list(mode_problems(params, mode=run_mode, model_dir=model_dir))
     try:
         original = params
         # A task that is given no directory writes nothing; one that resumes has written what it writes.
@@ -57,7 +57,7 @@ def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path, all
         # A wrong value or a missing file is among the problems already, with its place.
         is_known = bool(problems) and isinstance(error, ArgumentError | DataError)
         return Plan("", problems if is_known else [*problems, Problem(str(error), DEFAULT)])
-    problems = list(mode_problems(params, mode=run_mode))
+    problems = list(mode_problems(params, mode=run_mode, model_dir=model_dir))
     return Plan(report, [*problems, *run.problems(), *warm_start_problems(run)])
 
 
@@ -195,11 +195,11 @@ def _start(run: Preflight) -> Iterator[str]:
     if run.resumes_from is not None:
         word = "resumes from" if run.mode.trains else "evaluates"
         yield f"{word} {run.resumes_from}{', not from task.init_checkpoint' if init_checkpoint else ''}"
-        yield from run.notices()
     elif run.mode.trains:
         task = type(run.trainer.task)
         source = init_checkpoint or ("" if task.initialize is Task.initialize else f"{task.__name__}.initialize")
         yield f"step 0, with parameters from {source}" if source else "step 0, with new parameters"
+    yield from run.notices()
 
 
 def _chosen(run: Preflight) -> Iterator[str]:

@@ -81,7 +81,7 @@ def run_experiment(
         preflight = Preflight(
             params=params, mode=run_mode, trainer=trainer, outline=outline, allow_changes=allow_changes
         )
-        raise_if_any([*mode_problems(params, mode=run_mode), *preflight.problems()])
+        raise_if_any([*mode_problems(params, mode=run_mode, model_dir=directory), *preflight.problems()])
         for notice in preflight.notices():
             print_line(notice)
         if run_mode.trains and is_first_process():
@@ -142,9 +142,10 @@ def _checked(params: ExperimentConfig, mode: Mode, model_dir: str | os.PathLike[
         raise ArgumentError(
             "model_dir is not given: a run needs a directory of its own, as in model_dir='runs/digits'."
         )
-    raise_if_any(list(mode_problems(params, mode=mode)))
+    directory = Path(model_dir)
+    raise_if_any(list(mode_problems(params, mode=mode, model_dir=directory)))
     params.validate()
-    return Path(model_dir)
+    return directory
 
 
 def build_task(params: ExperimentConfig, *, model_dir: Path | None) -> tuple[Task, ExperimentConfig]:

@@ -74,6 +74,7 @@ def _resolved(settings: Mapping[str, Any], fn_args: FnArgs) -> ExperimentConfig:
         settings=_listed(settings.get("set")),
         values=[*_pipeline_values(fn_args), *_tuned_values(fn_args.hyperparameters or {})],
         mode=settings["mode"],
+        model_dir=str(fn_args.model_run_dir),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from trellis.aliases import Batch, PyTree, Variables
-from trellis.data import is_stream
+from trellis.data import SizedStream, is_stream
 from trellis.errors import ModelError
 from trellis.extensions import CheckpointFileReader, SkippedData, restore_file
 from trellis.loops import (
@@ -107,7 +107,11 @@ class Stage:
     def eval_loop(self) -> EvalLoop:
         """The validation side."""
         n_steps = self.config.validation_steps
-        return self._build_eval_loop(n_steps=None if n_steps == -1 else n_steps)
+        data = self.validation_data
+        n_known = data.n_batches if is_stream(data) and isinstance(data, SizedStream) else None
+        # A published config asks for as many batches as its own data has.
+        takes_all = n_steps == -1 or (n_known is not None and n_known < n_steps)
+        return self._build_eval_loop(n_steps=None if takes_all else n_steps)
 
     def _build_train_loop(self, data: Any) -> TrainLoop:
         return TrainLoop(
