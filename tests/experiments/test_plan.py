@@ -109,6 +109,59 @@ def test_a_plan_tells_that_a_task_brings_parameters_of_its_own(tmp_path: Path, m
     assert lines_of(report, "Start") == ["step 0, with parameters from SmallTask.initialize"]
 
 
+def test_a_task_that_could_take_parameters_and_is_given_none_starts_with_new_ones(tmp_path: Path) -> None:
+    """As the tasks for text: they read weights of several kinds, if their config names some."""
+
+    @dataclass
+    class NamingConfig(small.SmallConfig):
+        hub_module_url: str = ""
+
+        @property
+        def starts_from(self) -> str:
+            return self.hub_module_url
+
+    class Naming(small.SmallTask):
+        def initialize(self, model: Any) -> Any:
+            return model.variables
+
+    trellis.register_task_cls(NamingConfig)(Naming)
+    report, _ = planned(small.params(5).replace(task=NamingConfig()), tmp_path)
+    assert lines_of(report, "Start") == ["step 0, with new parameters"]
+    report, _ = planned(small.params(5).replace(task=NamingConfig(hub_module_url="bert")), tmp_path)
+    assert lines_of(report, "Start") == ["step 0, with parameters from bert"]
+
+
+def test_a_plan_has_the_periods_of_the_run(tmp_path: Path) -> None:
+    params = small.params(
+        24, steps_per_loop=12, summary_interval=12, checkpoint_interval=6, validation_interval=4, max_to_keep=9
+    )
+    report, _ = planned(params, tmp_path)
+    assert lines_of(report, "Every") == [
+        "4 steps: training metrics, evaluation",
+        "6 steps: training metrics, checkpoint file",
+        "and all of it at the last step",
+    ]
+    steps: list[int] = []
+
+    def look(checkpoint: trellis.Checkpoint) -> trellis.Checkpoint:
+        steps.append(checkpoint.step)
+        return checkpoint
+
+    trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path / "run", extensions=[look])
+    assert steps == [step for step in range(1, 25) if step % 4 == 0 or step % 6 == 0]
+
+
+def test_validation_data_without_a_batch_is_told(tmp_path: Path) -> None:
+    few = digits("task.validation_data.global_batch_size=9999", "task.validation_data.drop_remainder=true")
+    _, problems = planned(few, tmp_path)
+    assert problems[0].startswith("The validation data has no batch, so nothing could be evaluated. Give it examples")
+
+
+def test_a_misspelt_metric_of_a_task_with_host_metrics_is_told_the_nearest(tmp_path: Path) -> None:
+    report, _ = planned(small.params(**BEST | {"best_checkpoint_eval_metric": "acuracy"}), tmp_path)
+    assert lines_of(report, "Metrics")[-1].endswith("cannot be checked before. Did you mean accuracy?)")
+
+
 def test_averages_are_counted_apart_from_the_rest_of_the_optimizer(tmp_path: Path) -> None:
     params = small.params(optimizer_config={"ema": {"average_decay": 0.9}})
     report, _ = planned(params, tmp_path)

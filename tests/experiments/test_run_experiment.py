@@ -123,7 +123,7 @@ def test_a_continuous_evaluation_ends_when_nothing_comes(tmp_path: Path, capsys:
     trellis.run_experiment(small.params(5), mode="train", model_dir=tmp_path)
     params = small.params(50, continuous_eval_timeout=0)
     trellis.run_experiment(params, mode="continuous_eval", model_dir=tmp_path)
-    assert "for 0 seconds: the evaluation ends" in capsys.readouterr().out
+    assert "for 0 seconds, and its training has finished: the evaluation ends" in capsys.readouterr().out
 
 
 def test_each_file_of_a_pretraining_is_fine_tuned_from(tmp_path: Path) -> None:

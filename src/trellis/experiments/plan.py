@@ -20,10 +20,13 @@ from trellis.extensions import newest_file
 from trellis.loops import Outline, batch_size, describe_arrays, split_batch
 from trellis.optimizers import WHOLE_RUN, build_schedule
 from trellis.runtime import table
+from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task, TaskConfig
 from trellis.trainer import computing_model, metric_name
 
 _LABEL_WIDTH = 11
+_MISSPELT = 0.85
+"""How alike a name is to another that was probably meant."""
 
 
 @dataclass(frozen=True)
@@ -145,11 +148,15 @@ def _steps(run: Preflight) -> Iterator[str]:
 
 def _intervals(run: Preflight) -> Iterator[str]:
     config = run.params.trainer
-    things = {"training metrics": min(config.steps_per_loop, config.summary_interval)}
-    things |= {"evaluation": config.validation_interval} if run.mode.evaluates_while_training else {}
+    things = {"evaluation": config.validation_interval} if run.mode.evaluates_while_training else {}
     things |= {"checkpoint file": config.checkpoint_interval}
-    for interval in sorted(set(things.values())):
-        yield f"{interval:,} steps: {', '.join(name for name, period in things.items() if period == interval)}"
+    # Whatever a loop stops for is reported with the metrics of the steps before it.
+    periods = {config.steps_per_loop, config.summary_interval, *things.values()}
+    for interval in sorted(periods):
+        is_multiple = any(interval % period == 0 for period in periods if period < interval)
+        names = [*([] if is_multiple else ["training metrics"]), *(name for name in things if things[name] == interval)]
+        if names:
+            yield f"{interval:,} steps: {', '.join(names)}"
     yield "and all of it at the last step"
 
 
@@ -165,7 +172,9 @@ def _metrics(run: Preflight) -> Iterator[str]:
         metric = metric_name(config.best_checkpoint_eval_metric)
         word = "highest" if config.best_checkpoint_metric_comp == "higher" else "lowest"
         is_unknown = run.has_host_metrics and metric not in outline.validation.metrics
-        hope = " (the task has to add it on the host: this cannot be checked before)" if is_unknown else ""
+        close = nearest(metric, outline.validation.metrics, cutoff=_MISSPELT)
+        meant = f". Did you mean {close}?" if close else ""
+        hope = f" (the task has to add it on the host: this cannot be checked before{meant})" if is_unknown else ""
         yield f"best: the {word} eval/{metric}{hope}"
 
 
@@ -196,10 +205,16 @@ def _start(run: Preflight) -> Iterator[str]:
         word = "resumes from" if run.mode.trains else "evaluates"
         yield f"{word} {run.resumes_from}{', not from task.init_checkpoint' if init_checkpoint else ''}"
     elif run.mode.trains:
-        task = type(run.trainer.task)
-        source = init_checkpoint or ("" if task.initialize is Task.initialize else f"{task.__name__}.initialize")
+        source = _source(run.trainer.task)
         yield f"step 0, with parameters from {source}" if source else "step 0, with new parameters"
     yield from run.notices()
+
+
+def _source(task: Task) -> str:
+    """Where the parameters of step 0 come from; empty if they are new."""
+    names_it = type(task.task_config).starts_from is not TaskConfig.starts_from
+    is_own = type(task).initialize is not Task.initialize and not names_it
+    return task.starts_from or (f"{type(task).__name__}.initialize" if is_own else "")
 
 
 def _chosen(run: Preflight) -> Iterator[str]:

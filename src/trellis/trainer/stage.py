@@ -13,7 +13,7 @@ import optax
 
 from trellis.aliases import Batch, PyTree, Variables
 from trellis.data import SizedStream, is_stream
-from trellis.errors import ModelError
+from trellis.errors import ArgumentError, ModelError
 from trellis.extensions import CheckpointFileReader, SkippedData, restore_file
 from trellis.loops import (
     Checkpoint,
@@ -107,8 +107,7 @@ class Stage:
     def eval_loop(self) -> EvalLoop:
         """The validation side."""
         n_steps = self.config.validation_steps
-        data = self.validation_data
-        n_known = data.n_batches if is_stream(data) and isinstance(data, SizedStream) else None
+        n_known = self._n_validation_batches()
         # A published config asks for as many batches as its own data has.
         takes_all = n_steps == -1 or (n_known is not None and n_known < n_steps)
         return self._build_eval_loop(n_steps=None if takes_all else n_steps)
@@ -125,6 +124,11 @@ class Stage:
             n_fused_steps=self.config.n_fused_steps,
             grads=self.config.keep_gradients,
         )
+
+    def _n_validation_batches(self) -> int | None:
+        """How many there are, where that is known."""
+        data = self.validation_data
+        return data.n_batches if is_stream(data) and isinstance(data, SizedStream) else None
 
     def _build_eval_loop(self, *, n_steps: int | None) -> EvalLoop:
         task = EvalTask(data=self.validation_data, validation_step=self._validation_step, host_metrics=self.task)
@@ -182,6 +186,12 @@ class Stage:
     @cached_property
     def _short_eval_loop(self) -> EvalLoop:
         """A loop over one batch: that there are too few for the config is told with all else that is wrong."""
+        if self._n_validation_batches() == 0:
+            raise ArgumentError(
+                "The validation data has no batch, so nothing could be evaluated. Give it examples for one, lower "
+                "task.validation_data.global_batch_size, or keep the short last batch: "
+                "--set=task.validation_data.drop_remainder=false"
+            )
         # The batches of an iterator are kept by the one loop that has read them.
         return self._build_eval_loop(n_steps=1) if is_stream(self.validation_data) else self.eval_loop
 
