@@ -105,6 +105,7 @@ def test_a_run_that_is_preempted_saves_and_exits_with_143(tmp_path: Path) -> Non
     [
         (["--mode=trian"], "There is no mode 'trian'. Did you mean train? Modes are: train, eval, "),
         (["--set=trainer.train_steps=0"], "--set: trainer.train_steps is 0."),
+        (["--checkpoint=5"], "--checkpoint is for --mode=eval, but the mode is train_and_eval."),
         (["--mode=eval"], "--model_dir: there is no directory `runs/digits` to evaluate. Give that of a run."),
         (["--config_file=no.yaml"], "no.yaml"),
         (["--set=trainer.train_steps=0", "--set=task.hiden_size=1"], "2 problems in the configuration\n"),

@@ -332,3 +332,27 @@ def test_a_second_training_in_a_directory_is_refused_before_it_writes_and_an_eva
         training.communicate()
         best.communicate()
     trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path)
+
+
+def test_a_chosen_checkpoint_file_is_evaluated_and_the_run_stays_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "validation_loss"}
+    params = small.params(15, **best, best_checkpoint_metric_comp="lower")
+    trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path)
+    measured = {point["step"]: point["metrics"]["eval"] for point in summaries(tmp_path)}
+    (best_file,) = small.files(tmp_path / "best")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    at_best = int(best_file.rpartition("_")[2])
+    for chosen, step in (("best", at_best), ("5", 5), (tmp_path / "regular_10", 10)):
+        capsys.readouterr()
+        trellis.run_experiment(params, mode="eval", model_dir=tmp_path, checkpoint=chosen)
+        out = capsys.readouterr().out
+        assert f"Step {step:6d}: eval " in out
+        assert f"loss {measured[step]['loss']:.6g}" in out
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    for wrong in ("7", "worst", tmp_path / "best"):
+        with pytest.raises(ArgumentError, match=r"is no checkpoint file of the run in .* There are: .*regular_5, "):
+            trellis.run_experiment(params, mode="eval", model_dir=tmp_path, checkpoint=wrong)
+    with pytest.raises(ArgumentError, match="checkpoint is '5', but mode 'train' chooses its files"):
+        trellis.run_experiment(params, mode="train", model_dir=tmp_path, checkpoint="5")

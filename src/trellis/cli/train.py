@@ -54,6 +54,8 @@ def add_flags(parser: Parser) -> None:
     add_gin_flags(parser)
     steps = "the last step of the pretraining that continuous_train_and_eval follows; without it, until no file comes"
     parser.add_flag("pretrain_steps", "N", steps, type=int)
+    which = "what --mode=eval evaluates: best, a step, or a checkpoint file; the default is the newest"
+    parser.add_flag("checkpoint", "WHICH", which)
     changes = "go on with a run although its data, seed, batch size, optimizer, model or precision have changed"
     parser.add_argument("--allow_changes", action="store_true", help=changes)
     for name in _IDLE:
@@ -63,6 +65,7 @@ def add_flags(parser: Parser) -> None:
 def train(flags: argparse.Namespace) -> None:
     """Runs an experiment in one of its modes; prints where it writes, its metrics and where its files are."""
     mode = get_mode(flags.mode)
+    _check_checkpoint(flags)
     params = resolve_flags(flags, mode=flags.mode, model_dir=flags.model_dir)
     check_gin_flags(flags)
     settings = (f"{idle.path} has no effect ({idle.origin}): {idle.reason}." for idle in without_effect(params))
@@ -95,6 +98,7 @@ def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -
             model_dir=directory,
             pretrain_steps=flags.pretrain_steps,
             allow_changes=flags.allow_changes,
+            checkpoint=flags.checkpoint,
             when_ready=lambda: write_operative_config(file) if runtime.is_first_process() else None,
         )
     return logs
@@ -137,6 +141,7 @@ def _last_summary(directory: Path) -> dict[str, Any] | None:
 def plan(flags: argparse.Namespace) -> None:
     """Prints what a run would do, then all that is wrong with it; nothing is run or written."""
     get_mode(flags.mode)
+    _check_checkpoint(flags)
     directory = _model_dir(flags)
     params = resolve_flags(flags)
     check_gin_flags(flags)
@@ -144,7 +149,11 @@ def plan(flags: argparse.Namespace) -> None:
     with gin_bindings(flags):
         # Names and types are right. The rest needs JAX, and all problems with it are reported together.
         result = experiments.plan_experiment(
-            params, mode=flags.mode, model_dir=directory, allow_changes=flags.allow_changes
+            params,
+            mode=flags.mode,
+            model_dir=directory,
+            allow_changes=flags.allow_changes,
+            checkpoint=flags.checkpoint,
         )
     for line in _idle_flags(flags):
         print_line(line)
@@ -152,6 +161,11 @@ def plan(flags: argparse.Namespace) -> None:
         print_coloured(result.report.removesuffix("\n"), _PLAN_COLOURS)
     raise_if_any(result.problems)
     print_line("Nothing is wrong with it. `trellis train` with the same flags runs it.")
+
+
+def _check_checkpoint(flags: argparse.Namespace) -> None:
+    if flags.checkpoint is not None and not get_mode(flags.mode).needs_checkpoint:
+        raise ArgumentError(f"--checkpoint is for --mode=eval, but the mode is {flags.mode}. Leave out one of them.")
 
 
 def _idle_flags(flags: argparse.Namespace) -> Iterator[str]:

@@ -150,7 +150,7 @@ def warmup_notices(params: ExperimentConfig) -> Iterator[str]:
         path = f"trainer.optimizer_config.warmup.{warmup.type}.warmup_steps"
         yield (
             f"The run ends at step {n_steps}, while it warms up: {path} is {n_warmup_steps} "
-            f"({origin_of(params, path)}). To learn something, train for longer or warm up for less: "
+            f"({origin_of(params, path)}). It learns little or nothing. Train for longer, or warm up for less: "
             f"--set={path}={n_steps // 10}"
         )
 

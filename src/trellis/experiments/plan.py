@@ -15,7 +15,7 @@ from trellis.experiments.lengths import derive_lengths
 from trellis.experiments.mode import get_mode, mode_problems
 from trellis.experiments.preflight import Preflight, n_batches, n_bytes, size_text, warm_start_problems
 from trellis.experiments.reports import leaves_of
-from trellis.experiments.run import build_task, build_trainer
+from trellis.experiments.run import build_task, build_trainer, find_checkpoint
 from trellis.extensions import newest_file
 from trellis.loops import Outline, batch_size, describe_arrays, split_batch
 from trellis.optimizers import WHOLE_RUN, build_schedule
@@ -38,11 +38,14 @@ class Plan:
     problems: list[Problem]
 
 
-def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path, allow_changes: bool = False) -> Plan:
+def plan_experiment(
+    params: ExperimentConfig, *, mode: str, model_dir: Path, allow_changes: bool = False, checkpoint: str | None = None
+) -> Plan:
     """Checks a run without running it: builds its trainer, evaluates one step abstractly, and writes nothing.
 
     Args:
         allow_changes: As that of `run_experiment`.
+        checkpoint: The same.
     """
     run_mode = get_mode(mode)
     problems = list(mode_problems(params, mode=run_mode, model_dir=model_dir))
@@ -54,7 +57,14 @@ def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path, all
         params = derive_lengths(params, task=task, trains=run_mode.trains or run_mode.follows)
         trainer = build_trainer(params, mode=run_mode, model_dir=model_dir, task=task)
         outline = trainer.outline(trains=run_mode.trains, evaluates=run_mode.evaluates)
-        run = Preflight(params=params, mode=run_mode, trainer=trainer, outline=outline, allow_changes=allow_changes)
+        run = Preflight(
+            params=params,
+            mode=run_mode,
+            trainer=trainer,
+            outline=outline,
+            allow_changes=allow_changes,
+            checkpoint=find_checkpoint(checkpoint, params=params, model_dir=model_dir) if checkpoint else None,
+        )
         report = "".join(f"{line}\n" for line in _report(run, original=original))
     except TrellisError as error:
         # A wrong value or a missing file is among the problems already, with its place.

@@ -40,11 +40,13 @@ class Preflight:
     outline: StageOutline
     allow_changes: bool = False
     """Whether a run may go on with what makes it another run."""
+    checkpoint: Path | None = None
+    """The checkpoint file that was chosen to be evaluated; None for the newest."""
 
     @cached_property
     def resumes_from(self) -> Path | None:
         """The checkpoint file that the run goes on from."""
-        return newest_file(self.trainer.model_dir)
+        return self.checkpoint or newest_file(self.trainer.model_dir)
 
     @cached_property
     def changes(self) -> tuple[int, list[Change]]:

@@ -19,6 +19,7 @@ from trellis.experiments.mode import Mode, get_mode, mode_problems
 from trellis.experiments.new_files import new_files
 from trellis.experiments.preflight import Preflight
 from trellis.experiments.reports import write_params
+from trellis.extensions import best_files, checkpoint_storage, regular_files
 from trellis.loops import Summary
 from trellis.runtime import ONE_DEVICE, is_first_process, print_line, wait_for_processes
 from trellis.tasks import BoundModel, Task, get_task
@@ -36,6 +37,7 @@ def run_experiment(
     extensions: Sequence[Callable[[Any], Any]] = (),
     pretrain_steps: int | None = None,
     allow_changes: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
     when_ready: Callable[[], object] = lambda: None,
 ) -> tuple[BoundModel, dict[str, float]]:
     """Runs an experiment; returns the model as it is in the end, and the metrics of a final evaluation.
@@ -45,7 +47,7 @@ def run_experiment(
     | `train` | trains up to `trainer.train_steps` |
     | `train_and_eval` | the same, evaluating every `trainer.validation_interval` steps and at the last |
     | `train_and_post_eval` | trains, then evaluates once |
-    | `eval` | evaluates the newest checkpoint file |
+    | `eval` | evaluates the newest checkpoint file, or the one that `checkpoint` names |
     | `continuous_eval` | evaluates each checkpoint file that another process writes, until its training is done |
     | `continuous_train_and_eval` | fine-tunes from each checkpoint file that appears in `task.init_checkpoint` |
 
@@ -59,10 +61,14 @@ def run_experiment(
             are awaited until none has come for `trainer.continuous_eval_timeout` seconds.
         allow_changes: Whether a run that is resumed may go on with what makes it another run: other data, another seed,
             batch size, optimizer, model or precision.
+        checkpoint: What `eval` evaluates, leaving the files of the run as they are: `best`, a step, or a file.
         when_ready: Is called when all is built and checked, before the first step.
     """
     run_mode = get_mode(mode)
     directory = _checked(params, run_mode, model_dir)
+    if checkpoint is not None and not run_mode.needs_checkpoint:
+        raise ArgumentError(f"checkpoint is {str(checkpoint)!r}, but mode {mode!r} chooses its files. Set mode 'eval'.")
+    chosen = None if checkpoint is None else find_checkpoint(checkpoint, params=params, model_dir=directory)
     # Of several processes that run one experiment, the first one writes.
     with Ownership(directory) if run_mode.trains and is_first_process() else nullcontext():
         if run_mode.trains and run_mode.follows:
@@ -79,7 +85,12 @@ def run_experiment(
         )
         outline = trainer.outline(trains=run_mode.trains, evaluates=run_mode.evaluates or runs_post_eval)
         preflight = Preflight(
-            params=params, mode=run_mode, trainer=trainer, outline=outline, allow_changes=allow_changes
+            params=params,
+            mode=run_mode,
+            trainer=trainer,
+            outline=outline,
+            allow_changes=allow_changes,
+            checkpoint=chosen,
         )
         raise_if_any([*mode_problems(params, mode=run_mode, model_dir=directory), *preflight.problems()])
         for notice in preflight.notices():
@@ -87,7 +98,7 @@ def run_experiment(
         if run_mode.trains and is_first_process():
             write_params(params, directory)
         when_ready()
-        last = _run(trainer, run_mode)
+        last = _run(trainer, run_mode, chosen)
         if runs_post_eval:
             last = trainer.evaluate(last)
         checkpoint = last or trainer.read_checkpoint(trains=run_mode.trains)
@@ -182,7 +193,31 @@ def build_trainer(
     return bound(Trainer)(task, config=params.trainer, **options)
 
 
-def _run(trainer: StagedTrainer, mode: Mode) -> Any:
+def find_checkpoint(name: str | os.PathLike[str], *, params: ExperimentConfig, model_dir: Path) -> Path:
+    """The checkpoint file that a name stands for: `best`, a step of the run, or the file itself."""
+    subdir = params.trainer.best_checkpoint_export_subdir
+    best = best_files(model_dir / subdir) if subdir else []
+    files = [*(path for _, path in regular_files(model_dir)), *best]
+    text = os.fspath(name)
+    if text == "best":
+        found = best[-1] if best else None
+    elif text.isdecimal():
+        found = next((path for path in files if path.name.endswith(f"_{int(text)}")), None)
+    else:
+        found = Path(text) if checkpoint_storage.is_checkpoint_file(Path(text)) else None
+    if found is None or not found.name.rpartition("_")[2].isdecimal():
+        there = ", ".join(str(path) for path in files) or "none"
+        raise ArgumentError(
+            f"checkpoint is {text!r}, which is no checkpoint file of the run in `{model_dir}`. Give best, a step, or a "
+            f"file. There are: {there}."
+        )
+    return found
+
+
+def _run(trainer: StagedTrainer, mode: Mode, chosen: Path | None) -> Any:
+    if chosen is not None:
+        print_line(f"Evaluates `{chosen}`.")
+        return _report(trainer.evaluate(trainer.read_checkpoint(chosen), writes=False))
     if mode.needs_checkpoint:
         return _report(trainer.evaluate())
     if not mode.trains:
