@@ -72,7 +72,7 @@ def test_each_file_of_a_pretraining_is_fine_tuned_from_until_its_last_step(
     ]
     assert "No new checkpoint file" not in out
     logs = json.loads((tmp_path / "tuned/metrics-10.json").read_text())
-    assert f"  accuracy {logs['accuracy']:.6g}\n" in out
+    assert f"  eval/accuracy {logs['accuracy']:.6g}\n" in out
     written = (tmp_path / "tuned/pretrained_10/params.yaml").read_text()
     assert "init_checkpoint: pretraining/regular_10\n" in written
 

@@ -64,7 +64,7 @@ def test_a_users_own_task_is_trained_from_its_file(tmp_path: Path) -> None:
         "--model_dir=runs/spirals",
         "--set=trainer.train_steps=250",
     )
-    found = re.search(r"Done: step 250 of 250\.\n  accuracy ([\d.]+)\n  validation_loss", out)
+    found = re.search(r"Done: step 250 of 250\.\n  eval/accuracy ([\d.]+)\n  eval/loss", out)
     assert found and float(found[1]) > 0.5
     assert "train_steps: 250" in (tmp_path / "runs/spirals/params.yaml").read_text()
 

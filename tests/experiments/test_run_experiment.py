@@ -33,7 +33,8 @@ def test_train_and_eval_leaves_files_events_and_summaries(tmp_path: Path) -> Non
     assert small.files(tmp_path) == ["regular_10", "regular_12"]
     (best,) = small.files(tmp_path / "best")
     info = json.loads((tmp_path / "best/info.json").read_text())
-    assert info.keys() == {"accuracy", "validation_loss", "host_accuracy", "at", "best_ckpt_global_step"}
+    assert info.keys() == {"accuracy", "loss", "validation_loss", "host_accuracy", "at", "best_ckpt_global_step"}
+    assert info["loss"] == info["validation_loss"]
     assert best == f"highest_eval_accuracy_{info['best_ckpt_global_step']:.0f}"
     assert list((tmp_path / "train").glob("events.*"))
     assert list((tmp_path / "validation").glob("events.*"))

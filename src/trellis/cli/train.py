@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trellis import experiments, extensions, runtime
+from trellis import experiments, extensions, runtime, trainer
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
 from trellis.cli.parser import Parser
@@ -113,12 +113,20 @@ def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float]
     else:
         yield f"Done: step {last['step']}{f' of {steps}' if steps else ''}." if last else "Done."
     # Where JSON has no number, an event has its name: "nan".
-    yield from (f"  {name} {float(value):.6g}" for name, value in (logs or _values(last)).items())
+    values = {_shown_name(name): value for name, value in logs.items()} or _values(last)
+    yield from (f"  {name} {float(value):.6g}" for name, value in values.items())
     subdir = params.trainer.best_checkpoint_export_subdir
     if subdir:
         yield from (f"The best:   {path}" for path in extensions.best_files(directory / subdir))
     yield f"All of it:  {directory}"
     yield f"To look at: tensorboard --logdir {shlex.quote(str(directory))}"
+
+
+def _shown_name(published: str) -> str:
+    """What the screen and the summaries call a metric of an evaluation."""
+    if published.startswith("best_"):
+        return f"best {_shown_name(published.removeprefix('best_'))}"
+    return f"eval/{trainer.metric_name(published)}"
 
 
 def _values(summary: dict[str, Any] | None) -> dict[str, float]:

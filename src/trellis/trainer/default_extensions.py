@@ -234,7 +234,7 @@ class _BestInfo(Extension):
         if step is None or not metrics or self._read_step() > step:
             return  # a greater step is that of lost work, which is done again
         content = _info(step, metrics)
-        if not self._file.is_file() or self._file.read_bytes() != content:
+        if not self._file.is_file() or self._file.read_bytes() not in (content, _published_info(step, metrics)):
             aside = f" It is set aside as `{set_aside(self._file).name}`." if os.path.lexists(self._file) else ""
             text = f"`{self._file}` does not tell of the best checkpoint file, that of step {step}.{aside}"
             session.emit("damaged", step=step, text=f"{text} It is written again.", path=str(self._file))
@@ -252,8 +252,16 @@ class _BestInfo(Extension):
             return -1.0
 
 
-def _info(step: int, metrics: Metrics) -> bytes:
+def _published_info(step: int, metrics: Metrics) -> bytes:
+    """What earlier versions wrote, which is as good."""
     info = {published_name(name): value for name, value in metrics.items()} | {_BEST_STEP: float(step)}
+    return f"{json.dumps(info, indent=4)}\n".encode()
+
+
+def _info(step: int, metrics: Metrics) -> bytes:
+    # Under the names that the screen shows, and for programs that know the published ones also under theirs.
+    names = {published_name(name): value for name, value in metrics.items()}
+    info = {**metrics, **names, _BEST_STEP: float(step)}
     return f"{json.dumps(info, indent=4)}\n".encode()
 
 
