@@ -37,7 +37,7 @@ def test_a_continuous_evaluation_that_was_started_first_ends_with_the_training(t
     assert not list((tmp_path / "run").glob("regular_5.*")), "an evaluation touches no file of the training"
 
 
-def test_a_continuous_evaluation_gives_up_when_no_file_comes(
+def test_a_continuous_evaluation_ends_after_a_training_that_was_shorter(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run("--model_dir=run", "--mode=train")
@@ -49,7 +49,8 @@ def test_a_continuous_evaluation_gives_up_when_no_file_comes(
         "--set=trainer.continuous_eval_timeout=0",
     )
     out = capsys.readouterr().out
-    assert "No new checkpoint file in `run` for 0 seconds: the evaluation ends.\n" in out
+    ended = "No new checkpoint file in `run` for 0 seconds, and its training has finished: the evaluation ends.\n"
+    assert ended in out
     assert re.findall(r"Step +(\d+): eval accuracy", out) == ["5", "10"]
 
 
@@ -71,7 +72,7 @@ def test_each_file_of_a_pretraining_is_fine_tuned_from_until_its_last_step(
     ]
     assert "No new checkpoint file" not in out
     logs = json.loads((tmp_path / "tuned/metrics-10.json").read_text())
-    assert f"  accuracy {logs['accuracy']:.6g}\n" in out
+    assert f"  eval/accuracy {logs['accuracy']:.6g}\n" in out
     written = (tmp_path / "tuned/pretrained_10/params.yaml").read_text()
     assert "init_checkpoint: pretraining/regular_10\n" in written
 

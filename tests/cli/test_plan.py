@@ -25,8 +25,8 @@ def test_plan_tells_what_is_wrong_after_what_it_knows(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "\nSteps      20, which see 640 examples" in done.stdout
     assert "Nothing is wrong" not in done.stdout
-    assert done.stderr.startswith("2 problems in the configuration\n\ntrainer.optimizer_config.warmup.linear.warmup_")
-    assert "trainer.best_checkpoint_eval_metric is f1, which is not measured." in done.stderr
+    assert "The run ends at step 20, while it warms up: trainer.optimizer_config.warmup.linear.warmup_" in done.stdout
+    assert done.stderr.startswith("--set: trainer.best_checkpoint_eval_metric is f1, which is not measured.")
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -39,12 +39,11 @@ def test_flags_and_names_that_are_wrong_are_told_before_jax_is_imported() -> Non
     assert done.stderr.startswith("--model_dir is empty: a run needs a directory of its own")
 
 
-def test_train_tells_a_long_warmup_and_missing_files_before_jax_is_imported(tmp_path: Path) -> None:
+def test_train_tells_missing_files_before_jax_is_imported(tmp_path: Path) -> None:
     done = trellis_without_jax(
         "train", *DIGITS[1:], "--params_override=trainer.train_steps=40,task.validation_data.input_path=data/*.jsonl"
     )
     assert done.returncode == 2, done.stderr
-    assert "\n      --set=trainer.optimizer_config.warmup.linear.warmup_steps=4\n" in done.stderr
     assert "task.validation_data.input_path matches no file: `data/*.jsonl`." in done.stderr
     assert not (tmp_path / "runs").exists()
 

@@ -1,7 +1,9 @@
 """Real runs by the command: trained, resumed, evaluated, preempted, refused."""
 
+import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import REPOSITORY, environment, trellis, trellis_without_jax
+from trellis.cli import train
+from trellis.experiments import get_exp_config, register_experiments
 
 SHORT = (
     "--params_override=trainer.steps_per_loop=20,trainer.checkpoint_interval=20,trainer.validation_interval=20,"
@@ -60,7 +64,7 @@ def test_a_users_own_task_is_trained_from_its_file(tmp_path: Path) -> None:
         "--model_dir=runs/spirals",
         "--set=trainer.train_steps=250",
     )
-    found = re.search(r"Done: step 250 of 250\.\n  accuracy ([\d.]+)\n  validation_loss", out)
+    found = re.search(r"Done: step 250 of 250\.\n  eval/accuracy ([\d.]+)\n  eval/loss", out)
     assert found and float(found[1]) > 0.5
     assert "train_steps: 250" in (tmp_path / "runs/spirals/params.yaml").read_text()
 
@@ -68,6 +72,18 @@ def test_a_users_own_task_is_trained_from_its_file(tmp_path: Path) -> None:
 def test_a_run_without_evaluation_ends_with_its_loss() -> None:
     out = trained(*DIGITS, "--mode=train", "--set=trainer.train_steps=20")
     assert re.search(r"Done: step 20 of 20\.\n  train/loss [\d.]+\nAll of it:", out)
+
+
+def test_a_run_whose_last_metric_is_no_number_ends_well(tmp_path: Path) -> None:
+    """As events have it: JSON has no NaN."""
+    summary = {"step": 5, "metrics": {"eval": {"loss": "nan", "accuracy": 0.5}}}
+    (tmp_path / "regular_5").mkdir()
+    (tmp_path / "regular_5/manifest.json").touch()
+    (tmp_path / "events.jsonl").write_text(json.dumps({"kind": "summary", **summary}) + "\n")
+    register_experiments([])
+    params = get_exp_config("digits/classifier")
+    lines = list(train._ending(params, tmp_path, logs={}, has_trained=True))
+    assert lines[1:3] == ["  eval/loss nan", "  eval/accuracy 0.5"]
 
 
 def test_a_run_that_is_preempted_saves_and_exits_with_143(tmp_path: Path) -> None:
@@ -89,6 +105,7 @@ def test_a_run_that_is_preempted_saves_and_exits_with_143(tmp_path: Path) -> Non
     [
         (["--mode=trian"], "There is no mode 'trian'. Did you mean train? Modes are: train, eval, "),
         (["--set=trainer.train_steps=0"], "--set: trainer.train_steps is 0."),
+        (["--checkpoint=5"], "--checkpoint is for --mode=eval, but the mode is train_and_eval."),
         (["--mode=eval"], "--model_dir: there is no directory `runs/digits` to evaluate. Give that of a run."),
         (["--config_file=no.yaml"], "no.yaml"),
         (["--set=trainer.train_steps=0", "--set=task.hiden_size=1"], "2 problems in the configuration\n"),
@@ -125,3 +142,25 @@ def test_eval_of_a_directory_without_checkpoint_files_is_told(tmp_path: Path) ->
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "There is no checkpoint file in model_dir `runs/digits`" in done.stderr
+
+
+def test_processes_that_are_started_together_train_together(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    arguments = (*DIGITS, "--set=trainer.train_steps=20", "--set=runtime.distribution_strategy=multi_worker_mirrored")
+    cluster = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "trellis", *arguments],
+            env=environment() | cluster | {"JAX_PROCESS_ID": str(index)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    first, second = (process.communicate(timeout=300)[0] for process in started)
+    assert [process.returncode for process in started] == [0, 0], first + second
+    assert "Done: step 20 of 20.\n" in first
+    assert second.endswith("Done. The first of the processes has written to runs/digits.\n")
+    assert (tmp_path / "runs/digits/regular_20").is_dir()

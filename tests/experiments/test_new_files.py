@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from trellis.disk import write_whole
+from trellis.experiments import new_files as new_files_module
 from trellis.experiments.new_files import NewEvents, new_files
 
 
@@ -21,7 +22,7 @@ def append(directory: Path, *kinds: str, **values: Any) -> None:
 
 def add_file(directory: Path, step: int) -> None:
     """Adds what is enough of a checkpoint file."""
-    manifest = {"step": step}
+    manifest = {"version": 1, "step": step}
     document = {"checksum": zlib.crc32(json.dumps(manifest, indent=1).encode()), "manifest": manifest}
     write_whole(directory / f"regular_{step}" / "manifest.json", json.dumps(document).encode())
 
@@ -127,7 +128,32 @@ def test_what_only_has_the_name_of_a_checkpoint_file_is_told_of_and_passed_over(
         add_file(tmp_path, step)
     (tmp_path / "regular_10").mkdir()
     (tmp_path / "regular_99").write_text("mine")
-    assert [path.name for path in new_files(tmp_path, timeout=0, last_step=20)] == ["regular_5", "regular_15"]
+    assert [path.name for path in new_files(tmp_path, timeout=0, last_step=None)] == ["regular_5", "regular_15"]
     out = capsys.readouterr().out
     assert out.count(f"Skipping the damaged checkpoint file `{tmp_path}/regular_10`: manifest.json is missing.") == 1
     assert out.count(f"`{tmp_path}/regular_99`: it is no directory, as checkpoint files are.") == 1
+
+
+@pytest.mark.parametrize("events", [[], ["initialized"], ["initialized", "stopped"]])
+def test_a_training_is_awaited_up_to_its_last_step_beyond_the_time_out(
+    tmp_path: Path, events: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = []
+
+    def look_again(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) % 3 == 0:
+            add_file(tmp_path, 5 * len(looks) // 3)
+
+    monkeypatch.setattr(new_files_module.time, "sleep", look_again)
+    append(tmp_path, *events)
+    assert [path.name for path in new_files(tmp_path, timeout=0, last_step=10)] == ["regular_5", "regular_10"]
+    line = f"No new checkpoint file in `{tmp_path}` for 0 seconds: still waiting for step 10, that of trainer"
+    assert capsys.readouterr().out.count(line) == 2
+
+
+def test_a_training_that_has_finished_before_is_not_awaited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_file(tmp_path, 5)
+    append(tmp_path, "initialized", "finished")
+    assert [path.name for path in new_files(tmp_path, timeout=0, last_step=10)] == ["regular_5"]
+    assert "for 0 seconds, and its training has finished: the evaluation ends." in capsys.readouterr().out

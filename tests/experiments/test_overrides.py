@@ -189,3 +189,47 @@ def test_the_config_of_a_run_that_was_cut_short_is_not_taken_for_another(tmp_pat
     (tmp_path / "params.yaml").write_text(content)
     with pytest.raises(ArgumentError, match=r"params.yaml` has no .*runtime, as that of a run has: it was cut short"):
         read_params(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "# only a remark\n"])
+def test_a_config_file_that_sets_nothing_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "empty.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"empty.yaml: The config file sets nothing: it is empty"):
+        resolve("garden/plain", config_file=[str(file)])
+
+
+OPTIMIZER = "trainer.optimizer_config.optimizer"
+TWO_PARTS = "trainer: {optimizer_config: {optimizer: {type: adam,\n  adamw: {weight_decay_rate: 0.1}}}}"
+
+
+def test_a_part_that_is_not_chosen_is_refused_at_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text(TWO_PARTS)
+    with pytest.raises(ConfigError) as caught:
+        resolve("garden/plain", config_file=[str(file)])
+    message = " ".join(str(caught.value).split())
+    assert f"two.yaml:2:30: {OPTIMIZER}.adamw is set, but {OPTIMIZER}.type is adam: it has no effect." in message
+    assert f"Choose it ({OPTIMIZER}.type=adamw), or set {OPTIMIZER}.adam instead." in message
+
+
+def test_a_part_that_a_flag_sets_has_to_be_chosen() -> None:
+    with pytest.raises(ConfigError, match=rf"{OPTIMIZER}\.lamb is set, but {OPTIMIZER}\.type is adamw"):
+        resolve("garden/plain", params_override=f"{OPTIMIZER}.lamb.beta_1=0.8")
+    warmup = "trainer.optimizer_config.warmup"
+    with pytest.raises(ConfigError, match=rf"{warmup}\.linear is set, but {warmup}\.type is null"):
+        resolve("garden/plain", settings=[f"{warmup}.linear.warmup_steps=3"])
+
+
+def test_another_choice_may_come_later_than_the_part(tmp_path: Path) -> None:
+    file = tmp_path / "adamw.yaml"
+    file.write_text("trainer: {optimizer_config: {optimizer: {type: adamw, adamw: {weight_decay_rate: 0.1}}}}")
+    other = tmp_path / "adam.yaml"
+    other.write_text("trainer: {optimizer_config: {optimizer: {type: adam}}}")
+    by_flag = resolve("garden/plain", config_file=[str(file)], params_override=f"{OPTIMIZER}.type=adam")
+    by_file = resolve("garden/plain", config_file=[str(file), str(other)])
+    assert by_flag == by_file
+    # What ran can be run again, though it holds what was not chosen.
+    params = tmp_path / "params.yaml"
+    params.write_text(f"# Experiment: garden/plain\n{by_flag.as_yaml()}")
+    assert resolve("garden/plain", config_file=[str(params)]) == by_flag

@@ -109,6 +109,59 @@ def test_a_plan_tells_that_a_task_brings_parameters_of_its_own(tmp_path: Path, m
     assert lines_of(report, "Start") == ["step 0, with parameters from SmallTask.initialize"]
 
 
+def test_a_task_that_could_take_parameters_and_is_given_none_starts_with_new_ones(tmp_path: Path) -> None:
+    """As the tasks for text: they read weights of several kinds, if their config names some."""
+
+    @dataclass
+    class NamingConfig(small.SmallConfig):
+        hub_module_url: str = ""
+
+        @property
+        def starts_from(self) -> str:
+            return self.hub_module_url
+
+    class Naming(small.SmallTask):
+        def initialize(self, model: Any) -> Any:
+            return model.variables
+
+    trellis.register_task_cls(NamingConfig)(Naming)
+    report, _ = planned(small.params(5).replace(task=NamingConfig()), tmp_path)
+    assert lines_of(report, "Start") == ["step 0, with new parameters"]
+    report, _ = planned(small.params(5).replace(task=NamingConfig(hub_module_url="bert")), tmp_path)
+    assert lines_of(report, "Start") == ["step 0, with parameters from bert"]
+
+
+def test_a_plan_has_the_periods_of_the_run(tmp_path: Path) -> None:
+    params = small.params(
+        24, steps_per_loop=12, summary_interval=12, checkpoint_interval=6, validation_interval=4, max_to_keep=9
+    )
+    report, _ = planned(params, tmp_path)
+    assert lines_of(report, "Every") == [
+        "4 steps: training metrics, evaluation",
+        "6 steps: training metrics, checkpoint file",
+        "and all of it at the last step",
+    ]
+    steps: list[int] = []
+
+    def look(checkpoint: trellis.Checkpoint) -> trellis.Checkpoint:
+        steps.append(checkpoint.step)
+        return checkpoint
+
+    trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path / "run", extensions=[look])
+    assert steps == [step for step in range(1, 25) if step % 4 == 0 or step % 6 == 0]
+
+
+def test_validation_data_without_a_batch_is_told(tmp_path: Path) -> None:
+    few = digits("task.validation_data.global_batch_size=9999", "task.validation_data.drop_remainder=true")
+    _, problems = planned(few, tmp_path)
+    assert problems[0].startswith("The validation data has no batch, so nothing could be evaluated. Give it examples")
+
+
+def test_a_misspelt_metric_of_a_task_with_host_metrics_is_told_the_nearest(tmp_path: Path) -> None:
+    report, _ = planned(small.params(**BEST | {"best_checkpoint_eval_metric": "acuracy"}), tmp_path)
+    assert lines_of(report, "Metrics")[-1].endswith("cannot be checked before. Did you mean accuracy?)")
+
+
 def test_averages_are_counted_apart_from_the_rest_of_the_optimizer(tmp_path: Path) -> None:
     params = small.params(optimizer_config={"ema": {"average_decay": 0.9}})
     report, _ = planned(params, tmp_path)
@@ -129,16 +182,14 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     )
     _, problems = planned(params, tmp_path / "run")
     assert [problem.splitlines()[0].removeprefix("--set: ").partition(": ")[0] for problem in problems] == [
-        "trainer.optimizer_config.warmup.linear.warmup_steps is 50, but the run ends at step 40",
         "task.train_data.global_batch_size is 30, which cannot be cut into trainer.n_microbatches=4 equal parts.",
         "task.train_data.input_path names an empty file",
         "task.train_data.input_path matches no file",
         "task.init_checkpoint names a checkpoint that is not there",
     ]
-    assert "--set=trainer.optimizer_config.warmup.linear.warmup_steps=4" in problems[0]
-    assert "--set=task.train_data.global_batch_size=28" in problems[1]
-    assert "There is no directory `nowhere`" in problems[3]
-    assert "Did you mean `empty.tfrecord`?" in problems[4]
+    assert "--set=task.train_data.global_batch_size=28" in problems[0]
+    assert "There is no directory `nowhere`" in problems[2]
+    assert "Did you mean `empty.tfrecord`?" in problems[3]
 
 
 @pytest.mark.parametrize(
@@ -148,11 +199,6 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
             ["trainer.best_checkpoint_eval_metric=acuracy"],
             "trainer.best_checkpoint_eval_metric is acuracy, which is not measured.",
             "--set=trainer.best_checkpoint_eval_metric=accuracy",
-        ),
-        (
-            ["trainer.validation_steps=9"],
-            "trainer.validation_steps is 9, but the validation data has 5 batches.",
-            "--set=trainer.validation_steps=-1",
         ),
         (
             ["task.validation_data.is_training=true"],
@@ -204,10 +250,46 @@ def test_what_a_run_resumes_from_is_compared_with_what_it_needs(tmp_path: Path) 
     assert lines_of(report, "Steps") == lines_of(report, "Disk") == []
 
 
-def test_an_evaluation_that_is_longer_than_its_data_is_told_of_with_all_else(tmp_path: Path) -> None:
-    _, problems = planned(digits("trainer.validation_steps=9"), tmp_path, mode="eval")
-    assert problems[0].startswith("--set: trainer.validation_steps is 9, but the validation data has 5 batches.")
-    assert problems[1].startswith("There is no checkpoint file in model_dir")
+def test_an_evaluation_that_is_longer_than_its_data_takes_all_of_it_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "but the validation data has 3 batches: all of them are taken."
+    report, problems = planned(small.params(5, validation_steps=9), tmp_path / "run")
+    assert problems == []
+    assert said in report
+    trellis.run_experiment(small.params(5, validation_steps=9), mode="train_and_eval", model_dir=tmp_path / "run")
+    out = capsys.readouterr().out
+    assert "trainer.validation_steps is 9 (" in out
+    assert said in out
+
+
+def test_a_run_that_ends_while_it_warms_up_is_told_so_and_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warmup = {"type": "linear", "linear": {"warmup_steps": 5}}
+    params = small.params(2, optimizer_config={"warmup": warmup})
+    path = "trainer.optimizer_config.warmup.linear.warmup_steps"
+    said = f"The run ends at step 2, while it warms up: {path} is 5 ("
+    report, problems = planned(params, tmp_path / "run")
+    assert problems == []
+    assert any(line.startswith(said) for line in lines_of(report, "Start"))
+    trellis.run_experiment(params, mode="train", model_dir=tmp_path / "run")
+    assert said in capsys.readouterr().out
+    assert small.files(tmp_path / "run") == ["regular_2"]
+
+
+def test_a_run_goes_on_although_what_it_started_from_has_moved(tmp_path: Path) -> None:
+    trellis.run_experiment(small.params(5), mode="train", model_dir=tmp_path / "first")
+    start = {"init_checkpoint": str(tmp_path / "first")}
+    trellis.run_experiment(small.params(5, task=start), mode="train", model_dir=tmp_path / "run")
+    (tmp_path / "first").rename(tmp_path / "moved")
+    _, problems = planned(small.params(10, task=start), tmp_path / "run")
+    assert problems == []
+    trellis.run_experiment(small.params(10, task=start), mode="train", model_dir=tmp_path / "run")
+    assert small.files(tmp_path / "run") == ["regular_10", "regular_5"]
+    # Another run would need it.
+    with pytest.raises(ConfigError, match="task.init_checkpoint names a checkpoint that is not there"):
+        trellis.run_experiment(small.params(10, task=start), mode="train", model_dir=tmp_path / "other")
 
 
 def test_a_warm_start_is_compared_with_the_model_without_starting(tmp_path: Path) -> None:
@@ -237,7 +319,7 @@ def test_files_that_do_not_fit_on_the_disk_and_arrays_that_do_not_fit_on_a_devic
 
 
 def test_a_run_is_refused_for_the_same_reasons_before_anything_is_written(tmp_path: Path) -> None:
-    params = digits("trainer.best_checkpoint_eval_metric=acuracy", "trainer.validation_steps=9")
+    params = digits("trainer.best_checkpoint_eval_metric=acuracy", "task.train_data.is_training=false")
     with pytest.raises(ConfigError, match="2 problems in the configuration"):
         trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -298,18 +380,16 @@ def test_a_task_with_an_optimizer_of_its_own_needs_no_optimizer_config(tmp_path:
 
 
 def test_problems_in_a_file_are_corrected_in_the_language_of_the_file(tmp_path: Path) -> None:
-    Path("short.yaml").write_text(
-        "trainer:\n  train_steps: 20\n  optimizer_config:\n    warmup:\n      linear:\n        warmup_steps: 30\n"
-    )
+    Path("odd.yaml").write_text("task:\n  train_data:\n    global_batch_size: 30\ntrainer:\n  n_microbatches: 4\n")
     with pytest.raises(ConfigError) as raised:
-        resolve("digits/classifier", config_file=["short.yaml"], mode="train")
+        resolve("digits/classifier", config_file=["odd.yaml"], mode="train")
     assert str(raised.value) == (
-        "short.yaml:6:23: trainer.optimizer_config.warmup.linear.warmup_steps is 30, but the run ends at step 20: it "
-        "would end while it warms up.\n"
-        "      6 |         warmup_steps: 30\n"
-        "        |                       ^^\n"
-        "  Train for longer, or warm up for less, as here for a tenth of the run. Write:\n"
-        "      warmup_steps: 2"
+        "odd.yaml:3:24: task.train_data.global_batch_size is 30, which cannot be cut into trainer.n_microbatches=4 "
+        "equal parts.\n"
+        "      3 |     global_batch_size: 30\n"
+        "        |                        ^^\n"
+        "  Write:\n"
+        "      global_batch_size: 28"
     )
 
 

@@ -33,7 +33,8 @@ def test_train_and_eval_leaves_files_events_and_summaries(tmp_path: Path) -> Non
     assert small.files(tmp_path) == ["regular_10", "regular_12"]
     (best,) = small.files(tmp_path / "best")
     info = json.loads((tmp_path / "best/info.json").read_text())
-    assert info.keys() == {"accuracy", "validation_loss", "host_accuracy", "at", "best_ckpt_global_step"}
+    assert info.keys() == {"accuracy", "loss", "validation_loss", "host_accuracy", "at", "best_ckpt_global_step"}
+    assert info["loss"] == info["validation_loss"]
     assert best == f"highest_eval_accuracy_{info['best_ckpt_global_step']:.0f}"
     assert list((tmp_path / "train").glob("events.*"))
     assert list((tmp_path / "validation").glob("events.*"))
@@ -123,7 +124,7 @@ def test_a_continuous_evaluation_ends_when_nothing_comes(tmp_path: Path, capsys:
     trellis.run_experiment(small.params(5), mode="train", model_dir=tmp_path)
     params = small.params(50, continuous_eval_timeout=0)
     trellis.run_experiment(params, mode="continuous_eval", model_dir=tmp_path)
-    assert "for 0 seconds: the evaluation ends" in capsys.readouterr().out
+    assert "for 0 seconds, and its training has finished: the evaluation ends" in capsys.readouterr().out
 
 
 def test_each_file_of_a_pretraining_is_fine_tuned_from(tmp_path: Path) -> None:
@@ -332,3 +333,27 @@ def test_a_second_training_in_a_directory_is_refused_before_it_writes_and_an_eva
         training.communicate()
         best.communicate()
     trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path)
+
+
+def test_a_chosen_checkpoint_file_is_evaluated_and_the_run_stays_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "validation_loss"}
+    params = small.params(15, **best, best_checkpoint_metric_comp="lower")
+    trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path)
+    measured = {point["step"]: point["metrics"]["eval"] for point in summaries(tmp_path)}
+    (best_file,) = small.files(tmp_path / "best")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    at_best = int(best_file.rpartition("_")[2])
+    for chosen, step in (("best", at_best), ("5", 5), (tmp_path / "regular_10", 10)):
+        capsys.readouterr()
+        trellis.run_experiment(params, mode="eval", model_dir=tmp_path, checkpoint=chosen)
+        out = capsys.readouterr().out
+        assert f"Step {step:6d}: eval " in out
+        assert f"loss {measured[step]['loss']:.6g}" in out
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    for wrong in ("7", "worst", tmp_path / "best"):
+        with pytest.raises(ArgumentError, match=r"is no checkpoint file of the run in .* There are: .*regular_5, "):
+            trellis.run_experiment(params, mode="eval", model_dir=tmp_path, checkpoint=wrong)
+    with pytest.raises(ArgumentError, match="checkpoint is '5', but mode 'train' chooses its files"):
+        trellis.run_experiment(params, mode="train", model_dir=tmp_path, checkpoint="5")

@@ -416,6 +416,16 @@ def test_a_loss_that_is_not_a_number_is_told_at_its_step(capsys: pytest.CaptureF
     assert "Step      7: the loss is not finite." in capsys.readouterr().out.splitlines()
 
 
+def test_a_loss_that_stays_not_a_number_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def data() -> Iterator[Any]:
+        for step, (x, y) in enumerate(tiny.batches()):
+            yield (x * np.float32(np.nan) if step == 6 else x), y
+
+    loop = tiny.train_loop(tiny.train_task(data=data()), n_steps=30, n_steps_per_checkpoint=5, stdout=True)
+    assert [bool(np.isnan(checkpoint.loss)) for checkpoint in loop] == [False, *5 * [True]]
+    assert capsys.readouterr().out.count("the loss is not finite") == 1
+
+
 def test_the_first_checkpoint_tells_the_time_of_compiling() -> None:
     loop = tiny.train_loop(n_steps=4, n_steps_per_checkpoint=2)
     first = loop.next_checkpoint()

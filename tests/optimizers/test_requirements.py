@@ -72,6 +72,27 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "exponential.decay_rate is 0.0",
         "above 0",
     ),
+    "a negative rate": (rate("constant", learning_rate=-0.1), "constant.learning_rate is -0.1", "from 0 on"),
+    "a rate that is no number": (
+        rate("cosine", initial_learning_rate=float("nan"), decay_steps=1),
+        "cosine.initial_learning_rate is nan",
+        "from 0 on",
+    ),
+    "a negative end": (
+        rate("polynomial", initial_learning_rate=0.1, decay_steps=1, end_learning_rate=-1.0),
+        "polynomial.end_learning_rate is -1.0",
+        "from 0 on",
+    ),
+    "a negative level": (
+        rate("stepwise", boundaries=[1], values=[0.1, -0.2]),
+        "stepwise.values is [0.1, -0.2]",
+        "from 0 on",
+    ),
+    "a warm-up from below": (
+        {"warmup": {"type": "linear", "linear": {"warmup_steps": 1, "warmup_learning_rate": -1.0}}},
+        "warmup.linear.warmup_learning_rate is -1.0",
+        "from 0 on",
+    ),
     "periods that shrink": (
         rate("cosine_restarts", initial_learning_rate=0.1, first_decay_steps=1, t_mul=0.5),
         "cosine_restarts.t_mul is 0.5",

@@ -1,5 +1,6 @@
 """How processes join: where the first one listens, and what is told before JAX is asked."""
 
+import json
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -97,3 +98,42 @@ def test_a_port_in_use_is_told_before_jax_is_asked(joined: list[dict[str, Any]],
 def test_an_address_without_a_port_is_told(joined: list[dict[str, Any]]) -> None:
     with pytest.raises(ArgumentError, match=r"is 'machine'. Give HOST:PORT, as in 10.0.0.1:8476."):
         join_processes(variables("machine"))
+
+
+def tf_config(index: int, *, kind: str = "worker", **cluster: list[str]) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
+
+
+def test_a_cluster_is_known_from_tf_config(joined: list[dict[str, Any]]) -> None:
+    hosts = [f"127.0.0.1:{free_port()}", "10.0.0.2:1", "10.0.0.3:1"]
+    join_processes(tf_config(2, worker=hosts))
+    join_processes(tf_config(1, chief=hosts[:1], worker=hosts[1:], ps=["10.0.0.9:1"]))
+    join_processes(tf_config(0, kind="chief", chief=hosts[:1], worker=hosts[1:]))
+    assert [call["process_id"] for call in joined] == [2, 2, 0]
+    assert {(call["address"], call["num_processes"]) for call in joined} == {(hosts[0], 3)}
+    join_processes(tf_config(0, worker=hosts[:1]))
+    join_processes({"TF_CONFIG": ""})
+    assert len(joined) == 3
+
+
+def test_jax_variables_go_before_tf_config(joined: list[dict[str, Any]]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    join_processes(variables(address) | tf_config(2, worker=["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"]))
+    assert joined[0]["address"] == address
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES is 'two'. Each of several processes needs"),
+        ({"JAX_NUM_PROCESSES": "2"}, "JAX_PROCESS_ID is not set. Each of"),
+        ({"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2"}, "JAX_PROCESS_ID is 2, but of 2 processes the last is 1"),
+        ({"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}, "JAX_COORDINATOR_ADDRESS is not set. Give all of them"),
+        ({"TF_CONFIG": "{"}, "TF_CONFIG is '{', which does not say which of several workers this process is. Write"),
+        (tf_config(5, worker=["a:1", "b:1"]), "TF_CONFIG is .* does not say which of several workers"),
+        (tf_config(0, kind="ps", worker=["a:1", "b:1"], ps=["c:1"]), "TF_CONFIG is .* does not say which of several"),
+    ],
+)
+def test_an_environment_that_does_not_say_who_this_is_is_told(environment: dict[str, str], said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        join_processes(environment)

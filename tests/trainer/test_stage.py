@@ -97,3 +97,65 @@ def test_they_are_of_the_types_of_the_model(tmp_path: Path) -> None:
     kernel = initial_params(Halves, tmp_path)["encoder"]["kernel"]
     assert kernel.dtype == np.float32
     np.testing.assert_array_equal(kernel, 1)
+
+
+class ScalarTask(small.SmallTask):
+    """A task whose validation step returns what published ones do: the mean of a batch."""
+
+    aggregate_logs = trellis.Task.aggregate_logs
+    reduce_aggregated_logs = trellis.Task.reduce_aggregated_logs
+
+    def validation_step(self, inputs: Any, model: Any, metrics: Any = None) -> Any:
+        loss = self.build_losses(inputs[1], model(inputs[0]))
+        return {self.loss: loss.total / loss.weight if isinstance(loss, trellis.Mean) else loss}
+
+
+def evaluated(task: trellis.Task, directory: Path) -> Any:
+    params = small.params(2)
+    trainer = trellis.Trainer(task, config=params.trainer, model_dir=directory, evaluate=False)
+    trainer.train()
+    return trainer.evaluate().metrics["eval"]
+
+
+def test_a_plain_scalar_of_a_validation_step_is_a_mean_over_its_batch(tmp_path: Path) -> None:
+    config = small.params(2).task
+    # The batches have 100, 100 and 56 examples.
+    expected = evaluated(small.SmallTask(config), tmp_path / "metrics")["loss"]
+    found = evaluated(ScalarTask(config), tmp_path / "scalars")
+    assert found.keys() == {"loss"}
+    assert found["loss"] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("logs", "said"),
+    [
+        (None, r"Returning.validation_step returned nothing, but it has to return what it has measured by name"),
+        (3.0, r"returned a float, but .* return \{self.loss: loss\}"),
+        ({}, r"returned nothing to measure. Return at least the loss"),
+        (
+            {"loss": np.zeros(3, np.float32)},
+            r"returned 'loss', which is no scalar, and Returning has no aggregate_logs",
+        ),
+        ({"loss": 1.0, "f": {"g": 1.0}}, r"returned 'f', which is no scalar"),
+    ],
+)
+def test_what_a_validation_step_returns_for_nobody_is_refused(tmp_path: Path, logs: Any, said: str) -> None:
+    class Returning(ScalarTask):
+        def validation_step(self, inputs: Any, model: Any, metrics: Any = None) -> Any:
+            return logs
+
+    with pytest.raises(ModelError, match=said):
+        evaluated(Returning(small.params(2).task), tmp_path)
+
+
+def test_a_scalar_goes_to_a_task_that_aggregates_too(tmp_path: Path) -> None:
+    class Aggregating(ScalarTask):
+        def aggregate_logs(self, state: Any, step_outputs: Any) -> Any:
+            return [*(state or []), float(step_outputs["loss"])]
+
+        def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: int | None = None) -> dict[str, float]:
+            return {"n_batches": float(len(aggregated_logs))}
+
+    found = evaluated(Aggregating(small.params(2).task), tmp_path)
+    assert found.keys() == {"loss", "n_batches"}
+    assert found["n_batches"] == 3

@@ -14,6 +14,7 @@ from tests import tiny
 from tests.trainer import small
 from trellis.bridges import NNXModel
 from trellis.errors import ArgumentError
+from trellis.extensions import steps_with_points
 
 
 def train(params: trellis.ExperimentConfig, model_dir: Path, task: trellis.Task | None = None) -> Any:
@@ -151,3 +152,43 @@ def test_the_norm_of_the_gradients_is_reported_if_it_is_asked_for(tmp_path: Path
     assert plain.grads is None
     assert "gradients_l2norm" not in plain.metrics["train"]
     assert plain.metrics["train"]["weights_l2norm"] == pytest.approx(norms["weights_l2norm"], rel=1e-6)
+
+
+class NestedTask(small.SmallTask):
+    """A task whose host metrics are nested, arrays, and no metrics at all."""
+
+    def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: int | None = None) -> Any:
+        right = np.concatenate(aggregated_logs)
+        return {
+            "plain": np.float32(0.5),
+            "one": np.ones(1),
+            "by_half": {"first": {"right": right[:128].mean()}, "second": {"right": right[128:].mean()}},
+            "counts": np.array([[1, 2], [3, 4]]),
+            "predictions": right,
+            "name": "small",
+        }
+
+
+def test_host_metrics_may_be_nested_or_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    params = small.params(10, best_checkpoint_export_subdir="best", best_checkpoint_eval_metric="by_half|first|right")
+    task = NestedTask(params.task)
+    trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path, task=task)
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    measured = [line["metrics"]["eval"] for line in lines if line["kind"] == "summary"][-1]
+    assert measured.keys() == {
+        *("accuracy", "loss", "plain", "one", "by_half/first/right", "by_half/second/right"),
+        *("counts_0_0", "counts_0_1", "counts_1_0", "counts_1_1"),
+    }
+    assert (measured["plain"], measured["one"], measured["counts_1_0"]) == (0.5, 1.0, 3.0)
+    said = "Left out of the metrics of eval: predictions, name. A metric is a number, a small array of at most 100"
+    assert capsys.readouterr().out.count(said) == 1
+    for subdir in ("", "by_half/first", "by_half/second"):
+        assert steps_with_points(tmp_path / "validation" / subdir, group="eval") == {5, 10}
+    (best,) = small.files(tmp_path / "best")
+    assert "est_eval_by_half-first-right_" in best
+    assert (tmp_path / "regular_10").is_dir()
+
+    longer = small.params(15, best_checkpoint_export_subdir="best", best_checkpoint_eval_metric="by_half|first|right")
+    trellis.run_experiment(longer, mode="train_and_eval", model_dir=tmp_path, task=NestedTask(longer.task))
+    assert "has no summary of" not in capsys.readouterr().out
+    assert steps_with_points(tmp_path / "validation/by_half/first", group="eval") == {5, 10, 15}

@@ -57,7 +57,9 @@ def _experiment_name(flags: argparse.Namespace) -> str | None:
     return flags.experiment or next(filter(None, map(recorded_experiment, flags.config_file)), None)
 
 
-def resolve_flags(flags: argparse.Namespace, *, mode: str | None = None) -> ExperimentConfig:
+def resolve_flags(
+    flags: argparse.Namespace, *, mode: str | None = None, model_dir: str | None = None
+) -> ExperimentConfig:
     """Returns the config that the flags describe; sets `flags.experiment` if it is a file that names the experiment."""
     flags.experiment = _experiment_name(flags)
     if not flags.experiment:
@@ -69,6 +71,7 @@ def resolve_flags(flags: argparse.Namespace, *, mode: str | None = None) -> Expe
         params_override=flags.params_override,
         settings=flags.set,
         mode=mode,
+        model_dir=model_dir,
     )
 
 

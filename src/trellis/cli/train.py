@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trellis import experiments, extensions, runtime
-from trellis.bindings import bound
+from trellis import experiments, extensions, runtime, trainer
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
 from trellis.cli.parser import Parser
@@ -19,6 +18,7 @@ from trellis.runtime import print_coloured, print_line
 _EPILOG = """\
 Started again after any kind of end, the same command goes on where it was.
 Flags of Model Garden's driver that mean nothing here, such as --tpu, are accepted, and the run says so.
+Processes train together that JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or TF_CONFIG, tell so.
 Exit codes: 0 done, 2 bad input, 143 stopped by SIGTERM with everything saved.
 
   trellis train --experiment=digits/classifier --mode=train_and_eval --model_dir=runs/digits \\
@@ -54,6 +54,8 @@ def add_flags(parser: Parser) -> None:
     add_gin_flags(parser)
     steps = "the last step of the pretraining that continuous_train_and_eval follows; without it, until no file comes"
     parser.add_flag("pretrain_steps", "N", steps, type=int)
+    which = "what --mode=eval evaluates: best, a step, or a checkpoint file; the default is the newest"
+    parser.add_flag("checkpoint", "WHICH", which)
     changes = "go on with a run although its data, seed, batch size, optimizer, model or precision have changed"
     parser.add_argument("--allow_changes", action="store_true", help=changes)
     for name in _IDLE:
@@ -63,7 +65,8 @@ def add_flags(parser: Parser) -> None:
 def train(flags: argparse.Namespace) -> None:
     """Runs an experiment in one of its modes; prints where it writes, its metrics and where its files are."""
     mode = get_mode(flags.mode)
-    params = resolve_flags(flags, mode=flags.mode)
+    _check_checkpoint(flags)
+    params = resolve_flags(flags, mode=flags.mode, model_dir=flags.model_dir)
     check_gin_flags(flags)
     settings = (f"{idle.path} has no effect ({idle.origin}): {idle.reason}." for idle in without_effect(params))
     for line in (*_idle_flags(flags), *settings):
@@ -77,21 +80,26 @@ def train(flags: argparse.Namespace) -> None:
         print_line(f"{flags.experiment}, {flags.mode}, {length}.")
         print_line(f"It writes to {directory}, and resumes from there if it is interrupted.")
     logs = _run(params, flags, directory)
+    if not runtime.is_first_process():
+        print_line(f"Done. The first of the processes has written to {directory}.")
+        return
     print_line("\n".join(_ending(params, directory, logs=logs, has_trained=mode.trains)))
 
 
 def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -> dict[str, float]:
     # These load JAX, when all that can be known without it is known to be right.
+    runtime.join_processes()
     runtime.keep_programs()
     file = directory / f"operative_config.{flags.mode}.gin"
     with gin_bindings(flags) as write_operative_config:
-        _, logs = bound(experiments.run_experiment)(
+        _, logs = experiments.run_together(
             params,
             mode=flags.mode,
             model_dir=directory,
             pretrain_steps=flags.pretrain_steps,
             allow_changes=flags.allow_changes,
-            when_ready=lambda: write_operative_config(file),
+            checkpoint=flags.checkpoint,
+            when_ready=lambda: write_operative_config(file) if runtime.is_first_process() else None,
         )
     return logs
 
@@ -104,12 +112,21 @@ def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float]
         yield f"Done: nothing was trained. Step {last['step']} was reached before; trainer.train_steps is {steps}."
     else:
         yield f"Done: step {last['step']}{f' of {steps}' if steps else ''}." if last else "Done."
-    yield from (f"  {name} {value:.6g}" for name, value in (logs or _values(last)).items())
+    # Where JSON has no number, an event has its name: "nan".
+    values = {_shown_name(name): value for name, value in logs.items()} or _values(last)
+    yield from (f"  {name} {float(value):.6g}" for name, value in values.items())
     subdir = params.trainer.best_checkpoint_export_subdir
     if subdir:
         yield from (f"The best:   {path}" for path in extensions.best_files(directory / subdir))
     yield f"All of it:  {directory}"
     yield f"To look at: tensorboard --logdir {shlex.quote(str(directory))}"
+
+
+def _shown_name(published: str) -> str:
+    """What the screen and the summaries call a metric of an evaluation."""
+    if published.startswith("best_"):
+        return f"best {_shown_name(published.removeprefix('best_'))}"
+    return f"eval/{trainer.metric_name(published)}"
 
 
 def _values(summary: dict[str, Any] | None) -> dict[str, float]:
@@ -132,6 +149,7 @@ def _last_summary(directory: Path) -> dict[str, Any] | None:
 def plan(flags: argparse.Namespace) -> None:
     """Prints what a run would do, then all that is wrong with it; nothing is run or written."""
     get_mode(flags.mode)
+    _check_checkpoint(flags)
     directory = _model_dir(flags)
     params = resolve_flags(flags)
     check_gin_flags(flags)
@@ -139,7 +157,11 @@ def plan(flags: argparse.Namespace) -> None:
     with gin_bindings(flags):
         # Names and types are right. The rest needs JAX, and all problems with it are reported together.
         result = experiments.plan_experiment(
-            params, mode=flags.mode, model_dir=directory, allow_changes=flags.allow_changes
+            params,
+            mode=flags.mode,
+            model_dir=directory,
+            allow_changes=flags.allow_changes,
+            checkpoint=flags.checkpoint,
         )
     for line in _idle_flags(flags):
         print_line(line)
@@ -147,6 +169,11 @@ def plan(flags: argparse.Namespace) -> None:
         print_coloured(result.report.removesuffix("\n"), _PLAN_COLOURS)
     raise_if_any(result.problems)
     print_line("Nothing is wrong with it. `trellis train` with the same flags runs it.")
+
+
+def _check_checkpoint(flags: argparse.Namespace) -> None:
+    if flags.checkpoint is not None and not get_mode(flags.mode).needs_checkpoint:
+        raise ArgumentError(f"--checkpoint is for --mode=eval, but the mode is {flags.mode}. Leave out one of them.")
 
 
 def _idle_flags(flags: argparse.Namespace) -> Iterator[str]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         Text as Text,
     )
     from trellis.config.fields import (
+        branches as branches,
         origin_of as origin_of,
         stamp as stamp,
         registered_name as registered_name,

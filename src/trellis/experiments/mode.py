@@ -69,19 +69,23 @@ def get_mode(name: str) -> Mode:
     return _MODES[name]
 
 
-def mode_problems(params: ExperimentConfig, *, mode: Mode) -> Iterator[Problem]:
-    """Yields what is wrong with a config, if it is to be run in a mode: its numbers, and the files that it names."""
+def mode_problems(params: ExperimentConfig, *, mode: Mode, model_dir: Path | None = None) -> Iterator[Problem]:
+    """Yields what is wrong with a config, if it is to be run in a mode: its numbers, and the files that it names.
+
+    Args:
+        model_dir: Where it is to be run, if that is known: a run that goes on there needs nothing of a first step.
+    """
     yield from _number_problems(params, trains=mode.trains)
     yield from _early_stopping_problems(params)
     yield from runtime_problems(params.runtime)
     if mode.trains:
         yield from _optimizer_problems(params)
-        yield from _warmup_problems(params)
         yield from _microbatch_problems(params)
         yield from _data_file_problems(params, side="train_data")
     if mode.evaluates:
         yield from _data_file_problems(params, side="validation_data")
-    if mode.trains:
+    goes_on = model_dir is not None and any(model_dir.glob("regular_*"))
+    if mode.trains and (mode.follows or not goes_on):
         yield from _init_checkpoint_problems(params, follows=mode.follows)
 
 
@@ -138,14 +142,17 @@ def _optimizer_problems(params: ExperimentConfig) -> Iterator[Problem]:
     yield from (problem for problem in problems if not problem.message.endswith(".warmup_steps is not set."))
 
 
-def _warmup_problems(params: ExperimentConfig) -> Iterator[Problem]:
+def warmup_notices(params: ExperimentConfig) -> Iterator[str]:
+    """Yields a line if a run ends while it warms up, as a short trial of a long training does."""
     warmup, n_steps = params.trainer.optimizer_config.warmup, params.trainer.train_steps
     n_warmup_steps = 0 if warmup.type is None else warmup.get().warmup_steps or 0
     if 0 < n_steps <= n_warmup_steps:
         path = f"trainer.optimizer_config.warmup.{warmup.type}.warmup_steps"
-        message = f"is {n_warmup_steps}, but the run ends at step {n_steps}: it would end while it warms up."
-        advice = "Train for longer, or warm up for less, as here for a tenth of the run. Write:"
-        yield problem_at(path, config=params, message=message, advice=advice, value=n_steps // 10)
+        yield (
+            f"The run ends at step {n_steps}, while it warms up: {path} is {n_warmup_steps} "
+            f"({origin_of(params, path)}). It learns little or nothing. Train for longer, or warm up for less: "
+            f"--set={path}={n_steps // 10}"
+        )
 
 
 def _microbatch_problems(params: ExperimentConfig) -> Iterator[Problem]:

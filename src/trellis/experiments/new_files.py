@@ -16,15 +16,17 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 def new_files(directory: Path, *, timeout: float | None, last_step: int | None) -> Iterator[Path]:
     """Yields each checkpoint file of a run that is there or appears, oldest first, once.
 
-    What has the name of one and cannot be read is told of, once, and passed over.
+    What has the name of one and cannot be read is told of, once, and passed over. A run that goes on up to a known step
+    is waited for, however long it takes or pauses, unless it has ended before that.
 
     Args:
-        timeout: Seconds to wait for another one; None is for ever.
-        last_step: The step after which no other is awaited.
+        timeout: Seconds to wait for another one, after which it is told that none has come; None is for ever.
+        last_step: The step after which no other is awaited; None is for not known, and then the time-out ends the wait.
     """
     newest_step = -1
+    is_told = False
     deadline = time.monotonic() + (timeout or 0)
-    end = _EarlyEnd(directory / "events.jsonl")
+    end = _End(directory / "events.jsonl")
     damaged: set[Path] = set()
 
     def is_readable(path: Path) -> bool:
@@ -45,22 +47,29 @@ def new_files(directory: Path, *, timeout: float | None, last_step: int | None) 
             newest_step, path = files[0]
             yield path
             deadline = time.monotonic() + (timeout or 0)
+            is_told = False
         elif is_over:
             return
-        elif timeout is not None and time.monotonic() >= deadline:
-            print_line(f"No new checkpoint file in `{directory}` for {timeout} seconds: the evaluation ends.")
-            return
+        elif timeout is not None and time.monotonic() >= deadline and not is_told:
+            none_came = f"No new checkpoint file in `{directory}` for {timeout} seconds"
+            if last_step is None or end.has_finished:
+                print_line(f"{none_came}{', and its training has finished' * end.has_finished}: the evaluation ends.")
+                return
+            print_line(f"{none_came}: still waiting for step {last_step}, that of trainer.train_steps.")
+            is_told = True
         else:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-class _EarlyEnd:
-    """Whether a run has stopped before its last step because it did not get better."""
+class _End:
+    """Whether a run has ended: at its last step, or before that because it did not get better."""
 
     def __init__(self, path: Path) -> None:
         self._events = NewEvents(path)
         self._stops_early = False
         self._last_kind = ""
+        self.has_finished = False
+        """Whether it has reached what it took for its last step."""
 
     def is_reached(self) -> bool:
         """Reads the new events of the run; returns whether they tell of its early end."""
@@ -68,13 +77,17 @@ class _EarlyEnd:
         if self._events.is_new:
             self._stops_early = False
             self._last_kind = ""
+            self.has_finished = False
         for event in events:
             self._last_kind = event.get("kind", "")
             if self._last_kind == "stopped_early":
                 self._stops_early = True
+            elif self._last_kind == "finished":
+                self.has_finished = True
             elif self._last_kind == "initialized":
                 # The run was started again.
                 self._stops_early = False
+                self.has_finished = False
         return self._stops_early and self._last_kind == "stopped"
 
 

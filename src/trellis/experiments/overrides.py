@@ -2,15 +2,27 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from trellis.config import Config, Problem, Setting, merge, raise_if_any, read_file, violations
+from trellis.config import (
+    Config,
+    OneOfConfig,
+    Origin,
+    Problem,
+    Setting,
+    branches,
+    merge,
+    origin_of,
+    raise_if_any,
+    read_file,
+    violations,
+)
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import BUILT_IN, ExperimentConfig, experiment_summaries, get_exp_config
 from trellis.experiments.mode import get_mode, mode_problems
 from trellis.experiments.override_text import OverrideText
-from trellis.experiments.reports import active_fields
+from trellis.experiments.reports import active_fields, leaves_of
 from trellis.registry import Registry
 from trellis.spelling import nearest
 
@@ -28,6 +40,7 @@ def resolve(
     settings: Sequence[str] = (),
     values: Sequence[Setting] = (),
     mode: str | None = None,
+    model_dir: str | os.PathLike[str] | None = None,
 ) -> ExperimentConfig:
     """Returns the config that an experiment has after its files and flags, validated and locked.
 
@@ -39,13 +52,16 @@ def resolve(
         settings: The texts of `--set`, such as `task.hidden_size=32`.
         values: Settings that are no text, each with its origin.
         mode: What the config is to be run in, if it is: what that needs is checked with the rest.
+        model_dir: Where it is to be run, if that is known: a run that goes on there needs less.
     """
     config = get_exp_config(experiment)
     problems: list[Problem] = []
     for setting, text_problems in _layers(config_file, params_override, settings, values):
         problems += [*text_problems, *merge(config, setting)]
+    problems += _unchosen_problems(config, files=_listed(config_file))
     wrong_paths = {problem.path for problem in problems}
-    needs = () if mode is None else mode_problems(config, mode=get_mode(mode))
+    directory = Path(model_dir) if model_dir else None
+    needs = () if mode is None else mode_problems(config, mode=get_mode(mode), model_dir=directory)
     problems += [problem for problem in (*violations(config), *needs) if problem.path not in wrong_paths]
     raise_if_any(problems)
     config.lock()
@@ -56,13 +72,49 @@ def _layers(
     config_file: Sequence[str], params_override: str, settings: Sequence[str], values: Sequence[Setting]
 ) -> Iterator[tuple[Setting, list[Problem]]]:
     """Yields what each file and flag sets, and what is wrong with its text; later ones win."""
-    for file in [config_file] if isinstance(config_file, str) else config_file:
-        yield read_file(find_config_file(file))
+    for file in _listed(config_file):
+        setting, problems = read_file(find_config_file(file))
+        yield setting, problems or _emptiness_problems(setting)
     yield parse_params_override(params_override)
     for text in settings:
         yield parse_setting(text)
     for value in values:
         yield value, []
+
+
+def _listed(config_file: Sequence[str]) -> Sequence[str]:
+    return [config_file] if isinstance(config_file, str) else config_file
+
+
+def _emptiness_problems(setting: Setting) -> list[Problem]:
+    advice = "Write down what it is to change, or leave out --config_file."
+    return [] if setting.value else [Problem("The config file sets nothing: it is empty.", setting.origin, "", advice)]
+
+
+def _unchosen_problems(config: ExperimentConfig, *, files: Sequence[str]) -> Iterator[Problem]:
+    """Yields the parts that a file or flag sets, though it or one before it has chosen another."""
+    # That of a run holds what was changed in the parts that were not chosen, so that nothing is lost.
+    order = {str(find_config_file(file)): place for place, file in enumerate(files) if not recorded_experiment(file)}
+    for prefix, branch in branches(config):
+        if not isinstance(branch, OneOfConfig):
+            continue
+        for name, part in vars(branch).items():
+            if not isinstance(part, Config) or name == branch.type:
+                continue
+            chosen_in = _place_of(origin_of(branch, "type"), order)
+            origins = [origin for _, origin in leaves_of(part).values() if 0 <= _place_of(origin, order) >= chosen_in]
+            if origins:
+                message = f"{prefix}.{name} is set, but {prefix}.type is {branch.type or 'null'}: it has no effect."
+                instead = f" or set {prefix}.{branch.type} instead" if branch.type else " or leave it out"
+                advice = f"Choose it ({prefix}.type={name}),{instead}."
+                yield Problem(message, origins[0], f"{prefix}.{name}", advice)
+
+
+def _place_of(origin: Origin, order: Mapping[str, int]) -> int:
+    """The place in which files and flags are read, from 0 on; below for what nobody has written as text."""
+    if origin.form == "file":
+        return order.get(origin.source, -1)
+    return len(order) if origin.form == "flag" and origin.text else -1
 
 
 def parse_params_override(text: str) -> tuple[Setting, list[Problem]]:

@@ -15,15 +15,18 @@ from trellis.experiments.lengths import derive_lengths
 from trellis.experiments.mode import get_mode, mode_problems
 from trellis.experiments.preflight import Preflight, n_batches, n_bytes, size_text, warm_start_problems
 from trellis.experiments.reports import leaves_of
-from trellis.experiments.run import build_task, build_trainer
+from trellis.experiments.run import build_task, build_trainer, find_checkpoint
 from trellis.extensions import newest_file
 from trellis.loops import Outline, batch_size, describe_arrays, split_batch
 from trellis.optimizers import WHOLE_RUN, build_schedule
 from trellis.runtime import table
+from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task, TaskConfig
 from trellis.trainer import computing_model, metric_name
 
 _LABEL_WIDTH = 11
+_MISSPELT = 0.85
+"""How alike a name is to another that was probably meant."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,17 @@ class Plan:
     problems: list[Problem]
 
 
-def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path, allow_changes: bool = False) -> Plan:
+def plan_experiment(
+    params: ExperimentConfig, *, mode: str, model_dir: Path, allow_changes: bool = False, checkpoint: str | None = None
+) -> Plan:
     """Checks a run without running it: builds its trainer, evaluates one step abstractly, and writes nothing.
 
     Args:
         allow_changes: As that of `run_experiment`.
+        checkpoint: The same.
     """
     run_mode = get_mode(mode)
-    problems = list(mode_problems(params, mode=run_mode))
+    problems = list(mode_problems(params, mode=run_mode, model_dir=model_dir))
     try:
         original = params
         # A task that is given no directory writes nothing; one that resumes has written what it writes.
@@ -51,13 +57,20 @@ def plan_experiment(params: ExperimentConfig, *, mode: str, model_dir: Path, all
         params = derive_lengths(params, task=task, trains=run_mode.trains or run_mode.follows)
         trainer = build_trainer(params, mode=run_mode, model_dir=model_dir, task=task)
         outline = trainer.outline(trains=run_mode.trains, evaluates=run_mode.evaluates)
-        run = Preflight(params=params, mode=run_mode, trainer=trainer, outline=outline, allow_changes=allow_changes)
+        run = Preflight(
+            params=params,
+            mode=run_mode,
+            trainer=trainer,
+            outline=outline,
+            allow_changes=allow_changes,
+            checkpoint=find_checkpoint(checkpoint, params=params, model_dir=model_dir) if checkpoint else None,
+        )
         report = "".join(f"{line}\n" for line in _report(run, original=original))
     except TrellisError as error:
         # A wrong value or a missing file is among the problems already, with its place.
         is_known = bool(problems) and isinstance(error, ArgumentError | DataError)
         return Plan("", problems if is_known else [*problems, Problem(str(error), DEFAULT)])
-    problems = list(mode_problems(params, mode=run_mode))
+    problems = list(mode_problems(params, mode=run_mode, model_dir=model_dir))
     return Plan(report, [*problems, *run.problems(), *warm_start_problems(run)])
 
 
@@ -145,11 +158,15 @@ def _steps(run: Preflight) -> Iterator[str]:
 
 def _intervals(run: Preflight) -> Iterator[str]:
     config = run.params.trainer
-    things = {"training metrics": min(config.steps_per_loop, config.summary_interval)}
-    things |= {"evaluation": config.validation_interval} if run.mode.evaluates_while_training else {}
+    things = {"evaluation": config.validation_interval} if run.mode.evaluates_while_training else {}
     things |= {"checkpoint file": config.checkpoint_interval}
-    for interval in sorted(set(things.values())):
-        yield f"{interval:,} steps: {', '.join(name for name, period in things.items() if period == interval)}"
+    # Whatever a loop stops for is reported with the metrics of the steps before it.
+    periods = {config.steps_per_loop, config.summary_interval, *things.values()}
+    for interval in sorted(periods):
+        is_multiple = any(interval % period == 0 for period in periods if period < interval)
+        names = [*([] if is_multiple else ["training metrics"]), *(name for name in things if things[name] == interval)]
+        if names:
+            yield f"{interval:,} steps: {', '.join(names)}"
     yield "and all of it at the last step"
 
 
@@ -165,7 +182,9 @@ def _metrics(run: Preflight) -> Iterator[str]:
         metric = metric_name(config.best_checkpoint_eval_metric)
         word = "highest" if config.best_checkpoint_metric_comp == "higher" else "lowest"
         is_unknown = run.has_host_metrics and metric not in outline.validation.metrics
-        hope = " (the task has to add it on the host: this cannot be checked before)" if is_unknown else ""
+        close = nearest(metric, outline.validation.metrics, cutoff=_MISSPELT)
+        meant = f". Did you mean {close}?" if close else ""
+        hope = f" (the task has to add it on the host: this cannot be checked before{meant})" if is_unknown else ""
         yield f"best: the {word} eval/{metric}{hope}"
 
 
@@ -195,11 +214,17 @@ def _start(run: Preflight) -> Iterator[str]:
     if run.resumes_from is not None:
         word = "resumes from" if run.mode.trains else "evaluates"
         yield f"{word} {run.resumes_from}{', not from task.init_checkpoint' if init_checkpoint else ''}"
-        yield from run.notices()
     elif run.mode.trains:
-        task = type(run.trainer.task)
-        source = init_checkpoint or ("" if task.initialize is Task.initialize else f"{task.__name__}.initialize")
+        source = _source(run.trainer.task)
         yield f"step 0, with parameters from {source}" if source else "step 0, with new parameters"
+    yield from run.notices()
+
+
+def _source(task: Task) -> str:
+    """Where the parameters of step 0 come from; empty if they are new."""
+    names_it = type(task.task_config).starts_from is not TaskConfig.starts_from
+    is_own = type(task).initialize is not Task.initialize and not names_it
+    return task.starts_from or (f"{type(task).__name__}.initialize" if is_own else "")
 
 
 def _chosen(run: Preflight) -> Iterator[str]:

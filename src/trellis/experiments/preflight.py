@@ -17,7 +17,7 @@ from trellis.data import SizedStream, is_stream
 from trellis.errors import ArgumentError, CheckpointFileError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import is_derived
-from trellis.experiments.mode import Mode, problem_at
+from trellis.experiments.mode import Mode, problem_at, warmup_notices
 from trellis.experiments.reports import leaves_of
 from trellis.extensions import checkpoint_storage as storage, newest_file, regular_files
 from trellis.loops import Outline, batch_size
@@ -40,11 +40,13 @@ class Preflight:
     outline: StageOutline
     allow_changes: bool = False
     """Whether a run may go on with what makes it another run."""
+    checkpoint: Path | None = None
+    """The checkpoint file that was chosen to be evaluated; None for the newest."""
 
     @cached_property
     def resumes_from(self) -> Path | None:
         """The checkpoint file that the run goes on from."""
-        return newest_file(self.trainer.model_dir)
+        return self.checkpoint or newest_file(self.trainer.model_dir)
 
     @cached_property
     def changes(self) -> tuple[int, list[Change]]:
@@ -59,7 +61,16 @@ class Preflight:
         return path in leaves_of(self.params) and is_derived(origin_of(self.params, path))
 
     def notices(self) -> Iterator[str]:
-        """What a resumed run says before it goes on: what has changed, and whether anything is left to train."""
+        """What a run says before it starts: what is shorter than meant; what has changed, if it goes on."""
+        if self.mode.trains:
+            yield from warmup_notices(self.params)
+        n_known, n_asked = n_batches(self.outline.validation), self.params.trainer.validation_steps
+        if n_known is not None and n_known < n_asked:
+            origin = origin_of(self.params, "trainer.validation_steps")
+            yield (
+                f"trainer.validation_steps is {n_asked} ({origin}), but the validation data has {n_known} batches: "
+                f"all of them are taken."
+            )
         step, changes = self.changes
         refused = [change for change in changes if change.matters]
         harmless = [change for change in changes if not change.matters]
@@ -160,9 +171,6 @@ def _length_problems(run: Preflight) -> Iterator[Problem]:
     validation = run.outline.validation
     n_known = n_batches(validation)
     path = "trainer.validation_steps"
-    if n_known is not None and n_known < config.validation_steps:
-        message = f"is {config.validation_steps}, but the validation data has {n_known} batches."
-        yield problem_at(path, config=run.params, message=message, advice="Take all of them. Write:", value=-1)
     if validation is not None and is_stream(validation.data) and n_known is None and config.validation_steps == -1:
         advice = "Say how many batches to take, or set task.validation_data.is_training=false if that ends them. Write:"
         message = "is -1, for all batches, but the validation data has no end."

@@ -7,6 +7,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from trellis.bindings import bound
 from trellis.config import raise_if_any
 from trellis.disk import Ownership, write_whole
@@ -17,8 +19,9 @@ from trellis.experiments.mode import Mode, get_mode, mode_problems
 from trellis.experiments.new_files import new_files
 from trellis.experiments.preflight import Preflight
 from trellis.experiments.reports import write_params
+from trellis.extensions import best_files, checkpoint_storage, regular_files
 from trellis.loops import Summary
-from trellis.runtime import is_first_process, print_line
+from trellis.runtime import ONE_DEVICE, is_first_process, print_line, wait_for_processes
 from trellis.tasks import BoundModel, Task, get_task
 from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, StagedTrainer, Trainer, published_name
 
@@ -34,6 +37,7 @@ def run_experiment(
     extensions: Sequence[Callable[[Any], Any]] = (),
     pretrain_steps: int | None = None,
     allow_changes: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
     when_ready: Callable[[], object] = lambda: None,
 ) -> tuple[BoundModel, dict[str, float]]:
     """Runs an experiment; returns the model as it is in the end, and the metrics of a final evaluation.
@@ -43,7 +47,7 @@ def run_experiment(
     | `train` | trains up to `trainer.train_steps` |
     | `train_and_eval` | the same, evaluating every `trainer.validation_interval` steps and at the last |
     | `train_and_post_eval` | trains, then evaluates once |
-    | `eval` | evaluates the newest checkpoint file |
+    | `eval` | evaluates the newest checkpoint file, or the one that `checkpoint` names |
     | `continuous_eval` | evaluates each checkpoint file that another process writes, until its training is done |
     | `continuous_train_and_eval` | fine-tunes from each checkpoint file that appears in `task.init_checkpoint` |
 
@@ -57,10 +61,14 @@ def run_experiment(
             are awaited until none has come for `trainer.continuous_eval_timeout` seconds.
         allow_changes: Whether a run that is resumed may go on with what makes it another run: other data, another seed,
             batch size, optimizer, model or precision.
+        checkpoint: What `eval` evaluates, leaving the files of the run as they are: `best`, a step, or a file.
         when_ready: Is called when all is built and checked, before the first step.
     """
     run_mode = get_mode(mode)
     directory = _checked(params, run_mode, model_dir)
+    if checkpoint is not None and not run_mode.needs_checkpoint:
+        raise ArgumentError(f"checkpoint is {str(checkpoint)!r}, but mode {mode!r} chooses its files. Set mode 'eval'.")
+    chosen = None if checkpoint is None else find_checkpoint(checkpoint, params=params, model_dir=directory)
     # Of several processes that run one experiment, the first one writes.
     with Ownership(directory) if run_mode.trains and is_first_process() else nullcontext():
         if run_mode.trains and run_mode.follows:
@@ -77,19 +85,67 @@ def run_experiment(
         )
         outline = trainer.outline(trains=run_mode.trains, evaluates=run_mode.evaluates or runs_post_eval)
         preflight = Preflight(
-            params=params, mode=run_mode, trainer=trainer, outline=outline, allow_changes=allow_changes
+            params=params,
+            mode=run_mode,
+            trainer=trainer,
+            outline=outline,
+            allow_changes=allow_changes,
+            checkpoint=chosen,
         )
-        raise_if_any([*mode_problems(params, mode=run_mode), *preflight.problems()])
+        raise_if_any([*mode_problems(params, mode=run_mode, model_dir=directory), *preflight.problems()])
         for notice in preflight.notices():
             print_line(notice)
         if run_mode.trains and is_first_process():
             write_params(params, directory)
         when_ready()
-        last = _run(trainer, run_mode)
+        last = _run(trainer, run_mode, chosen)
         if runs_post_eval:
             last = trainer.evaluate(last)
         checkpoint = last or trainer.read_checkpoint(trains=run_mode.trains)
         return trainer.bound_model(checkpoint), _logs(trainer, last) if runs_post_eval else {}
+
+
+def run_together(
+    params: ExperimentConfig, *, mode: str, when_ready: Callable[[], object] = lambda: None, **options: Any
+) -> tuple[BoundModel, dict[str, float]]:
+    """Runs an experiment as `run_experiment` does, with the processes that this one has joined, if there are any.
+
+    They share out each batch, and have the losses of one; the first writes.
+    """
+    _check_processes(params, get_mode(mode))
+    # The first one makes what is kept of the data, and the others find it.
+    if not is_first_process():
+        wait_for_processes("prepared")
+
+    def when_all_are_ready() -> None:
+        when_ready()
+        if is_first_process():
+            wait_for_processes("prepared")
+
+    return bound(run_experiment)(params, mode=mode, when_ready=when_all_are_ready, **options)
+
+
+def _check_processes(params: ExperimentConfig, mode: Mode) -> None:
+    """Raises an error if an experiment cannot be run by several processes, and is to be."""
+    n_processes = jax.process_count()
+    strategy, n_gpus = params.runtime.distribution_strategy, params.runtime.num_gpus
+    if n_processes == 1:
+        if strategy == "multi_worker_mirrored":
+            print_line(
+                "runtime.distribution_strategy is multi_worker_mirrored, but this process is alone: it takes the "
+                "devices of this machine. To have others, start the same command on each machine with "
+                "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or TF_CONFIG."
+            )
+        return
+    if strategy in ONE_DEVICE or n_gpus:
+        setting = f"runtime.num_gpus={n_gpus}" if n_gpus else f"runtime.distribution_strategy={strategy}"
+        raise ArgumentError(
+            f"{setting} uses devices of one worker, but there are {n_processes}. Set runtime.distribution_strategy to "
+            f"multi_worker_mirrored and runtime.num_gpus to 0, or leave out workers."
+        )
+    if isinstance(params.trainer, ProgressiveTrainerConfig) or mode.follows:
+        what = f"mode {str(mode)!r}" if mode.follows else "training in stages"
+        raise ArgumentError(f"{what} takes one worker, which uses all devices of its machine. Leave out workers.")
 
 
 def _checked(params: ExperimentConfig, mode: Mode, model_dir: str | os.PathLike[str]) -> Path:
@@ -97,9 +153,10 @@ def _checked(params: ExperimentConfig, mode: Mode, model_dir: str | os.PathLike[
         raise ArgumentError(
             "model_dir is not given: a run needs a directory of its own, as in model_dir='runs/digits'."
         )
-    raise_if_any(list(mode_problems(params, mode=mode)))
+    directory = Path(model_dir)
+    raise_if_any(list(mode_problems(params, mode=mode, model_dir=directory)))
     params.validate()
-    return Path(model_dir)
+    return directory
 
 
 def build_task(params: ExperimentConfig, *, model_dir: Path | None) -> tuple[Task, ExperimentConfig]:
@@ -136,7 +193,31 @@ def build_trainer(
     return bound(Trainer)(task, config=params.trainer, **options)
 
 
-def _run(trainer: StagedTrainer, mode: Mode) -> Any:
+def find_checkpoint(name: str | os.PathLike[str], *, params: ExperimentConfig, model_dir: Path) -> Path:
+    """The checkpoint file that a name stands for: `best`, a step of the run, or the file itself."""
+    subdir = params.trainer.best_checkpoint_export_subdir
+    best = best_files(model_dir / subdir) if subdir else []
+    files = [*(path for _, path in regular_files(model_dir)), *best]
+    text = os.fspath(name)
+    if text == "best":
+        found = best[-1] if best else None
+    elif text.isdecimal():
+        found = next((path for path in files if path.name.endswith(f"_{int(text)}")), None)
+    else:
+        found = Path(text) if checkpoint_storage.is_checkpoint_file(Path(text)) else None
+    if found is None or not found.name.rpartition("_")[2].isdecimal():
+        there = ", ".join(str(path) for path in files) or "none"
+        raise ArgumentError(
+            f"checkpoint is {text!r}, which is no checkpoint file of the run in `{model_dir}`. Give best, a step, or a "
+            f"file. There are: {there}."
+        )
+    return found
+
+
+def _run(trainer: StagedTrainer, mode: Mode, chosen: Path | None) -> Any:
+    if chosen is not None:
+        print_line(f"Evaluates `{chosen}`.")
+        return _report(trainer.evaluate(trainer.read_checkpoint(chosen), writes=False))
     if mode.needs_checkpoint:
         return _report(trainer.evaluate())
     if not mode.trains:

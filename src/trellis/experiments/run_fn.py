@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from trellis.config import Origin, Setting, setting_at
 from trellis.errors import ArgumentError
 from trellis.executor import FnArgs
@@ -14,11 +12,10 @@ from trellis.experiments.experiment import ExperimentConfig, register_experiment
 from trellis.experiments.export import best_of_run, export_experiment
 from trellis.experiments.mode import get_mode
 from trellis.experiments.overrides import resolve
-from trellis.experiments.run import run_experiment
+from trellis.experiments.run import run_together
 from trellis.extensions import newest_file
-from trellis.runtime import ONE_DEVICE, is_first_process, join_processes, wait_for_processes
+from trellis.runtime import is_first_process, join_processes, wait_for_processes
 from trellis.spelling import did_you_mean
-from trellis.trainer import ProgressiveTrainerConfig
 
 _CHECKPOINT = "checkpoint"
 _SETTINGS = ("experiment", "module", "mode", "config_file", "params_override", "set", "allow_changes")
@@ -47,44 +44,12 @@ def run_fn(fn_args: FnArgs) -> None:
     """
     settings = _settings(fn_args.custom_config or {})
     params = _resolved(settings, fn_args)
-    join_processes()
-    _check_workers(params, settings["mode"])
     model_dir = Path(str(fn_args.model_run_dir))
-    # The first worker makes what is kept of the data, and the others find it.
-    if not is_first_process():
-        wait_for_processes("prepared")
-
-    def when_ready() -> None:
-        if is_first_process():
-            wait_for_processes("prepared")
-
-    run_experiment(
-        params,
-        mode=settings["mode"],
-        model_dir=model_dir,
-        allow_changes=bool(settings.get("allow_changes")),
-        when_ready=when_ready,
-    )
+    join_processes()
+    run_together(params, mode=settings["mode"], model_dir=model_dir, allow_changes=bool(settings.get("allow_changes")))
     if is_first_process():
         _publish(params, model_dir, Path(str(fn_args.serving_model_dir)))
     wait_for_processes("published")
-
-
-def _check_workers(params: ExperimentConfig, mode: str) -> None:
-    """Raises an error if an experiment cannot be run by several workers, and is to be."""
-    n_workers = jax.process_count()
-    strategy, n_gpus = params.runtime.distribution_strategy, params.runtime.num_gpus
-    if n_workers == 1:
-        return
-    if strategy in ONE_DEVICE or n_gpus:
-        setting = f"runtime.num_gpus={n_gpus}" if n_gpus else f"runtime.distribution_strategy={strategy}"
-        raise ArgumentError(
-            f"{setting} uses devices of one worker, but there are {n_workers}. Set runtime.distribution_strategy to "
-            f"multi_worker_mirrored and runtime.num_gpus to 0, or leave out workers."
-        )
-    if isinstance(params.trainer, ProgressiveTrainerConfig) or get_mode(mode).follows:
-        what = f"mode {mode!r}" if get_mode(mode).follows else "training in stages"
-        raise ArgumentError(f"{what} takes one worker, which uses all devices of its machine. Leave out workers.")
 
 
 def _settings(custom_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,6 +74,7 @@ def _resolved(settings: Mapping[str, Any], fn_args: FnArgs) -> ExperimentConfig:
         settings=_listed(settings.get("set")),
         values=[*_pipeline_values(fn_args), *_tuned_values(fn_args.hyperparameters or {})],
         mode=settings["mode"],
+        model_dir=str(fn_args.model_run_dir),
     )
 
 

@@ -1,21 +1,24 @@
 """The evaluation loop: a checkpoint in, a summary out."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from trellis.aliases import Array, Batch, Key, PyTree
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, ModelError
 from trellis.loops.feed import Replay
 from trellis.loops.fused_steps import count_flops
 from trellis.loops.metrics import compute, merge, zeros
 from trellis.loops.state import Checkpoint, Outline, Summary, tracing
 from trellis.loops.step import EvalTask, build_validation_step
-from trellis.runtime import Placement, StepKeys, checked_key, fetch, jit_on, shardings_of
+from trellis.runtime import Placement, StepKeys, checked_key, fetch, jit_on, print_line, shardings_of
 
 _CALLS_IN_FLIGHT = 4  # few enough to bound memory; many collectives at once can also lock up virtual CPU devices
+_MOST_ELEMENTS = 100
+"""Of an array that a task gives as a metric: a confusion matrix of ten classes is one, predictions are none."""
 
 
 class EvalLoop:
@@ -45,6 +48,7 @@ class EvalLoop:
         group: str = "eval",
     ) -> None:
         self.n_steps = n_steps
+        self._left_out: set[str] = set()
         self._group = group
         self._task = task
         self._batches = Replay(task.data, n_batches=n_steps, place="EvalTask.data")
@@ -108,7 +112,7 @@ class EvalLoop:
             logs = self._aggregate(logs, *measured)
         values = compute(totals or {})
         if self._task.host_metrics is not None and logs is not None:
-            values |= self._task.host_metrics.reduce_aggregated_logs(logs, global_step=checkpoint.step)
+            values |= self._flat(self._task.host_metrics.reduce_aggregated_logs(logs, global_step=checkpoint.step))
         return Summary.from_checkpoint(checkpoint).with_metrics(**{self._group: values})
 
     def _first_carry(self, checkpoint: Checkpoint) -> dict[str, PyTree]:
@@ -144,9 +148,45 @@ class EvalLoop:
     def _metric_shapes(self, carry: PyTree, variables: PyTree, batch: Batch, root: Key, index: int) -> PyTree:
         return jax.eval_shape(self._step, *variables, carry, batch, StepKeys(root, index))[0]
 
+    def _flat(self, metrics: Any) -> dict[str, float]:
+        """Host metrics by name: those of a group as `group/name`, those of a small array as `name_0` and so on."""
+        if not isinstance(metrics, Mapping):
+            kind = type(metrics).__name__
+            raise ModelError(f"reduce_aggregated_logs returned a {kind}. Return metrics by name: {{'f1': 0.5}}")
+        values = dict(_named_values(metrics))
+        left_out = [name for name, value in values.items() if value is None and name not in self._left_out]
+        if left_out:
+            # An error would cost all that was trained since the last checkpoint file.
+            print_line(
+                f"Left out of the metrics of {self._group}: {', '.join(left_out)}. A metric is a number, a small array "
+                f"of at most {_MOST_ELEMENTS} or a mapping of those."
+            )
+            self._left_out.update(left_out)
+        return {name: value for name, value in values.items() if value is not None}
+
     def _aggregate(self, logs: Any, totals: PyTree, outputs: PyTree) -> Any:
         jax.block_until_ready((totals, outputs))
         return self._task.host_metrics and self._task.host_metrics.aggregate_logs(logs, fetch(outputs))
+
+
+def _named_values(metrics: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, float | None]]:
+    """Yields each number of nested host metrics with its name; None for what is no number."""
+    for key, value in metrics.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _named_values(value, f"{name}/")
+            continue
+        try:
+            array = np.asarray(value, np.float64)
+        except (TypeError, ValueError):
+            yield name, None
+            continue
+        if array.size == 1:
+            yield name, array.item()
+        elif array.size > _MOST_ELEMENTS:
+            yield name, None
+        else:
+            yield from (("_".join([name, *map(str, at)]), float(array[at])) for at in np.ndindex(array.shape))
 
 
 class _Shardings:

@@ -37,8 +37,8 @@ class HostMetrics(Protocol):
     def aggregate_logs(self, state: Any, step_outputs: PyTree) -> Any:
         """The state after one more batch: whole NumPy arrays, without padding; None is the state before the first."""
 
-    def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: int | None = None) -> dict[str, float]:
-        """The metrics, from the state after all batches; not called if that is None."""
+    def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: int | None = None) -> Mapping[str, Any]:
+        """The metrics, from the state after all batches, nested or not; not called if that is None."""
 
 
 @struct.dataclass

@@ -328,7 +328,9 @@ class TrainLoop:
                 f"missing. The work so far is in the last checkpoint. Repeat the data, or train with "
                 f"n_steps={running.step}."
             )
-        self._look(running, int(values.pop(_DIVERGED)))
+        diverged_step = int(values.pop(_DIVERGED))
+        self._look(running, diverged_step)
+        running.is_diverged = bool(diverged_step)
         checkpoint = Checkpoint.of(
             running.state,
             step=running.step,
@@ -364,7 +366,7 @@ class TrainLoop:
             self._look(running, int(totals[_DIVERGED].compute()))
 
     def _look(self, running: "_Running", diverged_step: int) -> None:
-        """Tells, once for each checkpoint, of a loss that is not a number."""
+        """Tells, once until a checkpoint is good again, of a loss that is not a number."""
         running.next_look = time.perf_counter() + _SECONDS_BETWEEN_LOOKS
         if diverged_step and not running.is_diverged:
             running.is_diverged = True
@@ -479,4 +481,3 @@ class _Running:
         self.totals = self.no_totals
         self.n_completed_steps = 0
         self.elapsed_time = 0.0
-        self.is_diverged = False

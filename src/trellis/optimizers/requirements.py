@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import pairwise
@@ -26,6 +27,8 @@ _ABOVE_0 = math.nextafter(0, 1)
 _BELOW_1 = math.nextafter(1, 0)
 _LIMIT = "It is a limit, and null is for no limit."
 _KEPT = "It is the share that is kept: from 0 to below 1."
+_RATES = ("learning_rate", "initial_learning_rate", "end_learning_rate", "pre_offset_learning_rate")
+_UPHILL = "It is a number from 0 on: a negative one would go uphill."
 _RANGES: dict[str, dict[str, tuple[float, float, str]]] = {
     "optimizer": {
         **dict.fromkeys(_CLIPPING, (0, math.inf, _LIMIT)),
@@ -35,9 +38,14 @@ _RANGES: dict[str, dict[str, tuple[float, float, str]]] = {
     },
     "ema": {"average_decay": (0, 1, "It is a share: from 0 to 1.")},
     "learning_rate": {
+        **dict.fromkeys(_RATES, (0, sys.float_info.max, _UPHILL)),
         **dict.fromkeys(("decay_steps", "first_decay_steps"), (1, math.inf, "A decay takes at least one step.")),
         "decay_rate": (_ABOVE_0, math.inf, "It is a factor above 0."),
         "t_mul": (1, math.inf, "Periods of finite sum would end: take 1 or more."),
+    },
+    "warmup": {
+        "warmup_learning_rate": (0, sys.float_info.max, _UPHILL),
+        "warmup_steps": (0, math.inf, "It is a number of steps."),
     },
 }
 """By part of the config and field: the least value, the greatest, and what to say of others."""
@@ -140,6 +148,8 @@ def _rate_problems(config: OptimizationConfig, n_steps: int | None) -> Iterator[
 def _level_problems(
     config: OptimizationConfig, field: str, rate: StepwiseLrConfig | StepCosineLrConfig
 ) -> Iterator[Problem]:
+    if any(not 0 <= value < math.inf for value in rate.values or ()):
+        yield _problem(config, f"{field}.values", f"is {rate.values}.", _UPHILL)
     if rate.boundaries is None or rate.values is None:
         return
     n_boundaries = len(rate.boundaries)
@@ -155,6 +165,9 @@ def _level_problems(
 
 def _warmup_problems(config: OptimizationConfig) -> Iterator[Problem]:
     name = config.warmup.type
-    if name is not None and config.warmup.get().warmup_steps is None:
+    if name is None:
+        return
+    yield from _range_problems(config, f"warmup.{name}", config.warmup.get())
+    if config.warmup.get().warmup_steps is None:
         advice = f"Give it a value, or set {_PLACE}.warmup.type to null for no warm-up."
         yield _problem(config, f"warmup.{name}.warmup_steps", "is not set.", advice)

@@ -1,6 +1,7 @@
 """Processes that train together, each with a part of the devices: how they join, and how arrays span them."""
 
 import ipaddress
+import json
 import math
 import os
 import socket
@@ -32,14 +33,14 @@ def join_processes(environment: Mapping[str, str] = os.environ) -> None:
     Args:
         environment: Says who they are: `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`; where the
             first listens, if not there: `JAX_COORDINATOR_BIND_ADDRESS`; and how many seconds one may be silent:
-            `TRELLIS_WORKER_TIMEOUT`.
+            `TRELLIS_WORKER_TIMEOUT`. Without the first three, `TF_CONFIG` tells the same: the chief, or the first
+            worker, is the first process, and listens at its address there.
     """
-    n_processes = int(environment.get("JAX_NUM_PROCESSES", "1"))
-    if n_processes < 2:
+    together = _of_jax(environment) or _of_tf_config(environment.get("TF_CONFIG", ""))
+    if together is None:
         return
-    address = environment["JAX_COORDINATOR_ADDRESS"]
+    address, n_processes, index = together
     bind_address = environment.get("JAX_COORDINATOR_BIND_ADDRESS") or _bind_address(address)
-    index = int(environment["JAX_PROCESS_ID"])
     if index == 0:
         _check_free(bind_address)
         _tell_of(bind_address, n_processes)
@@ -56,6 +57,53 @@ def join_processes(environment: Mapping[str, str] = os.environ) -> None:
         coordinator_bind_address=bind_address,
         heartbeat_timeout_seconds=math.ceil(2 * float(timeout)) + _SECONDS_TO_STOP if timeout else _JAX_SECONDS,
     )
+
+
+def _of_jax(environment: Mapping[str, str]) -> tuple[str, int, int] | None:
+    """The address of the first process, how many there are and which this is; None if there is no other."""
+    n_processes = _whole_number(environment, "JAX_NUM_PROCESSES") if "JAX_NUM_PROCESSES" in environment else 1
+    if n_processes < 2:
+        return None
+    index = _whole_number(environment, "JAX_PROCESS_ID")
+    if index >= n_processes:
+        raise ArgumentError(f"JAX_PROCESS_ID is {index}, but of {n_processes} processes the last is {n_processes - 1}.")
+    address = environment.get("JAX_COORDINATOR_ADDRESS")
+    if not address:
+        raise ArgumentError(
+            f"JAX_NUM_PROCESSES is {n_processes}, but JAX_COORDINATOR_ADDRESS is not set. Give all of them the "
+            f"HOST:PORT at which the first one is to listen, as in 10.0.0.1:8476."
+        )
+    return address, n_processes, index
+
+
+def _whole_number(environment: Mapping[str, str], name: str) -> int:
+    text = environment.get(name, "")
+    if not text.isdecimal():
+        given = f"is {text!r}" if text else "is not set"
+        raise ArgumentError(
+            f"{name} {given}. Each of several processes needs JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and "
+            f"JAX_PROCESS_ID, a number from 0 on."
+        )
+    return int(text)
+
+
+def _of_tf_config(text: str) -> tuple[str, int, int] | None:
+    """The same as `TF_CONFIG` tells it."""
+    try:
+        config = json.loads(text or "{}")
+        cluster = {role: list(config.get("cluster", {}).get(role, ())) for role in ("chief", "master", "worker")}
+        addresses = [address for role in cluster.values() for address in role]
+        if len(addresses) < 2:
+            return None
+        role, index = config["task"]["type"], int(config["task"]["index"])
+        own = cluster[role][index]
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        raise ArgumentError(
+            f"TF_CONFIG is {text!r}, which does not say which of several workers this process is. Write "
+            f'{{"cluster": {{"worker": ["10.0.0.1:8476", "10.0.0.2:8476"]}}, "task": {{"type": "worker", "index": 0}}}}'
+            f", unset it, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."
+        ) from None
+    return addresses[0], len(addresses), addresses.index(own)
 
 
 def _bind_address(address: str) -> str:

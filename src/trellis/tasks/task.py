@@ -140,7 +140,10 @@ class Task(ABC):
     def validation_step(
         self, inputs: Batch, model: BoundModel, metrics: Mapping[str, MetricFunction] | None = None
     ) -> Mapping[str, Any]:
-        """What is measured on a batch, by name: the loss and metrics are summed up, arrays go to `aggregate_logs`."""
+        """What is measured on a batch, by name: the loss and metrics are summed up, arrays go to `aggregate_logs`.
+
+        A plain scalar is a mean over the examples of the batch, and goes to `aggregate_logs` too.
+        """
         features, labels = batch_sides(inputs)
         outputs = self.inference_step(features, model)
         return self._measure(labels, outputs, model, metrics, batch_size(inputs))
@@ -178,8 +181,12 @@ class Task(ABC):
         """
         return None
 
-    def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: int | None = None) -> dict[str, float]:
-        """On the host: metrics, from the state after all batches."""
+    def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: int | None = None) -> Mapping[str, Any]:
+        """On the host: metrics, from the state after all batches.
+
+        Numbers by name; a mapping among them is a group, whose metrics are called `group/name`, and an array of a few
+        numbers is the metrics `name_0`, `name_1` and so on.
+        """
         return {}
 
     @traceable

@@ -27,7 +27,7 @@ class TrainerConfig(Config):
     max_to_keep: int = 5
     """How many checkpoint files stay."""
     continuous_eval_timeout: int | None = 3600
-    """Seconds to wait for a new checkpoint file; null is for ever."""
+    """Seconds without a new checkpoint file after which `continuous_eval` says so; it waits up to `train_steps`."""
     train_steps: int = 0
     """The step at which training ends; 0 leaves it to `train_epochs`."""
     validation_steps: int = -1

@@ -96,7 +96,7 @@ def evaluation_extensions(
     config: TrainerConfig, *, model_dir: Path, best: BestCheckpointFileWriter | None, save_summary: bool
 ) -> list[Extension]:
     """What is done with an evaluation: summaries, the best checkpoint file, and beside that the metrics that it has."""
-    summaries = [_OneGroup("eval", SummaryWriter(model_dir / config.validation_summary_subdir))] if save_summary else []
+    summaries = [_NestedSummaries("eval", model_dir / config.validation_summary_subdir)] if save_summary else []
     if best is None:
         return [*summaries]
     info = model_dir / config.best_checkpoint_export_subdir / "info.json"
@@ -173,7 +173,11 @@ class _HistoryCheck(Extension):
         events = read_summaries(self._dir / "events.jsonl")
         points = {
             "train": steps_with_points(self._dir / "train", group="train"),
-            "eval": steps_with_points(self._validation_dir, group="eval"),
+            "eval": {
+                at
+                for directory in (self._validation_dir, *filter(Path.is_dir, self._validation_dir.rglob("*")))
+                for at in steps_with_points(directory, group="eval")
+            },
         }
         due = {
             "train": {at for at, _ in regular_files(self._dir)} | points["train"] | events.keys(),
@@ -230,7 +234,7 @@ class _BestInfo(Extension):
         if step is None or not metrics or self._read_step() > step:
             return  # a greater step is that of lost work, which is done again
         content = _info(step, metrics)
-        if not self._file.is_file() or self._file.read_bytes() != content:
+        if not self._file.is_file() or self._file.read_bytes() not in (content, _published_info(step, metrics)):
             aside = f" It is set aside as `{set_aside(self._file).name}`." if os.path.lexists(self._file) else ""
             text = f"`{self._file}` does not tell of the best checkpoint file, that of step {step}.{aside}"
             session.emit("damaged", step=step, text=f"{text} It is written again.", path=str(self._file))
@@ -248,8 +252,16 @@ class _BestInfo(Extension):
             return -1.0
 
 
-def _info(step: int, metrics: Metrics) -> bytes:
+def _published_info(step: int, metrics: Metrics) -> bytes:
+    """What earlier versions wrote, which is as good."""
     info = {published_name(name): value for name, value in metrics.items()} | {_BEST_STEP: float(step)}
+    return f"{json.dumps(info, indent=4)}\n".encode()
+
+
+def _info(step: int, metrics: Metrics) -> bytes:
+    # Under the names that the screen shows, and for programs that know the published ones also under theirs.
+    names = {published_name(name): value for name, value in metrics.items()}
+    info = {**metrics, **names, _BEST_STEP: float(step)}
     return f"{json.dumps(info, indent=4)}\n".encode()
 
 
@@ -266,6 +278,32 @@ class _OneGroup(Extension):
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         summary = Summary.from_checkpoint(checkpoint)
         self._extension(dataclasses.replace(summary, metrics={self._group: summary.metrics[self._group]}))
+        return checkpoint
+
+
+class _NestedSummaries(Extension):
+    """Writes the metrics of one group for TensorBoard, those of the groups in it to directories of their names."""
+
+    def __init__(self, group: str, directory: Path) -> None:
+        self._group = group
+        self._directory = directory
+        self._writers = {"": SummaryWriter(directory)}
+
+    def join(self, session: Session) -> None:
+        for writer in self._writers.values():
+            writer.attach(session)
+
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        summary = Summary.from_checkpoint(checkpoint)
+        nested: dict[str, dict[str, float]] = {}
+        for path, value in summary.metrics[self._group].items():
+            *groups, name = path.split("/")
+            subdir = "/".join(group for group in groups if group.strip("."))
+            nested.setdefault(subdir, {})[name] = value
+        for subdir, metrics in nested.items():
+            if subdir not in self._writers:
+                self._writers[subdir] = SummaryWriter(self._directory / subdir)
+            self._writers[subdir](dataclasses.replace(summary, metrics={self._group: metrics}))
         return checkpoint
 
 

@@ -1,17 +1,19 @@
 """A stretch of a training: a task's two sides as the two loops that run it."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 
 from trellis.aliases import Batch, PyTree, Variables
-from trellis.data import is_stream
+from trellis.data import SizedStream, is_stream
+from trellis.errors import ArgumentError, ModelError
 from trellis.extensions import CheckpointFileReader, SkippedData, restore_file
 from trellis.loops import (
     Checkpoint,
@@ -23,6 +25,8 @@ from trellis.loops import (
     TrainLoop,
     TrainState,
     TrainTask,
+    as_metric,
+    batch_size,
     is_traceable,
     overlaid,
     split_batch,
@@ -103,7 +107,10 @@ class Stage:
     def eval_loop(self) -> EvalLoop:
         """The validation side."""
         n_steps = self.config.validation_steps
-        return self._build_eval_loop(n_steps=None if n_steps == -1 else n_steps)
+        n_known = self._n_validation_batches()
+        # A published config asks for as many batches as its own data has.
+        takes_all = n_steps == -1 or (n_known is not None and n_known < n_steps)
+        return self._build_eval_loop(n_steps=None if takes_all else n_steps)
 
     def _build_train_loop(self, data: Any) -> TrainLoop:
         return TrainLoop(
@@ -117,6 +124,11 @@ class Stage:
             n_fused_steps=self.config.n_fused_steps,
             grads=self.config.keep_gradients,
         )
+
+    def _n_validation_batches(self) -> int | None:
+        """How many there are, where that is known."""
+        data = self.validation_data
+        return data.n_batches if is_stream(data) and isinstance(data, SizedStream) else None
 
     def _build_eval_loop(self, *, n_steps: int | None) -> EvalLoop:
         task = EvalTask(data=self.validation_data, validation_step=self._validation_step, host_metrics=self.task)
@@ -174,6 +186,12 @@ class Stage:
     @cached_property
     def _short_eval_loop(self) -> EvalLoop:
         """A loop over one batch: that there are too few for the config is told with all else that is wrong."""
+        if self._n_validation_batches() == 0:
+            raise ArgumentError(
+                "The validation data has no batch, so nothing could be evaluated. Give it examples for one, lower "
+                "task.validation_data.global_batch_size, or keep the short last batch: "
+                "--set=task.validation_data.drop_remainder=false"
+            )
         # The batches of an iterator are kept by the one loop that has read them.
         return self._build_eval_loop(n_steps=1) if is_stream(self.validation_data) else self.eval_loop
 
@@ -207,8 +225,7 @@ class Stage:
     ) -> tuple[dict[str, Metric], dict[str, Any]]:
         model = BoundModel(self._computing_model(), params=params, model_state=model_state)
         logs = self.task.validation_step(batch, model, self.task.build_metrics(training=False))
-        metrics = {name: value for name, value in logs.items() if isinstance(value, Metric)}
-        return metrics, {name: value for name, value in logs.items() if name not in metrics}
+        return sort_logs(self.task, logs, n_examples=batch_size(batch))
 
     def _computing_model(self, *, gathers: bool = False) -> Model:
         """The model in the run's precision.
@@ -237,6 +254,43 @@ class StageOutline:
     n_steps: int
     """The step at which the stage ends."""
     placement: Placement
+
+
+def sort_logs(task: Task, logs: Any, *, n_examples: int) -> tuple[dict[str, Metric], dict[str, Any]]:
+    """What a task's validation step returned: the metrics in it, a plain scalar being a mean, and what is for the host.
+
+    A scalar is both, if the task aggregates logs.
+
+    Args:
+        n_examples: Of the batch: what a plain scalar weighs.
+    """
+    place = f"{type(task).__name__}.validation_step"
+    if not isinstance(logs, Mapping):
+        raise ModelError(
+            f"{place} returned {'nothing' if logs is None else f'a {type(logs).__name__}'}, but it has to return what "
+            f"it has measured by name: return {{self.loss: loss}}"
+        )
+    metrics = {
+        name: as_metric(value, n_examples, f"{place}'s {name!r}")
+        for name, value in logs.items()
+        if isinstance(value, Metric) or _is_scalar(value)
+    }
+    arrays = {name: value for name, value in logs.items() if not isinstance(value, Metric)}
+    aggregates = type(task).aggregate_logs is not Task.aggregate_logs
+    lost = [] if aggregates else [name for name in arrays if name not in metrics]
+    if lost:
+        raise ModelError(
+            f"{place} returned {lost[0]!r}, which is no scalar, and {type(task).__name__} has no aggregate_logs that "
+            f"would take it. Return a scalar or trellis.Mean(total, weight), or override aggregate_logs and "
+            f"reduce_aggregated_logs."
+        )
+    if not metrics and not aggregates:
+        raise ModelError(f"{place} returned nothing to measure. Return at least the loss: return {{self.loss: loss}}")
+    return metrics, arrays if aggregates else {}
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, int | float | np.generic) or (isinstance(value, jax.Array | np.ndarray) and not value.ndim)
 
 
 def computing_model(model: Model, *, runtime: RuntimeConfig) -> Model:

@@ -195,11 +195,16 @@ class StagedTrainer(ABC):
         left_out = f"past the {error.step - step} batches since"
         print_line(f"{error} Recovery {n_trials + 1} of {most}: back to step {step}, {left_out}.")
 
-    def evaluate(self, checkpoint: Checkpoint | None = None) -> Summary:
-        """The metrics of a checkpoint, by default of the newest file, on the validation data of its stage."""
+    def evaluate(self, checkpoint: Checkpoint | None = None, *, writes: bool = True) -> Summary:
+        """The metrics of a checkpoint, by default of the newest file, on the validation data of its stage.
+
+        Args:
+            writes: Whether they go into the summaries of the run, and decide what is best.
+        """
         if checkpoint is None:
             checkpoint = self.read_checkpoint()
-        summary = self._evaluation(self._stage_of(checkpoint.step))(checkpoint)
+        stage = self._stage_of(checkpoint.step)
+        summary = (self._evaluation(stage) if writes else Evaluation(stage.eval_loop))(checkpoint)
         # What was written is committed when a loop moves on, and here none does.
         finish_saves()
         return Summary.from_checkpoint(summary)
