@@ -170,7 +170,7 @@ def test_without_a_package_that_writes_it_nothing_is_begun(
     package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trellis.serving.manifest.find_spec", lambda name: None if name == package else True)
-    with pytest.raises(MissingPackageError, match=rf"{package} is not installed.*pip install 'trellis\[serving\]'"):
+    with pytest.raises(MissingPackageError, match=rf"{package} is not installed.*pip install 'trellis-jax\[serving\]'"):
         export_model(tmp_path / "served", variables={}, signatures={"f": Signature(MODEL.apply, X)})
 
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from trellis.data.images import decode_image, is_image
+from trellis.data.files import is_image
+from trellis.data.images import decode_image
 from trellis.data.ragged import TEXT_DTYPES, Ragged, offsets_of, row_at
 from trellis.errors import ArgumentError, DataError
 

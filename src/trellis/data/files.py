@@ -13,12 +13,13 @@ from typing import Literal, cast, get_args
 
 import google_crc32c
 
-from trellis.data.images import is_image
 from trellis.errors import ArgumentError, DataError, TrellisError
 
 Format = Literal["tfrecord", "jsonl", "tsv", "csv", "parquet", "text", "npz", "image"]
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_IMAGE_MAGICS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
+"""The first bytes of a PNG and of a JPEG."""
 _HEAD_BYTES = 1 << 16
 _FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".tfrecord": "tfrecord",
@@ -34,6 +35,11 @@ _FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".jpg": "image",
     ".jpeg": "image",
 }
+
+
+def is_image(content: bytes) -> bool:
+    """Whether bytes are a PNG or a JPEG, by how they begin."""
+    return content.startswith(_IMAGE_MAGICS)
 
 
 def patterns_in(input_path: str | Sequence[str] | Mapping[str, str | Sequence[str]]) -> list[str]:

@@ -8,14 +8,6 @@ from numpy.typing import NDArray
 
 from trellis.errors import DataError, MissingPackageError
 
-_MAGICS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
-"""The first bytes of a PNG and of a JPEG."""
-
-
-def is_image(content: bytes) -> bool:
-    """Whether bytes are a PNG or a JPEG, by how they begin."""
-    return content.startswith(_MAGICS)
-
 
 def decode_image(content: bytes, *, place: str) -> NDArray[Any]:
     """Decodes a PNG or JPEG into uint8 `[height, width, channels]`.
