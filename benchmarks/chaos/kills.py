@@ -252,9 +252,11 @@ def wait_for_save(run: Run, path: Path, *, n_points: int) -> None:
 def misbehaviour(victim: str, run: Run, last_signal: int) -> str:
     """What is wrong with how a run has ended after a signal; empty if nothing is."""
     good = set.union(*(codes for number, codes in GOOD_CODES.items() if number in (last_signal, signal.SIGTERM)))
-    if victim != "experiment" and last_signal == signal.SIGINT:
-        good |= {1}  # A script without a handler ends with a traceback.
-    if victim == "experiment" and "Traceback (most recent call last)" in run.output:
+    # A script without a handler ends with a traceback; so does the command before its own code is reached.
+    is_command = victim == "experiment" and "trellis/cli/main.py" in run.output
+    if not is_command and last_signal == signal.SIGINT:
+        good |= {1}
+    if is_command and "Traceback (most recent call last)" in run.output:
         return f"with a traceback it {run.ending}"
     return "" if run.code in good else f"it {run.ending}"
 
