@@ -48,3 +48,11 @@ def _nothing_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     handlers = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGINT)}
     yield
     assert {name: signal.getsignal(name) for name in handlers} == handlers, "a signal handler was left behind"
+
+
+@pytest.fixture
+def heeds_interrupts() -> Iterator[None]:
+    """Has Ctrl-C raise KeyboardInterrupt, also where a shell has started the tests in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -928,6 +928,7 @@ def test_a_file_of_the_first_version_is_resumed(tmp_path: Path) -> None:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), one, other)
 
 
+@pytest.mark.usefixtures("heeds_interrupts")
 def test_a_run_that_is_interrupted_is_saved_and_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
     def run(folder: Path, *, interrupted_at: int | None = None) -> list[np.ndarray]:
         class Data:

@@ -210,6 +210,7 @@ def test_a_handler_of_the_users_own_is_called_too() -> None:
     assert session.is_stopping
 
 
+@pytest.mark.usefixtures("heeds_interrupts")
 def test_the_first_interrupt_is_a_wish_to_stop_if_something_would_be_saved(capfd: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGINT)
     session = Session()
