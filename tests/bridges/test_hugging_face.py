@@ -20,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 
 from trellis.bridges import (
     hugging_face,
+    hugging_face_names,
     read_hugging_face,
     read_hugging_face_config,
     read_hugging_face_settings,
@@ -494,3 +495,10 @@ def test_an_absurd_number_of_labels_is_refused(fields: dict[str, Any], message: 
 def test_architectures_that_are_no_list_say_nothing_of_the_head() -> None:
     assert hugging_face._is_used_classifier({"architectures": 7})
     assert not hugging_face._is_used_classifier({"architectures": ["BertForTokenClassification"]})
+
+
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
+    sizes = {"hidden_size": 16, "num_attention_heads": 3, "intermediate_size": 8, "type_vocab_size": 2, "vocab_size": 9}
+    config = {"model_type": "bert", "num_hidden_layers": 1, "max_position_embeddings": 8, **sizes}
+    with pytest.raises(ArgumentError, match="num_attention_heads is 3, which does not divide the width, 16"):
+        hugging_face_names.read_config(config, place="config.json")

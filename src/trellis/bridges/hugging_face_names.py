@@ -137,6 +137,10 @@ def read_config(config: Mapping[str, Any], *, place: str) -> dict[str, Any]:
     if missing:
         raise ArgumentError(f"{place} does not say {', '.join(missing)}, which its weights cannot be read without.")
     fields["hidden_activation"] = _translated(_THEIR_ACTIVATIONS, fields["hidden_activation"], f"{place}: hidden_act")
+    width = fields.get("intra_bottleneck_size", fields["hidden_size"])
+    n_heads = fields["num_attention_heads"]
+    if width % n_heads:
+        raise ArgumentError(f"{place}: num_attention_heads is {n_heads}, which does not divide the width, {width}.")
     if kind == "mobilebert":
         inside = fields["intra_bottleneck_size"]
         if config.get("true_hidden_size", inside) != inside:

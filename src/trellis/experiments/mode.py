@@ -174,8 +174,9 @@ def _data_file_problems(params: ExperimentConfig, *, side: str) -> Iterator[Prob
     path = f"task.{side}.input_path"
     for pattern in patterns_in(data.input_path) if isinstance(data, DataConfig) else ():
         files = matching_paths(pattern)
-        missing = [file for file in files if not file.exists()]
-        empty = [file for file in files if file.exists() and _is_empty(file)]
+        # A name that is too long for the file system is missing, too.
+        missing = [file for file in files if not os.path.exists(file)]
+        empty = [file for file in files if file not in missing and _is_empty(file)]
         if not files:
             message = f"matches no file: `{pattern}`."
             yield problem_at(path, config=params, message=message, advice=_where_to_look(pattern))
@@ -194,7 +195,7 @@ def _init_checkpoint_problems(params: ExperimentConfig, *, follows: bool) -> Ite
         advice = "Give the model_dir of the pretraining, as in: --set=task.init_checkpoint=runs/pretraining"
         yield problem_at(path, config=params, message="is not set.", advice=advice)
     # A pretraining that is to be followed may not have begun: that there is nothing yet is no problem.
-    if checkpoint and not follows and not Path(checkpoint).exists():
+    if checkpoint and not follows and not os.path.exists(checkpoint):
         message = f"names a checkpoint that is not there: `{checkpoint}`."
         yield problem_at(path, config=params, message=message, advice=_where_to_look(checkpoint))
 
