@@ -392,7 +392,9 @@ class JsonTokenizer(Tokenizer):
         for token, number in by_token.items():
             tokens[number] = token
         super().__init__(path, content=content, tokens=tokens, settings=settings)
-        self.lower_case, self.strip_accents, self.tokenize_chinese_chars = (_rule(values, name) for name in _RULES)
+        self.lower_case = _rule(values, "lower_case")
+        self.strip_accents = _rule(values, "strip_accents")
+        self.tokenize_chinese_chars = _rule(values, "tokenize_chinese_chars")
         model = values["model"]
         self._family = {"WordPiece": "WordPiece", "Unigram": "SentencePiece"}.get(model["type"], str(model["type"]))
         self._prefix = str(model.get("continuing_subword_prefix") or "")
