@@ -94,6 +94,7 @@ def test_a_vocabulary_outside_of_the_folder_is_never_looked_at(tmp_path: Path) -
     ("content", "message"),
     [
         ("{", "holds no settings of a tokenizer"),
+        ("[" * 100_000, "holds no settings of a tokenizer"),
         ("[]", "holds no settings"),
         ('{"do_lower_case": "no"}', "lower_case is 'no'"),
     ],

@@ -12,6 +12,7 @@ from typing import Any, Self
 from trellis.aliases import JSON
 from trellis.disk import checksum, write_whole
 from trellis.errors import DataError
+from trellis.json_text import parse_json
 from trellis.nlp.data.tokenizer import (
     JsonTokenizer,
     SentencePieceTokenizer,
@@ -120,7 +121,7 @@ class TextSettings:
         if not file.is_file():
             return None
         try:
-            values = json.loads(file.read_text(encoding="utf-8"))
+            values = parse_json(file.read_bytes())
             name = values["file"]
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(f"`{file}` does not tell how text was cut ({error!r}). Copy the directory again.") from None
@@ -242,7 +243,7 @@ def _rules_beside(folder: Path) -> dict[str, bool]:
     if not file.is_file():
         return {}
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = parse_json(file.read_bytes())
         names = {"lower_case": "do_lower_case", "strip_accents": "strip_accents"}
         names |= {"tokenize_chinese_chars": "tokenize_chinese_chars"}
         rules = {ours: values[theirs] for ours, theirs in names.items() if values.get(theirs) is not None}
