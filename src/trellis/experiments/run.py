@@ -101,8 +101,8 @@ def run_experiment(
         last = _run(trainer, run_mode, chosen)
         if runs_post_eval:
             last = trainer.evaluate(last)
-        checkpoint = last or trainer.read_checkpoint(trains=run_mode.trains)
-        return trainer.bound_model(checkpoint), _logs(trainer, last) if runs_post_eval else {}
+        final = last or trainer.read_checkpoint(trains=run_mode.trains)
+        return trainer.bound_model(final), _logs(trainer, last) if runs_post_eval else {}
 
 
 def run_together(

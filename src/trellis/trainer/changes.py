@@ -65,9 +65,9 @@ def find_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]
 
     Of what one of them does not have, nothing is said: a version before this one has noted less.
     """
+    config = old.get("config", {})
     changes = [
-        Change(path, config.get(path), value, _matters(path))
-        for config in [old.get("config", {})]
+        Change(path, config[path], value, _matters(path))
         for path, value in new["config"].items()
         if path in config and _differ(config[path], value)
     ]
