@@ -1,5 +1,6 @@
 """Streams: a pure function of the step, every example once an epoch."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 
 import trellis
-from trellis.data import read_columns
+from trellis.data import StackingStream, read_columns, rows_of
 from trellis.errors import ArgumentError, DataError
+from trellis.extensions.recovery import SkippingStream
 from trellis.loops import build_feed
 
 
@@ -50,6 +52,59 @@ def test_stacked_batches_are_the_batches(step: int) -> None:
     stream = numbers(n=7)
     stacked = stream.stacked_batches(step, 5)["number"]
     np.testing.assert_array_equal(stacked, [stream.batch(step + i)["number"] for i in range(5)])
+
+
+class OneByOne:
+    """A stream of somebody's own, which makes whole batches only."""
+
+    def batch(self, step: int) -> Any:
+        """Four numbers."""
+        return {"number": 10 * step + np.arange(4)}
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        numbers(n=7),
+        numbers(n=7, shuffle=False, n_epochs=1),
+        numbers(n=9, map=lambda batch, keys: {"number": batch["number"] + keys.sum()}),
+        SkippingStream(numbers(n=7), windows=((1, 2),)),
+        OneByOne(),
+    ],
+    ids=["shuffled", "ends", "mapped", "skipping", "of one's own"],
+)
+@pytest.mark.parametrize("cuts", [(0, 2, 4), (0, 1, 4), (0, 1, 2, 3, 4), (0, 4)])
+def test_rows_of_batches_are_those_of_the_whole_batches(stream: Any, cuts: tuple[int, ...]) -> None:
+    parts = [rows_of(stream, *bounds) for bounds in pairwise(cuts)]
+    for step in range(2):
+        joined = np.concatenate([part.batch(step)["number"] for part in parts])
+        np.testing.assert_array_equal(joined, stream.batch(step)["number"])
+    n_batches = getattr(stream, "n_batches", None)
+    if isinstance(stream, StackingStream) and n_batches is None:
+        joined = np.concatenate([part.stacked_batches(1, 5)["number"] for part in parts], axis=1)  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(joined, stream.stacked_batches(1, 5)["number"])
+
+
+def test_rows_of_rows_are_rows() -> None:
+    some = numbers(n=11, batch_size=8).rows(2, 8).rows(1, 3)
+    np.testing.assert_array_equal(some.batch(5)["number"], numbers(n=11, batch_size=8).batch(5)["number"][3:5])
+
+
+def test_no_more_than_the_rows_that_are_asked_for_are_gathered() -> None:
+    taken: list[int] = []
+
+    class Counted:
+        def __len__(self) -> int:
+            return 100
+
+        def take(self, indices: Any) -> Any:
+            taken.append(len(indices))
+            return np.asarray(indices)
+
+    stream = trellis.ExampleStream(Counted(), batch_size=32).rows(8, 16)
+    stream.batch(3)
+    stream.stacked_batches(3, 2)
+    assert taken == [8, 16]
 
 
 def test_seeds_shuffle_differently_and_no_shuffle_keeps_the_order() -> None:

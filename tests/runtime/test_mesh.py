@@ -25,12 +25,12 @@ def test_a_batch_is_split_and_a_state_is_everywhere() -> None:
 
 
 def test_stacked_batches_are_split_along_the_batch_axis() -> None:
-    batch = Placement(jax.devices()).put_batch(np.zeros((5, 16, 2)), stacked=True)
+    batch = Placement(jax.devices()).put_rows(np.zeros((5, 16, 2)), stacked=True)
     assert {shard.data.shape for shard in batch.addressable_shards} == {(5, 2, 2)}
 
 
 def test_a_short_batch_is_copied_where_it_cannot_be_split() -> None:
-    batch = Placement(jax.devices()).put_any_batch(np.zeros((5, 2)))
+    batch = Placement(jax.devices()).put_batch(np.zeros((5, 2)))
     assert {shard.data.shape for shard in batch.addressable_shards} == {(5, 2)}
 
 
@@ -52,7 +52,7 @@ def test_a_batch_that_cannot_be_split_is_refused_with_sizes_that_can(size: int, 
 def test_a_batch_is_split_over_data_and_fsdp_and_is_whole_along_model() -> None:
     placement = Placement(jax.devices(), data=2, fsdp=2, model=2)
     for batch, stacked, shape in ((np.zeros((16, 2)), False, (4, 2)), (np.zeros((3, 16, 2)), True, (3, 4, 2))):
-        placed = placement.put_batch(batch, stacked=stacked)
+        placed = placement.put_rows(batch, stacked=stacked)
         assert {shard.data.shape for shard in placed.addressable_shards} == {shape}
     check_divisible(np.zeros((4, 1)), placement.n_parts)
     with pytest.raises(DataError, match="6 examples cannot be split over 4 devices. Use a batch size of 4 or 8,"):

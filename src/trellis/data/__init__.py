@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     )
     from trellis.data.stream import (
         CountedStream as CountedStream,
+        DividedStream as DividedStream,
         Examples as Examples,
         SizedStream as SizedStream,
         StackingStream as StackingStream,
         StatefulIterator as StatefulIterator,
         Stream as Stream,
         is_stream as is_stream,
+        rows_of as rows_of,
     )
     from trellis.data.examples import decode_example as decode_example, encode_example as encode_example
     from trellis.data.files import (

@@ -103,6 +103,8 @@ class ExampleStream:
         if len(self._examples) == 0:
             raise DataError("There are no examples to make batches of.")
         self.batch_size = batch_size
+        self.row_range = (0, batch_size)
+        """Which rows of a batch the stream makes: the first, and the one after the last."""
         self._seed = seed
         self._shuffle = shuffle
         self._n_epochs = n_epochs
@@ -131,11 +133,19 @@ class ExampleStream:
         stream._examples = CheckedExamples(self._examples, check)
         return stream
 
+    def rows(self, start: int, stop: int) -> "ExampleStream":
+        """The stream of some rows of every batch: only these are gathered, unless a map needs the whole batch."""
+        stream = copy.copy(self)
+        stream.row_range = (self.row_range[0] + start, self.row_range[0] + stop)
+        return stream
+
     def batch(self, step: int) -> Batch:
         """The batch of one step."""
-        parts = self._parts(step * self.batch_size, self.batch_size)
-        batch = self._examples.take(_joined([numbers for _, numbers in parts]))
-        return batch if self._map is None else self._mapped(batch, parts, step)
+        if self._map is None:
+            return self._take(self._parts(step))
+        parts = self._between(step * self.batch_size, self.batch_size)
+        mapped = self._mapped(self._take(parts), parts, step)
+        return jax.tree.map(lambda leaf: leaf[slice(*self.row_range)], mapped)
 
     def stacked_batches(self, step: int, n: int) -> Batch:
         """The batches of several steps, gathered at once."""
@@ -143,12 +153,23 @@ class ExampleStream:
             # One by one, so that what becomes of a batch does not depend on how many are asked for.
             batches = [self.batch(step + i) for i in range(n)]
             return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
-        size = self.batch_size
-        parts = self._parts(step * size, n * size)
-        gathered = self._examples.take(_joined([numbers for _, numbers in parts]))
-        return jax.tree.map(lambda leaf: leaf.reshape(n, size, *leaf.shape[1:]), gathered)
+        if self.row_range == (0, self.batch_size):
+            parts = self._between(step * self.batch_size, n * self.batch_size)
+        else:
+            parts = [part for i in range(n) for part in self._parts(step + i)]
+        gathered = self._take(parts)
+        return jax.tree.map(lambda leaf: leaf.reshape(n, -1, *leaf.shape[1:]), gathered)
 
-    def _parts(self, start: int, n: int) -> list[tuple[int, NDArray[np.int64]]]:
+    def _take(self, parts: list[tuple[int, NDArray[np.int64]]]) -> Batch:
+        numbers = [numbers for _, numbers in parts] or [np.arange(0)]
+        return self._examples.take(_joined(numbers))
+
+    def _parts(self, step: int) -> list[tuple[int, NDArray[np.int64]]]:
+        """The numbers of the examples of a batch, by epoch."""
+        first, stop = self.row_range
+        return self._between(step * self.batch_size + first, stop - first)
+
+    def _between(self, start: int, n: int) -> list[tuple[int, NDArray[np.int64]]]:
         """The numbers of `n` examples from a place on, by epoch."""
         n_examples = len(self._examples)
         parts: list[tuple[int, NDArray[np.int64]]] = []

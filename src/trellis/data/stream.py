@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
+import jax
 import numpy as np
 
 from trellis.aliases import Batch
@@ -44,6 +45,14 @@ class StackingStream(Stream, Protocol):
 
 
 @runtime_checkable
+class DividedStream(Stream, Protocol):
+    """A stream that can make some rows of its batches without the others; only its last batch may be short."""
+
+    def rows(self, start: int, stop: int) -> Stream:
+        """The stream of the rows from `start` up to `stop` of every batch, bit for bit those of the whole batch."""
+
+
+@runtime_checkable
 class Examples(Protocol):
     """Examples by index."""
 
@@ -72,3 +81,17 @@ def is_stream(data: Any) -> TypeGuard[Stream]:
         return False
     has_position = isinstance(data, Iterable) and isinstance(iter(data), StatefulIterator)
     return isinstance(data, Stream) and not has_position
+
+
+def rows_of(stream: Stream, start: int, stop: int) -> Stream:
+    """The stream of some rows of every batch; they are cut out of the whole where a stream makes nothing less."""
+    return stream.rows(start, stop) if isinstance(stream, DividedStream) else _CutStream(stream, slice(start, stop))
+
+
+class _CutStream:
+    def __init__(self, stream: Stream, rows: slice) -> None:
+        self._stream = stream
+        self._rows = rows
+
+    def batch(self, step: int) -> Batch:
+        return jax.tree.map(lambda leaf: leaf[self._rows], self._stream.batch(step))

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from trellis.aliases import Batch
-from trellis.data import SizedStream, StackingStream, Stream, is_stream
+from trellis.data import SizedStream, StackingStream, Stream, is_stream, rows_of
 from trellis.disk import describe_failure, set_aside, write_whole
 from trellis.errors import CheckpointFileError, DivergedError
 from trellis.extensions.checkpoint_files import recorded_notes
@@ -137,6 +137,10 @@ class SkippingStream:
         """How many batches the stream has without what is left out; None if it is endless."""
         n_batches = self._stream.n_batches if isinstance(self._stream, SizedStream) else None
         return None if n_batches is None else max(0, n_batches - sum(n for _, n in self._windows))
+
+    def rows(self, start: int, stop: int) -> "SkippingStream":
+        """The stream of some rows of every batch."""
+        return SkippingStream(rows_of(self._stream, start, stop), windows=self._windows)
 
     def batch(self, step: int) -> Batch:
         """The batch of one step."""

@@ -78,7 +78,7 @@ class EvalLoop:
         batch = self._batches.peek()
         variables = (checkpoint.model_params, checkpoint.model_state)
         # Where it will be when the step is compiled: else that would take a trace of its own.
-        placed = self._placement.put_any_batch(batch)
+        placed = self._placement.put_batch(batch)
         keys = StepKeys(self._root, 0)
         with tracing("a validation step", batch):
             carry = self._first_carry(checkpoint)
@@ -99,8 +99,8 @@ class EvalLoop:
         totals: Any = None
         logs: Any = None
         in_flight: deque[tuple[PyTree, PyTree]] = deque()
-        for index, batch in enumerate(self._batches):
-            arguments = (variables, self._placement.put_any_batch(batch), self._root, index)
+        for index, batch in enumerate(self._batches.placed(self._placement)):
+            arguments = (variables, batch, self._root, index)
             if totals is None:
                 # From zeros on, so that the first batch needs no program of its own.
                 totals = self._placement.put_state(zeros(self._metric_shapes(carry, *arguments)))

@@ -3,7 +3,8 @@
 import base64
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from trellis.aliases import JSON, Batch
 from trellis.data import (
+    DividedStream,
     ForeignBatches,
     SizedStream,
     StackingStream,
@@ -20,9 +22,14 @@ from trellis.data import (
     as_numpy,
     foreign_batches,
     is_stream,
+    rows_of,
 )
 from trellis.errors import ArgumentError, DataError
-from trellis.loops.batch import ShapeCheck, stacked
+from trellis.loops.batch import ShapeCheck, batch_size, stacked
+from trellis.runtime import Placement
+
+OwnRows = Callable[[int], tuple[int, int]]
+"""From the size of a batch to the first of its rows that are this process's, and the one after the last."""
 
 _MOST_KEPT_BYTES = 4 << 30
 """How much of a plain iterator is kept before it is taken for one without end."""
@@ -38,11 +45,14 @@ class Feed(ABC):
 
     @abstractmethod
     def peek(self) -> Batch:
-        """The batch that comes next, without taking it."""
+        """The batch that comes next, whole, without taking it."""
 
     @abstractmethod
     def take(self, step: int, n: int) -> tuple[int, Batch]:
-        """Takes the batches of `n` steps, stacked if `n` is above one; fewer (and how many) if the data ends."""
+        """Takes this process's rows of the batches of `n` steps; fewer steps (and how many) if the data ends.
+
+        Of more than one step they are stacked.
+        """
 
     def prefetch(self, step: int, n: int) -> None:  # noqa: B027  (an iterator would be advanced by it)
         """Makes the batches of `n` steps that will be taken next, if that can be undone."""
@@ -56,23 +66,24 @@ class Feed(ABC):
         """Goes to a saved position; returns how many batches had to be read and thrown away for it."""
 
 
-def build_feed(data: Any, *, place: str) -> Feed:
+def build_feed(data: Any, *, place: str, own_rows: OwnRows | None = None) -> Feed:
     """Turns a stream, an iterator or a data set (of Grain, PyTorch, TensorFlow, Hugging Face) into a feed.
 
     Args:
         place: What to call the data in an error, such as `TrainTask.data`.
+        own_rows: Which rows of a batch to take, by its size, where several processes share a batch.
     """
     if is_stream(data):
-        return _StreamFeed(data, place)
+        return _StreamFeed(data, place, own_rows)
     foreign = foreign_batches(data, place=place)
     if foreign is not None:
-        return _IteratorFeed(foreign.epochs(), ShapeCheck(place, short_batch=foreign.short_batch))
+        return _IteratorFeed(foreign.epochs(), ShapeCheck(place, short_batch=foreign.short_batch), own_rows)
     if isinstance(data, StatefulIterator | Iterator):
-        return _IteratorFeed(data, ShapeCheck(place))
+        return _IteratorFeed(data, ShapeCheck(place), own_rows)
     if isinstance(data, Iterable):
         iterator = iter(data)
         if isinstance(iterator, StatefulIterator):
-            return _IteratorFeed(iterator, ShapeCheck(place))
+            return _IteratorFeed(iterator, ShapeCheck(place), own_rows)
     raise ArgumentError(
         f"{place} is a {type(data).__name__}: neither a stream (an object with `batch(step)`) nor an iterator. "
         f"Give `trellis.ExampleStream(arrays, batch_size=…)`, a generator, or `iter(…)` of what you have."
@@ -80,11 +91,12 @@ def build_feed(data: Any, *, place: str) -> Feed:
 
 
 class _StreamFeed(Feed):
-    def __init__(self, stream: Stream, place: str) -> None:
+    def __init__(self, stream: Stream, place: str, own_rows: OwnRows | None) -> None:
         self._stream = stream
-        self._stacking = stream if isinstance(stream, StackingStream) else None  # asked once: it takes its time
+        self._own_rows = own_rows
         self._first: Batch = None
         self._check = ShapeCheck(place)
+        self._check_whole = ShapeCheck(place)
         self._ahead: tuple[tuple[int, int], tuple[int, Batch]] | None = None
         self.n_batches = stream.n_batches if isinstance(stream, SizedStream) else None
 
@@ -92,6 +104,18 @@ class _StreamFeed(Feed):
         if self._first is None:
             self._first = self._stream.batch(0)
         return self._first
+
+    @cached_property
+    def _own(self) -> Stream:
+        """The stream of this process's rows."""
+        if self._own_rows is None:
+            return self._stream
+        return rows_of(self._stream, *self._own_rows(batch_size(self.peek())))
+
+    @cached_property
+    def _stacking(self) -> StackingStream | None:
+        # Asked once: it takes its time.
+        return self._own if isinstance(self._own, StackingStream) else None
 
     def take(self, step: int, n: int) -> tuple[int, Batch]:
         ahead, self._ahead = self._ahead, None
@@ -121,10 +145,17 @@ class _StreamFeed(Feed):
         return n, stacked(batches)
 
     def _batch(self, step: int) -> Batch:
-        """The batch of a step; the one that was looked at already is not made again."""
-        if step == 0 and self._first is not None:
-            return self._first
-        return self._stream.batch(step)
+        """The rows of a step; the batch that was looked at already is not made again."""
+        is_first = step == 0 and self._first is not None
+        if self._own_rows is None:
+            return self._first if is_first else self._stream.batch(step)
+        if not is_first and step + 1 != self.n_batches:
+            return self._own.batch(step)
+        # A last batch may be short, which every process has to see.
+        self._check_whole(self.peek(), 0)
+        whole = self._first if is_first else self._stream.batch(step)
+        self._check_whole(whole, step)
+        return _cut(whole, self._own_rows)
 
     def position(self) -> JSON:
         return None
@@ -134,8 +165,11 @@ class _StreamFeed(Feed):
 
 
 class _IteratorFeed(Feed):
-    def __init__(self, iterator: Iterator[Batch] | StatefulIterator, check: ShapeCheck) -> None:
+    def __init__(
+        self, iterator: Iterator[Batch] | StatefulIterator, check: ShapeCheck, own_rows: OwnRows | None
+    ) -> None:
         self._iterator = iterator
+        self._own_rows = own_rows
         self._stateful = iterator if isinstance(iterator, StatefulIterator) else None
         self._check = check
         self._ahead: list[Batch] = []
@@ -166,6 +200,8 @@ class _IteratorFeed(Feed):
         if not batches:
             return 0, None
         self._last = batches[-1]
+        if self._own_rows is not None:
+            batches = [_cut(batch, self._own_rows) for batch in batches]
         return len(batches), batches[0] if len(batches) == 1 else stacked(batches)
 
     def position(self) -> JSON:
@@ -196,6 +232,11 @@ class _IteratorFeed(Feed):
     def _read(self) -> Batch:
         """The next batch, with NumPy arrays in the place of other libraries' tensors; None at the end."""
         return self._ahead.pop() if self._ahead else as_numpy(next(self._iterator, None))
+
+
+def _cut(batch: Batch, own_rows: OwnRows) -> Batch:
+    rows = slice(*own_rows(batch_size(batch)))
+    return jax.tree.map(lambda leaf: leaf[rows], batch)
 
 
 def _checksum(batch: Batch) -> int:
@@ -260,6 +301,21 @@ class Replay:
             yield batch
         if n_batches < (self._n_batches or 1):
             raise self._too_few(n_batches, self._n_batches or 1)
+
+    def placed(self, placement: Placement) -> Iterator[Batch]:
+        """The batches on the devices; of several processes each makes only its own rows, where the data allows that."""
+        stream = self._stream
+        size = batch_size(self.peek())
+        if not placement.spans_processes or not isinstance(stream, DividedStream) or size % placement.n_parts:
+            yield from map(placement.put_batch, self)
+            return
+        own = stream.rows(*placement.own_rows(size))
+        n_whole = self._n_batches or 0
+        if isinstance(stream, SizedStream) and n_whole == stream.n_batches:
+            n_whole -= 1
+        yield from (placement.put_rows(own.batch(step)) for step in range(n_whole))
+        # A last batch may be short, and is not split then.
+        yield from (placement.put_batch(stream.batch(step)) for step in range(n_whole, self._n_batches or 0))
 
     def _all(self, n_batches: int | None) -> Iterator[Batch]:
         """The batches from the first on, of which `n_batches` will be read."""

@@ -112,8 +112,8 @@ class FusedSteps:
         """Seconds spent on tracing and compiling so far."""
 
     def __call__(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> tuple[Any, Any, Any]:
-        """Starts `n` steps; `batch` has a leading axis of steps if `n` is above one."""
-        batch = self._placement.put_batch(batch, stacked=n > 1)
+        """Starts `n` steps; `batch` holds this process's rows, after an axis of steps if `n` is above one."""
+        batch = self._placement.put_rows(batch, stacked=n > 1)
         program = self._programs.get(n) or self._compile(n, state, totals, batch, constant)
         state, self._last, totals = program(state, self._last, totals, batch, constant)
         self._launched(totals)
@@ -121,7 +121,7 @@ class FusedSteps:
 
     def run_bare(self, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> tuple[Any, Any]:
         """Starts one step of which nothing else is wanted: cheaper by what is not returned, and compiled apart."""
-        batch = self._placement.put_batch(batch)
+        batch = self._placement.put_rows(batch)
         program = self._programs.get(0) or self._compile(0, state, totals, batch, constant)
         state, totals = program(state, totals, batch, constant)
         self._launched(totals)

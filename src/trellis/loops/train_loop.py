@@ -104,7 +104,8 @@ class TrainLoop:
             placement=self._placement,
             initialize=task.initialize,
         )
-        self._feed = build_feed(task.data, place="TrainTask.data")
+        own_rows = self._placement.own_rows if self._placement.spans_processes else None
+        self._feed = build_feed(task.data, place="TrainTask.data", own_rows=own_rows)
         self.session = Session(stdout=stdout, is_shared=self._placement.spans_processes)
         self.n_steps_per_checkpoint = n_steps_per_checkpoint
         self.n_steps = self._feed.n_batches if n_steps is None else n_steps
@@ -208,7 +209,7 @@ class TrainLoop:
         # Compiled as a part of what calls it, so that it is traced once, whatever calls it.
         measured = partial(_measured_step, jax.jit(train_step, inline=True), keeps_grads=self._keeps_grads)
         # Where it will be when the step is compiled: else that would take a trace of its own.
-        placed = self._placement.put_any_batch(batch)
+        placed = self._placement.put_batch(batch)
         with tracing("a training step", batch, hint=_NO_OPTIMIZER if self._task.optimizer is None else ""):
             _, metrics, _ = jax.eval_shape(measured, shapes, placed, self._root)
         no_totals, packing = pack(zeros(metrics))

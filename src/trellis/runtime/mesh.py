@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from numpy.typing import NDArray
 
 from trellis.aliases import Apply, Array, Batch, PyTree, Variables
 from trellis.errors import ArgumentError
@@ -55,6 +56,7 @@ class Placement:
             tuple(self._sizes.values()), tuple(self._sizes), axis_types=(AxisType.Auto,) * 3, devices=self.devices
         )
         self.replicated = NamedSharding(self.mesh, PartitionSpec())
+        self._batches = NamedSharding(self.mesh, PartitionSpec(_BATCH_AXES))
         self.n_parts = math.prod(self._sizes[axis] for axis in _BATCH_AXES)
         self.spans_processes = not self.replicated.is_fully_addressable
         self.is_writer = is_first_process() or not self.spans_processes
@@ -165,23 +167,50 @@ class Placement:
 
         return around
 
-    def put_batch(self, batch: Batch, *, stacked: bool = False) -> Batch:
-        """Splits a batch over the devices.
+    def own_rows(self, size: int) -> tuple[int, int]:
+        """Which rows of a batch go to devices of this process: the first, and the one after the last."""
+        if not self.spans_processes:
+            return 0, size
+        indices: Any = self._batches.addressable_devices_indices_map((size,))
+        bounds = [rows.indices(size) for (rows,) in indices.values()]
+        return min(start for start, _, _ in bounds), max(stop for _, stop, _ in bounds)
+
+    def put_rows(self, rows: Batch, *, stacked: bool = False) -> Batch:
+        """Makes batches that are split over the devices, of the rows that are this process's own.
 
         Args:
+            rows: Those of `own_rows`: the whole batch if there is one process.
             stacked: Whether the leaves carry an axis of steps before the batch axis.
         """
         if len(self.devices) == 1:
-            return batch
-        spec = PartitionSpec(None, _BATCH_AXES) if stacked else PartitionSpec(_BATCH_AXES)
-        return self._put(batch, NamedSharding(self.mesh, spec))
+            return rows
+        sharding = NamedSharding(self.mesh, PartitionSpec(None, _BATCH_AXES)) if stacked else self._batches
+        if not self.spans_processes:
+            return jax.device_put(rows, sharding)
+        first, last = self.own_rows(self.n_parts)
+        axis = int(stacked)
 
-    def put_any_batch(self, batch: Batch) -> Batch:
-        """Splits a batch if its size allows it, else copies it to every device: right for a short last batch."""
+        def joined(leaf: Any) -> Array:
+            array = np.asarray(leaf)
+            size = array.shape[axis] * self.n_parts // (last - first)
+            shape = (*array.shape[:axis], size, *array.shape[axis + 1 :])
+            start, _ = self.own_rows(size)
+
+            def piece(index: Any) -> NDArray[Any]:
+                begin, end, _ = index[axis].indices(size)
+                own: NDArray[Any] = array[(*index[:axis], slice(begin - start, end - start), *index[axis + 1 :])]
+                return own
+
+            return jax.make_array_from_callback(shape, sharding, piece)
+
+        return jax.tree.map(joined, rows)
+
+    def put_batch(self, batch: Batch) -> Batch:
+        """Splits a whole batch if its size allows it, else copies it to every device: right for a short last batch."""
         if len(self.devices) == 1:
             return batch
         divisible = np.shape(jax.tree.leaves(batch)[0])[0] % self.n_parts == 0
-        return self.put_batch(batch) if divisible else self._put(batch, self.replicated)
+        return self._put(batch, self._batches if divisible else self.replicated)
 
     def _put(self, tree: PyTree, shardings: PyTree, **options: Any) -> PyTree:
         return spread(tree, shardings) if self.spans_processes else jax.device_put(tree, shardings, **options)

@@ -69,6 +69,28 @@ def test_text_becomes_batches_that_are_functions_of_seed_and_step(tmp_path: Path
     assert_equal(batch, build_pretraining_stream(text_config(tmp_path, seed=1), InputContext(seed=9)).batch(5))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"pack_sequences": True, "use_next_sentence_label": False},
+        {"use_whole_word_masking": True, "max_ngram_size": 3, "masking_rate": 0.4, "max_predictions_per_seq": 9},
+    ],
+    ids=["pairs", "packed", "grams"],
+)
+def test_a_row_is_the_same_whatever_rows_are_made_beside_it(tmp_path: Path, settings: dict[str, Any]) -> None:
+    stream: Any = build_pretraining_stream(text_config(tmp_path, **settings), InputContext(seed=1))
+    parts = [stream.rows(0, 1), stream.rows(1, 4)]
+    for step in range(12):
+        batches = [part.batch(step) for part in parts]
+        assert_equal(
+            {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}, stream.batch(step)
+        )
+    stacks = [part.stacked_batches(3, 4) for part in parts]
+    joined = {name: np.concatenate([stack[name] for stack in stacks], axis=1) for name in stacks[0]}
+    assert_equal(joined, stream.stacked_batches(3, 4))
+
+
 def kept_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir())
 

@@ -209,20 +209,22 @@ def _choose_grams(
     max_ngram_size: int,
 ) -> None:
     """Draws runs of words until all tokens are chosen, or often enough; single words fill the rest."""
-    n_draws = 2 * int(n_left.max(initial=0))
+    # A row's own number, so that what is chosen does not depend on the rows beside it.
+    n_own_draws = 2 * n_left
+    n_draws = int(n_own_draws.max(initial=0))
     weights = 1 / np.arange(1, max_ngram_size + 1)
     sizes = np.searchsorted(np.cumsum(weights / weights.sum())[:-1], _uniform(keys, _GRAM, n_draws), side="right") + 1
     begins = (_uniform(keys, _START, n_draws) * words.counts[:, None]).astype(np.int64)
     last = words.starts.shape[1] - 1
     ends = words.starts + words.sizes
     rows = np.arange(len(keys))
-    for begin, size in zip(begins.T, sizes.T, strict=True):
+    for draw, (begin, size) in enumerate(zip(begins.T, sizes.T, strict=True)):
         members = begin[:, None] + np.arange(max_ngram_size)
         is_member = members < (begin + size)[:, None]
         members = np.minimum(members, last)
         final = np.minimum(begin + size - 1, last)
         n_tokens = ends[rows, final] - words.starts[rows, begin]
-        fits = (begin + size <= words.counts) & (n_tokens <= n_left)
+        fits = (draw < n_own_draws) & (begin + size <= words.counts) & (n_tokens <= n_left)
         fits &= ~(is_member & is_chosen[rows[:, None], members]).any(axis=1)
         # Tokens between the words, such as a separator, would make the span longer than its words.
         fits &= np.where(is_member, words.sizes[rows[:, None], members], 0).sum(axis=1) == n_tokens

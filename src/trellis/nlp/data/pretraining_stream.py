@@ -1,7 +1,7 @@
 """Batches to pretrain on: masked when they were written, or anew in each epoch."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,7 @@ class MaskedStream:
     masking: Masking
     order: ExampleStream
     """The numbers of the rows of each batch."""
-    rows: Ragged | None = None
+    packed: Ragged | None = None
     """Which sequences share a row; with None each has a row of its own."""
 
     @property
@@ -84,27 +84,35 @@ class MaskedStream:
         """How many rows an epoch has."""
         return self.order.n_examples
 
+    def rows(self, start: int, stop: int) -> "MaskedStream":
+        """The stream of some rows of every batch."""
+        return replace(self, order=self.order.rows(start, stop))
+
     def batch(self, step: int) -> Batch:
         """The batch of one step."""
-        return self._examples(self.order.batch(step), first=step * self.order.batch_size)
+        return self._examples(self.order.batch(step), self._epochs(step, 1))
 
     def stacked_batches(self, step: int, n: int) -> Batch:
         """The batches of several steps."""
-        size = self.order.batch_size
-        numbers = self.order.stacked_batches(step, n).reshape(-1)
-        examples = self._examples(numbers, first=step * size)
-        return {name: values.reshape(n, size, *values.shape[1:]) for name, values in examples.items()}
+        numbers = self.order.stacked_batches(step, n)
+        examples = self._examples(numbers.reshape(-1), self._epochs(step, n))
+        return {name: values.reshape(*numbers.shape, *values.shape[1:]) for name, values in examples.items()}
 
-    def _examples(self, numbers: NDArray[np.int64], *, first: int) -> Batch:
-        """The rows of these numbers, the first of which is the stream's row number `first`."""
-        epochs = (first + np.arange(len(numbers))) // self.n_examples
-        if self.rows is None:
+    def _epochs(self, step: int, n: int) -> NDArray[np.int64]:
+        """The epoch of each row of the batches of `n` steps, as if none of them were short."""
+        places = (step + np.arange(n))[:, None] * self.order.batch_size + np.arange(*self.order.row_range)
+        return places.reshape(-1) // self.n_examples
+
+    def _examples(self, numbers: NDArray[np.int64], epochs: NDArray[np.int64]) -> Batch:
+        """The rows of these numbers, and of the first of these epochs."""
+        epochs = epochs[: len(numbers)]
+        if self.packed is None:
             sequences, masked = self._masked(numbers, epochs)
             batch: Batch = sequences.inputs | masked.predictions
             if self.pairing.with_next_sentence:
                 batch["next_sentence_labels"] = self.planned.next_sentence_labels(numbers)
             return batch
-        members = self.rows.gather(numbers)
+        members = self.packed.gather(numbers)
         sequences, masked = self._masked(members.values, np.repeat(epochs, members.lengths))
         seq_length = self.pairing.seq_length
         return pack_masked(masked, lengths=sequences.lengths, counts=members.lengths, seq_length=seq_length)
