@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import os
 import resource
 import signal
 import sys
@@ -11,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from trellis import executor
 from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError, TrellisError
 from trellis.runtime import (
@@ -59,6 +61,7 @@ WORDS = {
     "plan": Word("check a run, and tell what it would do, without running it", "train.plan", "train.add_flags", True),
     "train": Word("run an experiment: train it, evaluate it", "train.train", "train.add_flags"),
     "export": Word("write the model of a run, to be served", "export.export", "export.add_flags"),
+    "launch": Word("run a command in several processes that train together", "launch.launch", "launch.add_flags"),
     "run": Word("run training code of your own between artifacts", "run.run", "run.add_flags"),
     "predict": Word("ask a trained model about text", "predict.predict", "predict.add_flags", True),
     "data vocabulary": Word("train a vocabulary on text", "data.vocabulary", "data.add_vocabulary_flags"),
@@ -85,6 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The default is what the process was given.
     """
     open_missing_streams()
+    if "TRELLIS_STARTED_BY" in os.environ:  # asked here, too: what knows more of it takes its time to load
+        executor.end_with_starter()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments:
         print_error(_help(WORDS))

@@ -29,6 +29,8 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self.suggest_setting: SuggestSetting = lambda flags, name, value: (None, False)
+        self.takes_command = False
+        """Whether a command of its own follows the flags, behind two dashes; it becomes `flags.command`."""
 
     def error(self, message: str) -> NoReturn:
         """Raises what argparse would print before it leaves."""
@@ -56,6 +58,9 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Returns the values of the flags; one error lists all flags that do not exist or are missing."""
+        arguments = list(arguments)
+        end = arguments.index("--") if self.takes_command and "--" in arguments else len(arguments)
+        arguments, command = arguments[:end], arguments[end + 1 :]
         # Required flags are checked below, not by argparse: a misspelt flag is reported instead of the missing one.
         required = [action for action in self._actions if action.option_strings and action.required]
         for action in required:
@@ -69,6 +74,8 @@ class Parser(argparse.ArgumentParser):
         problems = [*(message for message, _ in unknown), *(f"{name} is missing." for name in missing)]
         if problems:
             raise ArgumentError("\n".join([*problems, self.way_out]))
+        if self.takes_command:
+            flags.command = command
         return flags
 
 

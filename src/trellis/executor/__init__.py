@@ -39,6 +39,9 @@ if TYPE_CHECKING:
         StartWorker as StartWorker,
         Worker as Worker,
         WorkerOrder as WorkerOrder,
+        end_with_starter as end_with_starter,
+        local_cluster as local_cluster,
+        preempted_by_sigterm as preempted_by_sigterm,
         start_process as start_process,
     )
 else:

@@ -27,7 +27,7 @@ from trellis.executor.data_accessor import DataAccessor
 from trellis.executor.fn_args import TF_CONFIG, ExampleCounts, FnArgs, RunArgs
 from trellis.executor.module_file import SOURCES, call, user_function
 
-_STARTED_BY = "TRELLIS_STARTED_BY"
+STARTED_BY = "TRELLISSTARTED_BY"
 """The variable that names the process that started this one: when that ends, this one ends."""
 _WORKER_TIMEOUT = "TRELLIS_WORKER_TIMEOUT"
 """The variable that tells a worker after how many seconds one that is silent counts as lost."""
@@ -80,7 +80,7 @@ def start_process(order: WorkerOrder) -> Worker:
         log = None if order.log_file is None else stack.enter_context(order.log_file.open("wb"))
         return _LocalProcess(
             order.command,
-            env={**order.environment, _STARTED_BY: str(os.getpid())},
+            env={**order.environment, STARTED_BY: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT if log else None,
@@ -127,10 +127,10 @@ def run_in_processes(
     log_dir = Path(str(fn_args.model_run_dir), "logs")
     with ExitStack() as stack:
         if run_args.workers > 1:
-            environments = stack.enter_context(_cluster_environments(run_args.workers))
+            environments = stack.enter_context(local_cluster(run_args.workers))
             log_dir.mkdir(parents=True, exist_ok=True)
         scratch = stack.enter_context(scratch_directory())
-        stack.enter_context(_preempted_by_sigterm())
+        stack.enter_context(preempted_by_sigterm())
         instructions = {
             "source": {name: exec_properties[name] for name in SOURCES if name in exec_properties},
             "fn_args": fn_args,
@@ -158,7 +158,7 @@ def run_in_processes(
 
 
 @contextmanager
-def _cluster_environments(n_workers: int) -> Iterator[list[dict[str, str]]]:
+def local_cluster(n_workers: int) -> Iterator[list[dict[str, str]]]:
     """Gives the variables that tell workers on this machine who they are, the chief first.
 
     All addresses are those of the loopback: only processes of this machine can reach them.
@@ -211,8 +211,7 @@ def main(instructions: dict[str, Any], *, index: int) -> NoReturn:
     scratch = Path(instructions["scratch"])
     # As on a terminal: what was printed is not lost if this process is killed.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # always a TextIOWrapper here
-    parent = int(os.environ.get(_STARTED_BY, os.getppid()))
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    end_with_starter()
     place = (scratch / f"place-{index}.txt").open("w")
     if instructions["deadline"] is not None:
         # The interpreter itself writes it, even if all threads of this process hang.
@@ -222,8 +221,17 @@ def main(instructions: dict[str, Any], *, index: int) -> NoReturn:
     sys.exit(0 if report["kind"] == "done" else 1)
 
 
+def end_with_starter() -> None:
+    """Has this process, and what it has started, end when the one of ours that started it is gone.
+
+    What this process starts has another parent, and is left alone.
+    """
+    parent = os.getppid()
+    if os.environ.get(STARTED_BY) == str(parent):
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
 def _end_with(parent: int) -> None:
-    """Ends this process, and what it has started, when the one that waits for it is gone."""
     looks = select.poll()
     with suppress(OSError, AttributeError):  # only Linux wakes us at once
         looks.register(os.pidfd_open(parent), select.POLLIN)
@@ -386,7 +394,7 @@ def _stop(workers: Sequence[_StartedWorker], *, seconds: float) -> None:
 
 
 @contextmanager
-def _preempted_by_sigterm() -> Iterator[None]:
+def preempted_by_sigterm() -> Iterator[None]:
     """Turns SIGTERM into `Preempted`, so that everything is cleaned up before this process ends."""
     if threading.current_thread() is not threading.main_thread():
         yield

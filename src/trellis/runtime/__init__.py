@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         join_processes as join_processes,
         wait_for_processes as wait_for_processes,
     )
+    from trellis.runtime.clusters import count_gpus as count_gpus
     from trellis.runtime.random import StepKeys as StepKeys, checked_key as checked_key
     from trellis.runtime.console import (
         describe_duration as describe_duration,

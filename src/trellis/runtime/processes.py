@@ -16,6 +16,7 @@ from jax.sharding import Sharding
 
 from trellis.aliases import Array, PyTree
 from trellis.errors import ArgumentError
+from trellis.runtime.clusters import find_cluster, share_of_gpus
 from trellis.runtime.console import print_line
 
 _JAX_SECONDS = 100
@@ -34,28 +35,43 @@ def join_processes(environment: Mapping[str, str] = os.environ) -> None:
         environment: Says who they are: `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`; where the
             first listens, if not there: `JAX_COORDINATOR_BIND_ADDRESS`; and how many seconds one may be silent:
             `TRELLIS_WORKER_TIMEOUT`. Without the first three, `TF_CONFIG` tells the same: the chief, or the first
-            worker, is the first process, and listens at its address there.
+            worker, is the first process, and listens at its address there. Without that too, SLURM or Open MPI tell
+            it, if they have started this process together with others.
     """
-    together = _of_jax(environment) or _of_tf_config(environment.get("TF_CONFIG", ""))
-    if together is None:
+    if jax.distributed.is_initialized():
+        # Ray joins the processes that it starts itself.
         return
+    together = _of_jax(environment) or _of_tf_config(environment.get("TF_CONFIG", ""))
+    cluster = find_cluster(environment) if together is None else None
+    # More than twice the time, as JAX may not wait for all of it: whoever has started the processes is to name the
+    # silent one before the others abort.
+    timeout = environment.get("TRELLIS_WORKER_TIMEOUT")
+    heartbeat = math.ceil(2 * float(timeout)) + _SECONDS_TO_STOP if timeout else _JAX_SECONDS
+    if together is None and cluster is None:
+        return
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_enable_preemption_service", True)
+    if cluster is not None:
+        jax.distributed.initialize(
+            num_processes=cluster.n_processes,
+            cluster_detection_method=cluster.method,
+            local_device_ids=share_of_gpus(cluster, environment) or None,
+            heartbeat_timeout_seconds=heartbeat,
+        )
+        return
+    assert together is not None
     address, n_processes, index = together
     bind_address = environment.get("JAX_COORDINATOR_BIND_ADDRESS") or _bind_address(address)
     if index == 0:
         _check_free(bind_address)
         _tell_of(bind_address, n_processes)
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_enable_preemption_service", True)
-    # More than twice the time, as JAX may not wait for all of it: whoever has started the processes is to name the
-    # silent one before the others abort.
-    timeout = environment.get("TRELLIS_WORKER_TIMEOUT")
     jax.distributed.initialize(
         address,
         num_processes=n_processes,
         process_id=index,
         cluster_detection_method="deactivate",
         coordinator_bind_address=bind_address,
-        heartbeat_timeout_seconds=math.ceil(2 * float(timeout)) + _SECONDS_TO_STOP if timeout else _JAX_SECONDS,
+        heartbeat_timeout_seconds=heartbeat,
     )
 
 

@@ -1,0 +1,70 @@
+"""`trellis launch`: a command in several processes, by an engine."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from trellis import launch as engines
+from trellis.cli.parser import Parser
+from trellis.errors import ArgumentError
+from trellis.runtime import print_line
+
+_EPILOG = """\
+What follows the two dashes is a command of trellis, train or run, as on one machine. Its processes share out each
+batch, and have the losses of one.
+Exit codes: those of the command.
+
+  trellis launch --processes=2 --restarts=3 -- train --experiment=digits/classifier --mode=train --model_dir=runs/digits
+  trellis launch --on=slurm --processes=8 --sbatch='--gpus-per-task=1 --time=4:00:00' -- train --config_file=run.yaml …
+"""
+_LAUNCHED = ("train", "run")
+
+
+def add_flags(parser: Parser) -> None:
+    """Adds the flags, and the command behind them."""
+    parser.epilog = _EPILOG
+    text = "who starts the processes: this machine (local) or a cluster (slurm)"
+    parser.add_flag("on", "ENGINE", text, default="local", choices=("local", "slurm"))
+    parser.add_flag("processes", "N", "how many processes", type=int, required=True)
+    text = "how often all are started again when one has failed; the default is never"
+    parser.add_flag("restarts", "K", text, type=int, default=0)
+    parser.add_flag("log_dir", "DIR", "where the output of the processes goes; the default is in the model_dir")
+    text = "slurm: options of sbatch, such as '--partition=gpu --time=4:00:00'"
+    parser.add_flag("sbatch", "OPTIONS", text, default="")
+    text = "slurm: how many seconds before its time is over the job is told to save and stop; the default is 120"
+    parser.add_flag("lead_time", "SECONDS", text, type=int, default=120)
+    parser.takes_command = True
+
+
+def launch(flags: argparse.Namespace) -> int:
+    """Starts a command in several processes; returns its exit code."""
+    if not flags.command or flags.command[0] not in _LAUNCHED:
+        first = f"{flags.command[0]!r}" if flags.command else "nothing"
+        raise ArgumentError(
+            f"What is launched is {first}. Write train or run, with its flags, behind two dashes: "
+            f"trellis launch --processes=2 -- train --experiment=…"
+        )
+    log_dir = Path(flags.log_dir) if flags.log_dir else _default_log_dir(flags.command)
+    if flags.on == "local":
+        return engines.launch_local(
+            flags.command, n_processes=flags.processes, log_dir=log_dir, n_restarts=flags.restarts
+        )
+    options = engines.SlurmOptions(
+        lead_time=flags.lead_time, n_restarts=flags.restarts, options=tuple(flags.sbatch.split())
+    )
+    job = engines.launch_on_slurm(flags.command, n_processes=flags.processes, log_dir=log_dir, options=options)
+    print_line(f"Job {job} is submitted: {log_dir / 'slurm.sh'}")
+    print_line(f"Its output:        {log_dir / f'slurm-{job}.log'}")
+    print_line(f"To see its state:  squeue --job={job}")
+    print_line(f"To stop and save:  scancel --signal=TERM {job}     (to end it for good: scancel {job})")
+    return 0
+
+
+def _default_log_dir(command: Sequence[str]) -> Path:
+    """A folder of the directory that the command writes to."""
+    for number, argument in enumerate(command):
+        name, _, value = argument.partition("=")
+        if name in ("--model_dir", "--model_run"):
+            following = command[number + 1] if number + 1 < len(command) else ""
+            return Path(value or following, "logs")
+    return Path("logs")

@@ -1,0 +1,11 @@
+"""The same command in more processes; engines that exist start them."""
+
+from typing import TYPE_CHECKING
+
+from trellis.doors import door
+
+if TYPE_CHECKING:
+    from trellis.launch.local import launch_local as launch_local
+    from trellis.launch.slurm import SlurmOptions as SlurmOptions, launch_on_slurm as launch_on_slurm
+else:
+    __getattr__, __dir__, __all__ = door(__name__)

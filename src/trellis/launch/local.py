@@ -1,0 +1,150 @@
+"""A command in several processes of this machine, which train together."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from trellis.errors import ArgumentError, Preempted
+from trellis.executor import StartWorker, Worker, WorkerOrder, local_cluster, preempted_by_sigterm, start_process
+from trellis.runtime import count_gpus, print_error, print_line
+
+DONE, BAD_INPUT, INTERRUPTED, STOPPED = 0, 2, 130, 143
+_SECONDS_BETWEEN_LOOKS = 0.05
+_SECONDS_TO_TELL = 2.0
+"""How long others may take to end, too, after the first has failed: the first to be seen need not be the first."""
+_SECONDS_TO_STOP = 5.0
+_SECONDS_TO_SAVE = 60.0
+_TAIL_BYTES = 4000
+
+
+def launch_local(
+    arguments: Sequence[str],
+    *,
+    n_processes: int,
+    log_dir: Path,
+    n_restarts: int = 0,
+    start: StartWorker = start_process,
+) -> int:
+    """Runs `trellis` with some arguments in several processes that know each other; returns the exit code.
+
+    The output of the first is shown, that of the others goes to files. When one fails, all are ended, and started again
+    up to `n_restarts` times: a run goes on from its last checkpoint file. Bad input is not tried again. SIGTERM and
+    Ctrl-C are passed on, and the run may save before it ends.
+
+    Args:
+        log_dir: Where the output of all processes but the first goes, as `process_1.log`.
+    """
+    if n_processes < 1:
+        raise ArgumentError(f"processes is {n_processes}, but there is at least one.")
+    log_dir.mkdir(parents=True, exist_ok=True)
+    devices = _shares_of_gpus(n_processes)
+    print_line(f"Starts {n_processes} processes; the output of all but the first goes to {log_dir}.")
+    for index, share in enumerate(devices):
+        if share:
+            print_line(f"Process {index}: GPUs {share}.")
+    for n_started in range(n_restarts + 1):
+        failure = _attempt(arguments, n_processes=n_processes, devices=devices, log_dir=log_dir, start=start)
+        if failure is None:
+            return DONE
+        if failure.text:
+            print_error(failure.text)
+        if failure.code in (BAD_INPUT, INTERRUPTED, STOPPED) or n_started == n_restarts:
+            return failure.code
+        print_line(f"Starts again, {n_started + 1} of {n_restarts} times: a run goes on from its last checkpoint file.")
+    return DONE
+
+
+@dataclass(frozen=True)
+class _Failure:
+    code: int
+    text: str = ""
+
+
+def _attempt(
+    arguments: Sequence[str], *, n_processes: int, devices: Sequence[str], log_dir: Path, start: StartWorker
+) -> _Failure | None:
+    """Starts all processes, and waits until they have ended; None if all of them are done."""
+    workers: list[tuple[WorkerOrder, Worker]] = []
+    with ExitStack() as stack:
+        environments = stack.enter_context(local_cluster(n_processes)) if n_processes > 1 else [{}]
+        stack.enter_context(preempted_by_sigterm())
+        stack.callback(_stop, workers, seconds=_SECONDS_TO_STOP)
+        try:
+            for index, environment in enumerate(environments):
+                share = {"CUDA_VISIBLE_DEVICES": devices[index]} if devices[index] else {}
+                order = WorkerOrder(
+                    index,
+                    command=[sys.executable, "-m", "trellis", *arguments],
+                    environment=os.environ | environment | share,
+                    log_file=log_dir / f"process_{index}.log" if index else None,
+                )
+                workers.append((order, start(order)))
+            return _wait(workers)
+        except Preempted:
+            _stop(workers, seconds=_SECONDS_TO_SAVE)
+            return _Failure(STOPPED)
+        except KeyboardInterrupt:
+            print_line("Stops the processes, which save first.")
+            _stop(workers, seconds=_SECONDS_TO_SAVE)
+            return _Failure(INTERRUPTED)
+
+
+def _wait(workers: Sequence[tuple[WorkerOrder, Worker]]) -> _Failure | None:
+    """Waits until all have ended, or one has failed."""
+    while True:
+        codes = [worker.poll() for _, worker in workers]
+        if all(code == 0 for code in codes):
+            return None
+        if any(codes):
+            break
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    deadline = time.monotonic() + _SECONDS_TO_TELL
+    while None in (codes := [worker.poll() for _, worker in workers]) and time.monotonic() < deadline:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    failed = [(order, code) for (order, _), code in zip(workers, codes, strict=True) if code]
+    # JAX aborts the others when one is gone: that is not the cause.
+    order, code = min(failed, key=lambda each: each[1] == -signal.SIGABRT)
+    return _Failure(_exit_code(code), _told(order, code, n_processes=len(workers)))
+
+
+def _exit_code(code: int) -> int:
+    """The exit code that a shell would give."""
+    return 128 - code if code < 0 else code
+
+
+def _told(order: WorkerOrder, code: int, *, n_processes: int) -> str:
+    """What to say of a process that has failed; nothing if it has said all itself, on the screen."""
+    if code in (BAD_INPUT, STOPPED, INTERRUPTED) and order.log_file is None:
+        return ""
+    name = f"Process {order.index} of {n_processes}"
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has ended with code {code}"
+    if order.log_file is None:
+        return f"{name} {how}. All were ended."
+    end = order.log_file.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
+    return f"{name} {how}. All were ended. The end of its output, {order.log_file}:\n{end}"
+
+
+def _stop(workers: Sequence[tuple[WorkerOrder, Worker]], *, seconds: float) -> None:
+    """Ends all that still runs, all at the same time."""
+    with ThreadPoolExecutor(max_workers=max(len(workers), 1)) as pool:
+        list(pool.map(lambda each: each[1].stop(seconds=seconds), workers))
+
+
+def _shares_of_gpus(n_processes: int) -> list[str]:
+    """Which GPUs each process sees, as CUDA_VISIBLE_DEVICES has it; empty where there are none."""
+    n_gpus = count_gpus()
+    if n_gpus % n_processes:
+        raise ArgumentError(
+            f"processes is {n_processes}, but this machine has {n_gpus} GPUs, which cannot be shared out evenly. Give "
+            f"a number that divides {n_gpus}: one process takes all of them."
+        )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n_gpus)))
+    names = [name.strip() for name in visible.split(",")] if n_gpus else []
+    n_own = n_gpus // n_processes
+    return [",".join(names[index * n_own : (index + 1) * n_own]) for index in range(n_processes)]

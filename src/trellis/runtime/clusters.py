@@ -1,0 +1,99 @@
+"""What a cluster tells each of the processes that it has started together: SLURM, Open MPI."""
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trellis.errors import ArgumentError
+
+_OF_SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID")
+_OF_OPEN_MPI = ("OMPI_MCA_orte_hnp_uri", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Who this process is among those that a cluster has started."""
+
+    method: str
+    """What JAX calls the kind of cluster; JAX itself finds the address of the first process."""
+    n_processes: int
+    n_here: int
+    """How many of them are on this machine."""
+    index_here: int
+    """Which of these this one is."""
+    has_own_devices: bool
+    """Whether the cluster shows each process its own GPUs only."""
+
+
+def find_cluster(environment: Mapping[str, str]) -> Cluster | None:
+    """The cluster that has started this process together with others; None if there is none.
+
+    A script that `sbatch` runs, and a shell that `salloc` gives, are no processes of a cluster: `srun` starts those.
+    """
+    if _has(environment, *_OF_SLURM):
+        n_processes = int(environment["SLURM_STEP_NUM_TASKS"])
+        n_here = _tasks_here(environment.get("SLURM_STEP_TASKS_PER_NODE", ""), int(environment.get("SLURM_NODEID", 0)))
+        own = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
+        found = Cluster(
+            "slurm",
+            n_processes=n_processes,
+            n_here=n_here or n_processes,
+            index_here=int(environment["SLURM_LOCALID"]),
+            has_own_devices=any(name in environment for name in own),
+        )
+    elif _has(environment, *_OF_OPEN_MPI):
+        found = Cluster(
+            "ompi",
+            n_processes=int(environment["OMPI_COMM_WORLD_SIZE"]),
+            n_here=int(environment.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1)),
+            index_here=int(environment["OMPI_COMM_WORLD_LOCAL_RANK"]),
+            has_own_devices=False,
+        )
+    else:
+        return None
+    return found if found.n_processes > 1 else None
+
+
+def share_of_gpus(cluster: Cluster, environment: Mapping[str, str]) -> list[int]:
+    """Which of the GPUs that this process can see are its own, by number; empty if it sees none.
+
+    JAX by itself gives each process the one whose number is that of the process on its machine.
+    """
+    n_gpus = count_gpus(environment)
+    if cluster.has_own_devices or cluster.n_here == 1:
+        return list(range(n_gpus))
+    if n_gpus % cluster.n_here:
+        raise ArgumentError(
+            f"{cluster.n_here} processes of this machine see the same {n_gpus} GPUs, which cannot be shared out "
+            f"evenly. Start as many processes on a machine as divide {n_gpus}; one takes all of them."
+        )
+    n_own = n_gpus // cluster.n_here
+    return list(range(cluster.index_here * n_own, (cluster.index_here + 1) * n_own))
+
+
+def count_gpus(environment: Mapping[str, str] = os.environ) -> int:
+    """How many NVIDIA GPUs a process can see; JAX is not asked, as it would take them."""
+    if "cpu" in environment.get("JAX_PLATFORMS", ""):
+        return 0
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return len(re.findall(r"^GPU \d+:", listed, re.MULTILINE))
+
+
+def _has(environment: Mapping[str, str], *names: str) -> bool:
+    return all(environment.get(name) for name in names)
+
+
+def _tasks_here(text: str, node: int) -> int:
+    """How many tasks a node has, of a text such as `4(x2),3`; 0 if it does not tell."""
+    counts: list[int] = []
+    for n_tasks, n_nodes in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        counts += [int(n_tasks)] * int(n_nodes or 1)
+    return counts[node] if node < len(counts) else 0
