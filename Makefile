@@ -1,9 +1,10 @@
 # From a fresh machine to a trained model: `make train`. All that is installed goes into .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: train test chaos lint format constraints clean help FORCE
+.PHONY: train test test-cluster chaos lint format constraints clean help FORCE
 
 PYTHON ?=
+comma := ,
 NEEDED := 3.11
 NEWEST_FIRST := python3.13 python3.12 python3.11
 
@@ -28,6 +29,11 @@ train: .venv/train  ## Train a small BERT on text that every machine has (sets u
 test: lint  ## Check the code and run all tests
 	@echo "Testing: pytest"
 	@.venv/bin/python -m pytest -q -n logical --maxprocesses 8 --dist loadfile
+
+# SLURM comes from the system: on Debian, apt-get install slurmctld slurmd slurm-client munge
+test-cluster: .venv/test  ## Run the tests that need Ray and SLURM (a few minutes)
+	$(call install,.[dev$(comma)ray])
+	@TRELLIS_CLUSTER_TESTS=1 .venv/bin/python -m pytest -q -m cluster -rs
 
 # For example: make chaos CHAOS='--size=0.1 --seed=3'
 chaos: .venv/test  ## Kill runs, cut their power, damage their files, feed them nonsense (an hour or two)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trellis import launch as engines
+from trellis.cli.main import main
 from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
 from trellis.runtime import print_line
@@ -15,6 +16,7 @@ batch, and have the losses of one.
 Exit codes: those of the command.
 
   trellis launch --processes=2 --restarts=3 -- train --experiment=digits/classifier --mode=train --model_dir=runs/digits
+  trellis launch --on=ray --processes=2:4 --restarts=3 -- train --config_file=run.yaml …
   trellis launch --on=slurm --processes=8 --sbatch='--gpus-per-task=1 --time=4:00:00' -- train --config_file=run.yaml …
 """
 _LAUNCHED = ("train", "run")
@@ -23,12 +25,16 @@ _LAUNCHED = ("train", "run")
 def add_flags(parser: Parser) -> None:
     """Adds the flags, and the command behind them."""
     parser.epilog = _EPILOG
-    text = "who starts the processes: this machine (local) or a cluster (slurm)"
-    parser.add_flag("on", "ENGINE", text, default="local", choices=("local", "slurm"))
-    parser.add_flag("processes", "N", "how many processes", type=int, required=True)
+    text = "who starts the processes: this machine (local), Ray (ray) or SLURM (slurm)"
+    parser.add_flag("on", "ENGINE", text, default="local", choices=("local", "ray", "slurm"))
+    text = "how many processes; ray: or the fewest and the most, as in 2:4"
+    parser.add_flag("processes", "N", text, type=_numbers, required=True)
     text = "how often all are started again when one has failed; the default is never"
     parser.add_flag("restarts", "K", text, type=int, default=0)
     parser.add_flag("log_dir", "DIR", "where the output of the processes goes; the default is in the model_dir")
+    parser.add_flag("address", "HOST:PORT", "ray: of the cluster; the default is RAY_ADDRESS, or this machine")
+    text = "ray: how many GPUs a process takes, one process a machine; the default is none"
+    parser.add_flag("gpus_per_process", "N", text, type=int, default=0)
     text = "slurm: options of sbatch, such as '--partition=gpu --time=4:00:00'"
     parser.add_flag("sbatch", "OPTIONS", text, default="")
     text = "slurm: how many seconds before its time is over the job is told to save and stop; the default is 120"
@@ -45,19 +51,38 @@ def launch(flags: argparse.Namespace) -> int:
             f"trellis launch --processes=2 -- train --experiment=…"
         )
     log_dir = Path(flags.log_dir) if flags.log_dir else _default_log_dir(flags.command)
+    if flags.on == "ray":
+        ray = engines.RayOptions(address=flags.address, n_gpus=flags.gpus_per_process, n_restarts=flags.restarts)
+        fewest, most = flags.processes
+        n_processes = most if fewest == most else flags.processes
+        return engines.launch_on_ray(main, flags.command, n_processes=n_processes, log_dir=log_dir, options=ray)
+    n_processes = _one_number(flags)
     if flags.on == "local":
-        return engines.launch_local(
-            flags.command, n_processes=flags.processes, log_dir=log_dir, n_restarts=flags.restarts
-        )
+        return engines.launch_local(flags.command, n_processes=n_processes, log_dir=log_dir, n_restarts=flags.restarts)
     options = engines.SlurmOptions(
         lead_time=flags.lead_time, n_restarts=flags.restarts, options=tuple(flags.sbatch.split())
     )
-    job = engines.launch_on_slurm(flags.command, n_processes=flags.processes, log_dir=log_dir, options=options)
+    job = engines.launch_on_slurm(flags.command, n_processes=n_processes, log_dir=log_dir, options=options)
     print_line(f"Job {job} is submitted: {log_dir / 'slurm.sh'}")
     print_line(f"Its output:        {log_dir / f'slurm-{job}.log'}")
     print_line(f"To see its state:  squeue --job={job}")
     print_line(f"To stop and save:  scancel --signal=TERM {job}     (to end it for good: scancel {job})")
     return 0
+
+
+def _numbers(text: str) -> tuple[int, int]:
+    fewest, _, most = text.partition(":")
+    return int(fewest), int(most or fewest)
+
+
+def _one_number(flags: argparse.Namespace) -> int:
+    fewest, most = flags.processes
+    if fewest != most:
+        raise ArgumentError(
+            f"--processes is {fewest}:{most}, but only Ray runs a command in as many processes as there is room for. "
+            f"Give one number, or --on=ray."
+        )
+    return int(most)
 
 
 def _default_log_dir(command: Sequence[str]) -> Path:

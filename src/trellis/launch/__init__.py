@@ -6,6 +6,7 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.launch.local import launch_local as launch_local
+    from trellis.launch.ray import RayOptions as RayOptions, launch_on_ray as launch_on_ray
     from trellis.launch.slurm import SlurmOptions as SlurmOptions, launch_on_slurm as launch_on_slurm
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -1,0 +1,135 @@
+"""A command on a cluster of Ray, whose trainer for JAX starts its processes, joins them and starts them again."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trellis.errors import ArgumentError, MissingPackageError, RunFailedError
+
+_PASSED_ON = ("JAX_", "XLA_", "TRELLIS_", "PYTHONPATH", "XDG_CACHE_HOME")
+"""What the names of the variables begin with that the processes get from the launcher."""
+_NO_RETRY = (0, 2, 130)
+"""Exit codes after which nothing is started again: done, bad input, Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class RayOptions:
+    """What Ray is to know of a run."""
+
+    address: str | None = None
+    """Of the cluster; None is the one of `RAY_ADDRESS`, or of this machine."""
+    n_gpus: int = 0
+    """How many GPUs a process takes. Ray numbers them from 0 in every process: have one process a machine."""
+    n_cpus: int = 1
+    """How many cores a process takes."""
+    n_restarts: int = 0
+    """How often all are started again when one has failed; a machine that is taken away is not counted."""
+
+
+def launch_on_ray(
+    main: Callable[[Sequence[str]], int],
+    arguments: Sequence[str],
+    *,
+    n_processes: int | tuple[int, int],
+    log_dir: Path,
+    options: RayOptions | None = None,
+) -> int:
+    """Runs the command with some arguments in processes of a cluster of Ray; returns its exit code.
+
+    Ray joins the processes and starts them again; what they go on from is the run's own checkpoint file, which Ray does
+    not know of. The output of the first is shown, that of the others goes to files.
+
+    Args:
+        main: Runs the command, and returns its exit code.
+        n_processes: Or the fewest and the most, of which Ray takes as many as there are machines for.
+        log_dir: Where the output goes; all machines have to see it, as they have to see the directory of the run.
+    """
+    options = options or RayOptions()
+    if min([n_processes] if isinstance(n_processes, int) else n_processes) < 1:
+        raise ArgumentError(f"processes is {n_processes}, but there is at least one.")
+    try:
+        import ray
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.v2.jax import JaxTrainer
+        from ray.train.v2.jax.config import JaxConfig
+    except ImportError:
+        raise MissingPackageError("ray", "ray") from None
+    log_dir = log_dir.absolute()
+    log_dir.mkdir(parents=True, exist_ok=True)
+    if not ray.is_initialized():
+        ray.init(address=options.address, log_to_driver=True)
+    platforms = os.environ.get("JAX_PLATFORMS") or ("cuda" if options.n_gpus else "cpu")
+    trainer: Any = JaxTrainer(
+        _run_command,
+        train_loop_config={
+            "main": main,
+            "arguments": list(arguments),
+            "directory": os.getcwd(),
+            "log_dir": str(log_dir),
+        },
+        # Without this Ray leaves the processes alone, each for itself, on CPUs too.
+        jax_config=JaxConfig(use_gpu=True),
+        scaling_config=ScalingConfig(
+            num_workers=n_processes,
+            use_gpu=options.n_gpus > 0,
+            resources_per_worker={"CPU": options.n_cpus} | ({"GPU": options.n_gpus} if options.n_gpus else {}),
+        ),
+        run_config=RunConfig(
+            storage_path=str(log_dir),
+            failure_config=FailureConfig(max_failures=options.n_restarts, max_preemption_failures=-1),
+            worker_runtime_env={"env_vars": _environment(platforms)},
+        ),
+    )
+    try:
+        result = trainer.fit()
+    except Exception as error:  # noqa: BLE001  (Ray raises many kinds, and has told what it knows)
+        raise RunFailedError(f"The run on Ray has failed: {_first_line(error)} Its files are in {log_dir}.") from None
+    return int((result.metrics or {}).get("code", 0))
+
+
+def _environment(platforms: str) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
+    return own | {
+        "JAX_PLATFORMS": platforms,
+        "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+        "JAX_ENABLE_PREEMPTION_SERVICE": "true",
+    }
+
+
+def _run_command(config: dict[str, Any]) -> None:
+    """Runs the command in a process that Ray has joined to the others."""
+    import ray.train
+
+    context = ray.train.get_context()
+    with contextlib.suppress(OSError):
+        os.chdir(config["directory"])
+    # Ray has every package tell all that it does.
+    logging.getLogger("absl").setLevel(logging.WARNING)
+    with _output(Path(config["log_dir"]), context.get_world_rank()):
+        try:
+            code = config["main"](config["arguments"])
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else 1
+    if code not in _NO_RETRY:
+        raise RuntimeError(f"process {context.get_world_rank()} has ended with code {code}")
+    ray.train.report({"code": code})
+
+
+@contextlib.contextmanager
+def _output(log_dir: Path, rank: int) -> Iterator[None]:
+    """Sends the output of all processes but the first to files."""
+    if rank == 0:
+        yield
+        return
+    log = (log_dir / f"process_{rank}.log").open("a")
+    with log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+        yield
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

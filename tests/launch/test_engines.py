@@ -1,0 +1,202 @@
+"""Runs on real engines end as undisturbed ones do, to the bit, whatever is killed on the way: `make test-cluster`."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trellis.extensions import checkpoint_storage
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif("TRELLIS_CLUSTER_TESTS" not in os.environ, reason="run by `make test-cluster`"),
+]
+LAST = 3000
+SECONDS = 300
+_SLURM_CONF = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SlurmUser=root
+AuthType=auth/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ReturnToService=2
+NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def command(model_dir: Path) -> list[str]:
+    intervals = [f"--set=trainer.{name}_interval=200" for name in ("checkpoint", "validation", "summary")]
+    return [
+        *("train", "--experiment=digits/classifier", "--mode=train_and_eval", f"--model_dir={model_dir}"),
+        *(f"--set=trainer.train_steps={LAST}", *intervals),
+    ]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu", **more}
+
+
+def launch(*arguments: str, **more: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "trellis", "launch", *arguments],
+        env=environment(**more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for(is_there: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not is_there():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def has_saved(model_dir: Path) -> bool:
+    return any(model_dir.glob("regular_*"))
+
+
+def finish(process: "subprocess.Popen[str]") -> str:
+    output = process.communicate(timeout=SECONDS)[0]
+    assert process.returncode == 0, output
+    return output
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two processes that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    finish(launch("--processes=2", "--", *command(folder)))
+    return folder
+
+
+def assert_equal(folder: Path, other: Path) -> None:
+    first, second = (read(each / f"regular_{LAST}") for each in (folder, other))
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+def read(file: Path) -> dict[str, np.ndarray]:
+    return checkpoint_storage.read_arrays(file, checkpoint_storage.peek_manifest(file)["tree"])
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_process_that_is_killed_on_this_machine(undisturbed: Path, tmp_path: Path, index: int) -> None:
+    launcher = launch("--processes=2", "--restarts=1", "--", *command(tmp_path / "run"))
+    wait_for(lambda: has_saved(tmp_path / "run"))
+    os.kill(process_of(launcher.pid, index), signal.SIGKILL)
+    output = finish(launcher)
+    assert f"Process {index} of 2 was ended by SIGKILL" in output
+    assert_equal(undisturbed, tmp_path / "run")
+
+
+def process_of(launcher: int, index: int) -> int:
+    """The process of an index that a launcher has started."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    wanted = f"JAX_PROCESS_ID={index}".encode()
+    (found,) = (pid for pid in children if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+    return int(found)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+def test_a_node_of_ray_that_is_killed(undisturbed: Path, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        address, _ = stack.enter_context(ray_node("--head", "--num-cpus=0", "--include-dashboard=false"))
+        stack.enter_context(ray_node(f"--address={address}"))
+        _, doomed = stack.enter_context(ray_node(f"--address={address}"))
+        arguments = ("--on=ray", f"--address={address}", "--processes=2", "--restarts=3")
+        launcher = launch(*arguments, "--", *command(tmp_path / "run"), RAY_AUTH_MODE="disabled")
+        wait_for(lambda: has_saved(tmp_path / "run"))
+        os.killpg(doomed, signal.SIGKILL)
+        stack.enter_context(ray_node(f"--address={address}"))
+        finish(launcher)
+    assert_equal(undisturbed, tmp_path / "run")
+
+
+@contextmanager
+def ray_node(*options: str) -> Iterator[tuple[str, int]]:
+    """A node of Ray: the address of its cluster, if it is the head, and the number of its process group."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    own = ("--block", "--object-store-memory=150000000", *((f"--port={port}",) if "--head" in options else ()))
+    cpus = () if "--num-cpus=0" in options else ("--num-cpus=1",)
+    node = subprocess.Popen(
+        [str(Path(sys.executable).with_name("ray")), "start", *own, *cpus, *options],
+        env=environment(RAY_AUTH_MODE="disabled"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert node.stdout is not None
+    for line in node.stdout:
+        if "Ray runtime started" in line:
+            break
+    try:
+        yield f"127.0.0.1:{port}", node.pid
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(node.pid, signal.SIGKILL)
+        node.stdout.close()
+        node.wait()
+
+
+@pytest.mark.skipif(shutil.which("slurmctld") is None or os.getuid() != 0, reason="needs slurmctld, and to be root")
+def test_a_job_of_slurm_that_is_told_to_stop_goes_on_by_itself(undisturbed: Path, tmp_path: Path) -> None:
+    with slurm(tmp_path / "slurm") as conf:
+        launcher = launch("--on=slurm", "--processes=2", "--", *command(tmp_path / "run"), SLURM_CONF=conf)
+        output = finish(launcher)
+        job = output.split()[1]
+        wait_for(lambda: has_saved(tmp_path / "run"))
+        subprocess.run(["scancel", "--signal=TERM", job], env=environment(SLURM_CONF=conf), check=True)
+        # SLURM itself lets a job that is started again wait for two minutes.
+        wait_for(lambda: (tmp_path / f"run/regular_{LAST}").exists())
+    log = (tmp_path / f"run/logs/slurm-{job}.log").read_text()
+    assert "Stopped and saved: the job waits to be started again." in log
+    assert_equal(undisturbed, tmp_path / "run")
+
+
+@contextmanager
+def slurm(folder: Path) -> Iterator[str]:
+    """SLURM's own daemons for one node, this machine; the path of their configuration."""
+    for name in ("state", "spool"):
+        (folder / name).mkdir(parents=True)
+    with socket.create_server(("", 0)) as one, socket.create_server(("", 0)) as two:
+        ports = [one.getsockname()[1], two.getsockname()[1]]
+    conf = folder / "slurm.conf"
+    conf.write_text(_SLURM_CONF.format(host=socket.gethostname().partition(".")[0], folder=folder, ports=ports))
+    subprocess.run(["service", "munge", "start"], check=True, capture_output=True)
+    own = environment(SLURM_CONF=str(conf))
+    daemons = [
+        subprocess.Popen([name, "-D", *more], env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for name, *more in (("slurmctld", "-c"), ("slurmd",))
+    ]
+    try:
+        wait_for(lambda: b"idle" in subprocess.run(["sinfo"], env=own, capture_output=True, check=False).stdout)
+        yield str(conf)
+    finally:
+        for daemon in reversed(daemons):
+            daemon.terminate()
+            daemon.wait()
