@@ -27,7 +27,7 @@ _INPUTS = {
 _SOURCES = {
     "module_file": ("FILE", "the file of your module; or give one of the next two"),
     "module_path": ("NAME", "the dotted name of your module, or NAME@WHEEL"),
-    "run_fn": ("NAME", "the dotted name of your function, such as trellis.experiments.run_fn"),
+    "run_fn": ("NAME", "your function: dotted, such as trellis.experiments.run_fn; with a module, its name there"),
 }
 
 
