@@ -70,7 +70,10 @@ class CosineLrConfig(Config):
 
 @dataclass
 class CosineRestartsLrConfig(Config):
-    """Cosines one after the other, each `t_mul` as long and `m_mul` as high as the one before."""
+    """Cosines one after the other, each `t_mul` as long and `m_mul` as high as the one before.
+
+    With a `t_mul` below 1 they end after `first_decay_steps / (1 - t_mul)` steps, and a longer run is refused.
+    """
 
     name: str = "CosineDecayRestarts"
     initial_learning_rate: float | None = None
