@@ -16,8 +16,9 @@ FLAGS = ("--module_file=my_module.py", "--examples=data", "--model=out/model")
 def test_a_module_is_run_and_told_where_its_model_lies_without_jax() -> None:
     write_examples(Path("data"))
     write_module(WRITES_A_MODEL.replace("    os.makedirs", "    print('steps', fn_args.train_steps)\n    os.makedirs"))
-    done = trellis_without_jax("run", *FLAGS, "--train_steps=7")
+    done = trellis_without_jax("run", *FLAGS, "--train_steps=7", "--v=1")
     assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("--v has no effect: a module runs in a process of its own")
     assert done.stdout == "steps 7\nDone. The model: out/model/Format-Serving\n"
 
 

@@ -61,6 +61,8 @@ def add_flags(parser: Parser) -> None:
 
 def run(flags: argparse.Namespace) -> None:
     """Runs a module in a process of its own, and tells where its model lies."""
+    if flags.verbosity is not None:
+        print_error("--v has no effect: a module runs in a process of its own, and sets up its own logging.")
     inputs: dict[str, Any] = {"examples": [executor.Examples(uri) for uri in flags.examples]}
     inputs |= {name: [executor.Artifact(uri)] for name in _INPUTS if (uri := getattr(flags, name))}
     model_run = flags.model_run or f"{flags.model.rstrip('/')}_run"
