@@ -308,7 +308,7 @@ def test_a_typo_is_told_without_making_a_config_that_is_not_there() -> None:
 
 
 def test_a_plain_config_has_no_fields_to_set() -> None:
-    with pytest.raises(ConfigError, match="a is not a field of Config.\n  Config has no fields."):
+    with pytest.raises(ConfigError, match="a is not a field of Config.\n  Config has no fields. A config of your own"):
         Config({"a": 1})
 
 
