@@ -61,6 +61,11 @@ class Registry(Generic[Entry]):
                 return self._entries[candidate]
         raise RegistryError(self._missing(key))
 
+    def __contains__(self, key: str | type) -> bool:
+        """Tells whether a name, or a class itself and not a parent of it, is registered."""
+        self.import_modules()
+        return key in self._entries
+
     def names(self) -> list[str]:
         """Returns the registered names, sorted."""
         self.import_modules()

@@ -16,9 +16,19 @@ FLAGS = ("--module_file=my_module.py", "--examples=data", "--model=out/model")
 def test_a_module_is_run_and_told_where_its_model_lies_without_jax() -> None:
     write_examples(Path("data"))
     write_module(WRITES_A_MODEL.replace("    os.makedirs", "    print('steps', fn_args.train_steps)\n    os.makedirs"))
-    done = trellis_without_jax("run", *FLAGS, "--train_steps=7")
+    done = trellis_without_jax("run", *FLAGS, "--train_steps=7", "--v=1")
     assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("--v has no effect: a module runs in a process of its own")
     assert done.stdout == "steps 7\nDone. The model: out/model/Format-Serving\n"
+
+
+def test_a_function_of_the_module_file_is_run_by_its_name() -> None:
+    write_examples(Path("data"))
+    write_module(WRITES_A_MODEL.replace("def run_fn(fn_args):", "def train_all(fn_args):\n    print('it is called')"))
+    done = trellis_without_jax("run", *FLAGS, "--run_fn=train_all")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "it is called"), done.stderr
+    done = trellis_without_jax("run", *FLAGS, "--run_fn=train_al")
+    assert (done.returncode, "Did you mean 'train_all'?" in done.stderr) == (2, True)
 
 
 def test_the_first_line_of_a_run_fn_comes_within_half_a_second() -> None:

@@ -4,12 +4,12 @@ import copy
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field, make_dataclass
-from typing import Any, Literal, Optional
+from typing import Any, ClassVar, Literal, Optional
 
 import pytest
 
-from trellis.config import Config, OneOfConfig
-from trellis.errors import ConfigError
+from trellis.config import Config, OneOfConfig, bind
+from trellis.errors import ArgumentError, ConfigError, RegistryError
 
 
 @dataclass
@@ -308,5 +308,85 @@ def test_a_typo_is_told_without_making_a_config_that_is_not_there() -> None:
 
 
 def test_a_plain_config_has_no_fields_to_set() -> None:
-    with pytest.raises(ConfigError, match="a is not a field of Config.\n  Config has no fields."):
+    with pytest.raises(ConfigError, match="a is not a field of Config.\n  Config has no fields. A config of your own"):
         Config({"a": 1})
+
+
+@dataclass
+class EndConfig(Config):
+    rate: float = 0.5
+    steps: int = 10
+
+
+@dataclass
+class NamedEndConfig(EndConfig):
+    note: ClassVar[str] = "no field"
+    name: str = ""
+    size: int = 1
+
+
+def test_arguments_by_position_are_the_fields_that_a_class_declares_itself() -> None:
+    assert EndConfig.from_args(0.1, 5) == EndConfig(rate=0.1, steps=5)
+    assert EndConfig.from_args(0.1, steps=5) == EndConfig(rate=0.1, steps=5)
+    assert NamedEndConfig.from_args("a", 3, rate=0.1) == NamedEndConfig(name="a", size=3, rate=0.1)
+    assert EndConfig.from_args() == EndConfig()
+
+
+def test_arguments_of_from_args_that_have_no_place_are_refused() -> None:
+    message = "NamedEndConfig.from_args got 3 values by position, but the class declares 2 fields itself: name, size"
+    with pytest.raises(ConfigError, match=message):
+        NamedEndConfig.from_args("a", 3, 0.1)
+    with pytest.raises(ConfigError, match="EndConfig.from_args got rate by position and by name. Give it once."):
+        EndConfig.from_args(0.1, rate=0.2)
+    with pytest.raises(ConfigError, match="step is not a field of EndConfig(.|\n)*Did you mean steps?"):
+        EndConfig.from_args(step=3)
+    with pytest.raises(ConfigError, match="rate takes a number, not 'high'"):
+        EndConfig.from_args("high")
+
+
+def test_a_builder_is_bound_to_a_class_and_inherited() -> None:
+    @dataclass
+    class BoundConfig(EndConfig):
+        pass
+
+    @dataclass
+    class BoundChildConfig(BoundConfig):
+        pass
+
+    @bind(BoundConfig)
+    def build(config: EndConfig, factor: int = 1) -> float:
+        return config.rate * factor
+
+    assert EndConfig.BUILDER is None and EndConfig().BUILDER is None
+    for config in (BoundConfig(), BoundChildConfig()):
+        assert config.BUILDER is build
+        assert config.BUILDER(config, factor=4) == 2.0
+    assert config.replace(rate=0.1).as_dict() == {"rate": 0.1, "steps": 10}
+
+    @bind(BoundChildConfig)
+    class Built:
+        pass
+
+    assert BoundConfig.BUILDER is build
+    assert BoundChildConfig.BUILDER is Built
+    with pytest.raises(RegistryError, match="BoundConfig is bound to .*build already. Give the second a config of its"):
+        bind(BoundConfig)(build)
+    with pytest.raises(ConfigError, match="BUILDER is not a field of BoundConfig"):
+        BoundConfig().BUILDER = build  # type: ignore[misc]
+
+
+def test_only_what_can_be_called_is_bound_and_only_to_config_classes() -> None:
+    with pytest.raises(ArgumentError, match=r"bind takes a Config class, not 3. Write @bind\(MyConfig\)"):
+        bind(3)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"bind\(EndConfig\) takes a class or a function, not 'build'"):
+        bind(EndConfig)("build")  # type: ignore[type-var]
+
+
+def test_fields_are_never_added_by_an_override() -> None:
+    config = EndConfig()
+    config.override({"steps": 3}, is_strict=True)
+    assert config.steps == 3
+    with pytest.raises(ConfigError, match=r"is_strict=False\) would add fields to EndConfig.*Declare them there"):
+        config.override({"steps": 4}, is_strict=False)
+    with pytest.raises(AttributeError, match="has no field 'get'. A config has every field of its class: write config"):
+        config.get("steps", 1)  # type: ignore[attr-defined]

@@ -139,7 +139,7 @@ def test_statistics_that_are_none_are_told(monkeypatch: pytest.MonkeyPatch, cont
 ERRORS: list[tuple[dict[str, Any], str]] = [
     (
         {"module_file": None},
-        "exactly one of module_file, module_path, run_fn (or trainer_fn), but none of them is given",
+        "The run needs one of module_file, module_path, run_fn (or trainer_fn), but none of them is given.",
     ),
     ({"run_fn": "a.b"}, "but module_file='my_module.py', run_fn='a.b' are given"),
     ({"module_path": "a", "run_fn": "a.b"}, "but module_file='my_module.py', module_path='a', run_fn='a.b' are given"),
@@ -148,7 +148,11 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
         {"module_file": None, "module_path": "no_such.thing"},
         "module_path: `no_such.thing` cannot be imported: ModuleNotFoundError",
     ),
-    ({"module_file": None, "run_fn": "run_fn"}, "run_fn: 'run_fn' is no dotted path of a function, such as"),
+    ({"run_fn": "train", "trainer_fn": "fit"}, "run_fn='train', trainer_fn='fit' are given"),
+    (
+        {"module_file": None, "run_fn": "run_fn"},
+        "run_fn: 'run_fn' is no dotted path of a function, such as my_package.my_module.run_fn, and no module_file is",
+    ),
     ({"module_file": None, "run_fn": "json.dmps"}, "run_fn: `json` has no 'dmps'. Did you mean `json.dumps`?"),
     ({"custom_config": "[1]"}, "custom_config: it is the list [1]. Give a mapping, or its JSON text"),
     ({"custom_config": "{'a': 1}"}, "custom_config: \"{'a': 1}\" is no JSON: "),

@@ -10,6 +10,7 @@ import pytest
 
 from tests.executor.pipeline import WRITES_A_MODEL, do, write_module
 from trellis.errors import ArgumentError
+from trellis.executor import Executor
 
 MODEL = Path("out/model/Format-Serving")
 
@@ -80,6 +81,32 @@ def test_a_dotted_function_is_run() -> None:
     write_module(name="dotted_module.py")
     do(module_file=None, run_fn="dotted_module.run_fn")
     assert MODEL.is_dir()
+
+
+def test_a_function_of_a_module_is_run_by_its_name() -> None:
+    text = written_by("'by its name'").replace("def run_fn", "def train_all")
+    write_module(f"def run_fn(fn_args): raise KeyError('not this one')\n{text}", name="named_module.py")
+    for source in ({"module_file": "named_module.py"}, {"module_file": None, "module_path": "named_module"}):
+        do(**source, run_fn="train_all")
+        assert model() == "by its name"
+
+
+def test_a_name_that_a_module_has_not_is_told_with_the_nearest() -> None:
+    write_module("LIMIT = 3\ndef train_all(fn_args): ...\ndef other(fn_args): ...\n")
+    message = "run_fn: `my_module.py` has no 'train_al'. Did you mean 'train_all'?"
+    with pytest.raises(ArgumentError) as caught:
+        do(run_fn="train_al")
+    assert message in str(caught.value)
+    with pytest.raises(ArgumentError, match="has no 'fit'. Its functions are train_all, other."):
+        do(run_fn="fit")
+    with pytest.raises(ArgumentError, match="LIMIT of `my_module.py` is 3, not a function."):
+        do(run_fn="LIMIT")
+
+
+def test_a_function_itself_is_refused_because_another_process_could_not_find_it() -> None:
+    for executor in (Executor(), Executor(is_apart=True)):
+        with pytest.raises(ArgumentError, match="run_fn is a function, written_by, but it takes text. Give its name: "):
+            do(executor, run_fn=written_by)
 
 
 def test_a_module_that_imports_absl_alone_has_its_logging() -> None:

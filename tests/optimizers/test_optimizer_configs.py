@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from trellis.config.fields import branches
-from trellis.optimizers import LrConfig, OptimizationConfig, OptimizerConfig, WarmupConfig
+from trellis.optimizers import BertOptimizationConfig, LrConfig, OptimizationConfig, OptimizerConfig, WarmupConfig
+from trellis.trainer import TrainerConfig
 
 CLIP = {"clipnorm": None, "clipvalue": None, "global_clipnorm": None}
 BETAS = {"beta_1": 0.9, "beta_2": 0.999}
@@ -182,3 +183,16 @@ def test_an_optimization_config_is_made_of_a_mapping() -> None:
     )
     assert config.optimizer.get().as_dict() == CLIP | OPTIMIZERS["sgd"]
     assert config.warmup.get().warmup_steps == 500
+
+
+def test_the_optimization_of_bert_is_the_published_one() -> None:
+    config = BertOptimizationConfig()
+    rule = config.optimizer.get()
+    assert (config.optimizer.type, rule.weight_decay_rate, rule.gradient_clip_norm) == ("adamw", 0.01, 1.0)
+    assert rule.exclude_from_weight_decay == ["LayerNorm", "layer_norm", "bias"]
+    rate = config.learning_rate.get()
+    assert (rate.initial_learning_rate, rate.decay_steps, rate.end_learning_rate) == (1e-4, 1_000_000, 0.0)
+    assert (config.warmup.type, config.warmup.get().warmup_steps) == ("polynomial", 10_000)
+    assert TrainerConfig(optimizer_config=config, train_steps=1_000_000).optimizer_config == config
+    # A change to one field leaves the others.
+    assert BertOptimizationConfig({"warmup": {"polynomial": {"warmup_steps": 5}}}).warmup.get().warmup_steps == 5

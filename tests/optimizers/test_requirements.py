@@ -93,10 +93,40 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "warmup.linear.warmup_learning_rate is -1.0",
         "from 0 on",
     ),
-    "periods that shrink": (
-        rate("cosine_restarts", initial_learning_rate=0.1, first_decay_steps=1, t_mul=0.5),
-        "cosine_restarts.t_mul is 0.5",
-        "take 1 or more",
+    "periods of no length": (
+        rate("cosine_restarts", initial_learning_rate=0.1, first_decay_steps=1, t_mul=0.0),
+        "cosine_restarts.t_mul is 0.0",
+        "a factor above 0",
+    ),
+    "periods that change sign": (
+        rate("cosine_restarts", initial_learning_rate=0.1, first_decay_steps=1, m_mul=-1.0),
+        "cosine_restarts.m_mul is -1.0",
+        "from 0 on",
+    ),
+    "a cosine that ends below zero": (
+        rate("cosine", initial_learning_rate=0.1, decay_steps=1, alpha=-0.5),
+        "cosine.alpha is -0.5",
+        "from 0 on",
+    ),
+    "a power that is infinite at the end": (
+        rate("polynomial", initial_learning_rate=0.1, decay_steps=1, power=-1.0),
+        "polynomial.power is -1.0",
+        "divide by zero at the end",
+    ),
+    "a power that is no number": (
+        rate("power", initial_learning_rate=0.1, power=float("nan")),
+        "power.power is nan",
+        "a finite number",
+    ),
+    "a warm-up that begins at infinity": (
+        {"warmup": {"type": "polynomial", "polynomial": {"warmup_steps": 9, "power": -1.0}}},
+        "warmup.polynomial.power is -1.0",
+        "from 0 on",
+    ),
+    "a whole decay of zero": (
+        rate("power_linear", initial_learning_rate=0.1, total_decay_steps=0),
+        "power_linear.total_decay_steps is 0",
+        "at least one step",
     ),
     "a value too few": (
         rate("stepwise", boundaries=[1, 2], values=[0.1, 0.2]),
@@ -132,6 +162,20 @@ def test_a_config_is_refused_with_the_place_and_the_way_out(name: str) -> None:
     assert place in message
     assert way_out in message
     assert len(caught.value.problems) == 1
+
+
+def test_periods_that_shrink_have_to_last_for_the_whole_run() -> None:
+    shrinking = rate("cosine_restarts", initial_learning_rate=0.1, first_decay_steps=100, t_mul=0.5)
+    config = OptimizationConfig(WHOLE | shrinking)
+    assert optimization_problems(config, n_steps=199) == []
+    (problem,) = optimization_problems(config, n_steps=200)
+    assert problem.message.endswith(
+        "cosine_restarts.t_mul is 0.5, so that the periods become shorter and end before step 200, but the run has 200 "
+        "steps."
+    )
+    assert problem.advice == "Take 1 or more, or set first_decay_steps to 101 or more."
+    config.learning_rate.cosine_restarts.offset = 1
+    assert optimization_problems(config, n_steps=200) == []
 
 
 def test_everything_that_is_wrong_is_told_at_once() -> None:

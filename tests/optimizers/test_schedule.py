@@ -1,5 +1,6 @@
 """Learning rates: the published numbers, and the laws that hold for every schedule."""
 
+import math
 from dataclasses import fields
 from typing import Any
 
@@ -274,6 +275,33 @@ def test_cosines_restart_exactly_where_a_period_begins() -> None:
         begin = 1000 * (3**period - 1) // 2
         assert float(schedule(begin)) == pytest.approx(1.0), begin
         assert float(schedule(begin - 1)) < 0.01, begin
+
+
+def keras_cosine_restarts(step: int, *, first: int, t_mul: float, m_mul: float, alpha: float) -> float:
+    """The published formula, in double precision, for an initial rate of 1."""
+    fraction = step / first
+    period = math.floor(math.log(1 - fraction * (1 - t_mul)) / math.log(t_mul))
+    done = (fraction - (1 - t_mul**period) / (1 - t_mul)) / t_mul**period
+    return (1 - alpha) * 0.5 * m_mul**period * (1 + math.cos(math.pi * done)) + alpha
+
+
+@pytest.mark.parametrize(("t_mul", "m_mul", "alpha"), [(0.5, 1.0, 0.0), (0.9, 0.8, 0.1), (1.5, 2.0, 0.0)])
+def test_cosines_that_become_shorter_are_those_of_the_published_formula(
+    t_mul: float, m_mul: float, alpha: float
+) -> None:
+    fields = {"first_decay_steps": 1000, "t_mul": t_mul, "m_mul": m_mul, "alpha": alpha}
+    restarts = {"cosine_restarts": {"initial_learning_rate": 1.0, **fields}}
+    schedule = build_schedule(config(restarts), n_steps=1950)
+    # Not where a period begins: there the published formula is a period off by rounding.
+    steps = [0, 1, 499, 999, 1001, 1250, 1499, 1501, 1700, 1874, 1876, 1930, 1950]
+    expected = [keras_cosine_restarts(step, first=1000, t_mul=t_mul, m_mul=m_mul, alpha=alpha) for step in steps]
+    np.testing.assert_allclose([float(schedule(step)) for step in steps], expected, rtol=2e-4, atol=2e-5)
+
+
+def test_cosines_that_become_shorter_end_at_their_least_where_the_published_formula_has_no_number() -> None:
+    restarts = {"initial_learning_rate": 1.0, "first_decay_steps": 1000, "t_mul": 0.5, "alpha": 0.1}
+    schedule = build_schedule(config({"cosine_restarts": restarts}), n_steps=None)
+    np.testing.assert_allclose([float(schedule(step)) for step in (2000, 2001, 10**6)], 0.1, rtol=1e-6)
 
 
 def test_the_decay_of_sgd_is_part_of_its_rate() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import trellis
 from tests import tiny
+from trellis.config import bind
 from trellis.errors import ArgumentError, ModelError, RegistryError
 from trellis.loops import StepOutput
 from trellis.runtime import StepKeys
@@ -192,6 +193,38 @@ def test_an_unknown_config_is_told_the_nearest_one() -> None:
         trellis.get_task(TinyConfigs())
     with pytest.raises(ArgumentError, match="it takes a TaskConfig, such as params.task"):
         trellis.get_task(trellis.ExperimentConfig())  # type: ignore[arg-type]
+
+
+def test_a_task_that_is_bound_to_its_config_is_found_and_the_nearest_of_both_ways_wins() -> None:
+    @dataclass
+    class BoundConfig(TinyConfig):
+        pass
+
+    @dataclass
+    class RegisteredConfig(BoundConfig):
+        pass
+
+    @bind(BoundConfig)
+    def build(config: BoundConfig, **options: Any) -> trellis.Task:
+        return TinyTask(config, **{**options, "name": "bound"})
+
+    class Registered(TinyTask):
+        pass
+
+    assert trellis.get_task(BoundConfig(), logging_dir="runs/b").name == "bound"
+    assert trellis.get_task(RegisteredConfig()).name == "bound"
+    trellis.register_task_cls(RegisteredConfig)(Registered)
+    assert type(trellis.get_task(RegisteredConfig())) is Registered
+
+
+def test_what_is_bound_to_a_config_of_a_task_returns_a_task() -> None:
+    @dataclass
+    class OddConfig(TinyConfig):
+        pass
+
+    bind(OddConfig)(lambda config, **options: "a task")
+    with pytest.raises(ArgumentError, match="The builder of OddConfig has returned 'a task', not a Task."):
+        trellis.get_task(OddConfig())
 
 
 def test_a_second_task_for_a_config_is_refused() -> None:

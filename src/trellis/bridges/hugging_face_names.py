@@ -166,6 +166,8 @@ def fields_not_used(config: Mapping[str, Any]) -> list[str]:
 def write_config(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of `config.json` from those of an `EncoderConfig`, all of which have to be there."""
     kind = fields["type"]
+    if kind not in SETTINGS:
+        raise ArgumentError(f"encoder.type is {kind}, but Hugging Face's models are {', '.join(SETTINGS)}.")
     ours = fields[kind]
     for name, value in _OUR_CONSTANTS.items():
         if ours.get(name, value) not in (value, ours["hidden_size"]):

@@ -2,6 +2,8 @@
 
 import errno
 import importlib
+import importlib.util
+import logging
 import os
 import resource
 import signal
@@ -50,6 +52,8 @@ class Word:
     """What adds its flags to a parser."""
     only_tells: bool = False
     """Whether it is done when nobody reads on; else it goes on without its terminal."""
+    tells_of_flags: bool = False
+    """Whether it tells itself, among all else, which of its flags have no effect."""
 
 
 WORDS = {
@@ -58,8 +62,10 @@ WORDS = {
         "show a config, and where each value comes from", "experiments.show", "experiments.add_show_flags", True
     ),
     "config diff": Word("show in what two configs differ", "experiments.diff", "experiments.add_diff_flags", True),
-    "plan": Word("check a run, and tell what it would do, without running it", "train.plan", "train.add_flags", True),
-    "train": Word("run an experiment: train it, evaluate it", "train.train", "train.add_flags"),
+    "plan": Word(
+        "check a run, and tell what it would do, without running it", "train.plan", "train.add_flags", True, True
+    ),
+    "train": Word("run an experiment: train it, evaluate it", "train.train", "train.add_flags", tells_of_flags=True),
     "export": Word("write the model of a run, to be served", "export.export", "export.add_flags"),
     "launch": Word("run a command in several processes that train together", "launch.launch", "launch.add_flags"),
     "run": Word("run training code of your own between artifacts", "run.run", "run.add_flags"),
@@ -111,7 +117,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with around:
             _warn_of_limit(word)
             load(word.flags_function)(parser)
-            code = load(word.function)(parser.read(rest))
+            flags = parser.read(rest)
+            for line in flags.idle if not word.tells_of_flags else ():
+                print_error(line)
+            if flags.verbosity is not None:
+                _show_logs(flags.verbosity)
+            code = load(word.function)(flags)
             flush_output()
     except KeyboardInterrupt:
         print_error("Interrupted.")
@@ -149,6 +160,16 @@ def _warn_of_limit(word: Word) -> None:
     if loads_jax and limit != resource.RLIM_INFINITY and limit < _LEAST_OF_JAX:
         size = describe_size(limit).lstrip("=~ ")
         print_error(f"This process may have {size} of memory (ulimit -v), and JAX alone takes 2 GB. Lift the limit.")
+
+
+def _show_logs(verbosity: int) -> None:
+    """Shows on stderr what libraries log, from a level on, which absl counts: -1 warnings, 0 info, from 1 on debug."""
+    level = logging.INFO - 10 * verbosity if verbosity <= 1 else max(1, logging.DEBUG - verbosity + 1)
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger().setLevel(level)
+    if importlib.util.find_spec("absl"):
+        # It has a logger of its own kind, which has to be made by itself and keeps a level of its own.
+        importlib.import_module("absl.logging").set_verbosity(verbosity)
 
 
 def _told(error: Exception) -> str | None:
@@ -189,6 +210,10 @@ def _word(arguments: list[str]) -> tuple[str, list[str]]:
         if name in WORDS:
             return name, arguments[n:]
     first = arguments[0]
+    if first.startswith("-"):
+        raise ArgumentError(
+            f"The word comes before its flags, as in: trellis train {first}. `trellis help` lists them."
+        )
     group = _group(first)
     if group and not arguments[1:]:
         raise ArgumentError(f"`trellis {first}` needs another word: {' or '.join(f'trellis {w}' for w in group)}.")

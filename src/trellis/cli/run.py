@@ -27,7 +27,7 @@ _INPUTS = {
 _SOURCES = {
     "module_file": ("FILE", "the file of your module; or give one of the next two"),
     "module_path": ("NAME", "the dotted name of your module, or NAME@WHEEL"),
-    "run_fn": ("NAME", "the dotted name of your function, such as trellis.experiments.run_fn"),
+    "run_fn": ("NAME", "your function: dotted, such as trellis.experiments.run_fn; with a module, its name there"),
 }
 
 
@@ -61,6 +61,8 @@ def add_flags(parser: Parser) -> None:
 
 def run(flags: argparse.Namespace) -> None:
     """Runs a module in a process of its own, and tells where its model lies."""
+    if flags.verbosity is not None:
+        print_error("--v has no effect: a module runs in a process of its own, and sets up its own logging.")
     inputs: dict[str, Any] = {"examples": [executor.Examples(uri) for uri in flags.examples]}
     inputs |= {name: [executor.Artifact(uri)] for name in _INPUTS if (uri := getattr(flags, name))}
     model_run = flags.model_run or f"{flags.model.rstrip('/')}_run"

@@ -17,7 +17,7 @@ from trellis.runtime import print_coloured, print_line
 
 _EPILOG = """\
 Started again after any kind of end, the same command goes on where it was.
-Flags of Model Garden's driver that mean nothing here, such as --tpu, are accepted, and the run says so.
+Flags of Model Garden's driver and of absl that mean nothing here, such as --tpu, are accepted, and the run says so.
 Processes train together that JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or TF_CONFIG, tell so.
 Exit codes: 0 done, 2 bad input, 143 stopped by SIGTERM with everything saved.
 
@@ -36,7 +36,6 @@ _IDLE: Mapping[str, str] = {
     "tflex_output_uri": "all output goes to --model_dir",
     "enable_async_checkpointing": "checkpoint files are always written in the background",
     "noenable_async_checkpointing": "checkpoint files are always written in the background",
-    "alsologtostderr": "what a run tells goes to stdout, and errors to stderr",
 }
 """Flags of the published driver that do nothing here, each with the reason. Its command lines work as they are."""
 
@@ -58,8 +57,7 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag("checkpoint", "WHICH", which)
     changes = "go on with a run although its data, seed, batch size, optimizer, model or precision have changed"
     parser.add_argument("--allow_changes", action="store_true", help=changes)
-    for name in _IDLE:
-        parser.add_argument(f"--{name}", nargs="?", const="", help=argparse.SUPPRESS)
+    parser.add_idle_flags(_IDLE)
 
 
 def train(flags: argparse.Namespace) -> None:
@@ -69,7 +67,7 @@ def train(flags: argparse.Namespace) -> None:
     params = resolve_flags(flags, mode=flags.mode, model_dir=flags.model_dir)
     check_gin_flags(flags)
     settings = (f"{idle.path} has no effect ({idle.origin}): {idle.reason}." for idle in without_effect(params))
-    for line in (*_idle_flags(flags), *settings):
+    for line in (*flags.idle, *settings):
         print_line(line)
     directory = _directory(flags, starts_from=params.task.starts_from)
     if not mode.trains:
@@ -163,7 +161,7 @@ def plan(flags: argparse.Namespace) -> None:
             allow_changes=flags.allow_changes,
             checkpoint=flags.checkpoint,
         )
-    for line in _idle_flags(flags):
+    for line in flags.idle:
         print_line(line)
     if result.report:
         print_coloured(result.report.removesuffix("\n"), _PLAN_COLOURS)
@@ -174,13 +172,6 @@ def plan(flags: argparse.Namespace) -> None:
 def _check_checkpoint(flags: argparse.Namespace) -> None:
     if flags.checkpoint is not None and not get_mode(flags.mode).needs_checkpoint:
         raise ArgumentError(f"--checkpoint is for --mode=eval, but the mode is {flags.mode}. Leave out one of them.")
-
-
-def _idle_flags(flags: argparse.Namespace) -> Iterator[str]:
-    """Yields a line about each flag that was set and has no effect."""
-    for name, reason in _IDLE.items():
-        if getattr(flags, name) is not None:
-            yield f"--{name} has no effect: {reason}."
 
 
 def _model_dir(flags: argparse.Namespace) -> Path:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
-    from trellis.config.config import Config as Config, OneOfConfig as OneOfConfig, merge as merge
+    from trellis.config.config import Config as Config, OneOfConfig as OneOfConfig, bind as bind, merge as merge
     from trellis.config.settings import (
         Origin as Origin,
         DEFAULT as DEFAULT,

@@ -1,10 +1,11 @@
 """Typed, nested settings that refuse what they do not know."""
 
+import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from trellis.config.drafts import Draft
 from trellis.config.fields import Branch, branches, draft_changes, fields_of, paths, unlocked_copy
@@ -12,8 +13,10 @@ from trellis.config.problems import Problem, raise_if_any
 from trellis.config.restrictions import Restriction, violations
 from trellis.config.settings import CODE, Setting, as_setting, caller
 from trellis.config.yaml_text import dump, read_file
-from trellis.errors import ConfigError
+from trellis.errors import ArgumentError, ConfigError, RegistryError
 from trellis.spelling import did_you_mean
+
+Builder = TypeVar("Builder", bound=Callable[..., Any])
 
 
 class ConfigType(type):
@@ -93,14 +96,25 @@ class Config(Branch, metaclass=ConfigType):
         def __getattr__(self, name: str) -> object:
             """Raises an error that names the nearest field, because there is none of this name."""
             suggestion = "" if name.startswith("_") else did_you_mean(name, fields_of(type(self)), show=str)
+            if name == "get":  # Model Garden's configs have one, because theirs may lack a field.
+                suggestion = " A config has every field of its class: write config.name, or getattr(config, name)."
             raise AttributeError(f"{type(self).__name__} has no field {name!r}.{suggestion}")
 
         def __delattr__(self, name: str) -> None:
             """Refuses: every field has a value."""
             raise ConfigError(f"{type(self).__name__}.{name} cannot be deleted. Set it to its default instead.")
 
-    def override(self, params: "Mapping[str, Any] | Config") -> None:
-        """Merges nested settings into this config: all of them or, if anything is wrong, none."""
+    def override(self, params: "Mapping[str, Any] | Config", *, is_strict: bool = True) -> None:
+        """Merges nested settings into this config: all of them or, if anything is wrong, none.
+
+        Args:
+            is_strict: True, as published; a config never takes a field that its class does not declare.
+        """
+        if not is_strict:
+            raise ConfigError(
+                f"override(is_strict=False) would add fields to {type(self).__name__}, but a config has the fields of "
+                "its class. Declare them there, and leave is_strict out."
+            )
         draft = _draft(self, as_setting(_as_mapping(params), caller()))
         raise_if_any(draft.problems)
         draft.commit()
@@ -145,6 +159,24 @@ class Config(Branch, metaclass=ConfigType):
         return config
 
     @classmethod
+    def from_args(cls, *args: Any, **kwargs: Any) -> Self:
+        """Returns the defaults with values merged in: by position for the fields that the class itself declares.
+
+        Those that it inherits, and all others, are given by name.
+        """
+        own = [name for name in inspect.get_annotations(cls) if name in fields_of(cls)]
+        if len(args) > len(own):
+            raise ConfigError(
+                f"{cls.__name__}.from_args got {len(args)} values by position, but the class declares {len(own)} "
+                f"fields itself: {', '.join(own) or 'none'}. Give the others by name: from_args(name=value)."
+            )
+        by_position = dict(zip(own, args, strict=False))
+        twice = [name for name in by_position if name in kwargs]
+        if twice:
+            raise ConfigError(f"{cls.__name__}.from_args got {', '.join(twice)} by position and by name. Give it once.")
+        return cls(default_params=by_position | kwargs)
+
+    @classmethod
     def from_json(cls, config_file: str | Path) -> Self:
         """Returns the defaults with a file's values merged in."""
         return cls.from_yaml(config_file)
@@ -182,6 +214,40 @@ class OneOfConfig(Config):
             if name == self.type or (name != "type" and vars(self)[name] != declared.default()):
                 values[name] = _plain(vars(self)[name])
         return values
+
+
+def bind(config_cls: type[Config]) -> Callable[[Builder], Builder]:
+    """Returns a decorator that makes a class or a function what is built from configs of a class: its `BUILDER`.
+
+    A subclass of the config class inherits the builder, until one is bound to it.
+
+    Example:
+        >>> @dataclass
+        ... class SquareConfig(Config):
+        ...     size: int = 2
+        >>> @bind(SquareConfig)
+        ... def area(config: SquareConfig) -> int:
+        ...     return config.size**2
+        >>> config = SquareConfig(size=3)
+        >>> config.BUILDER(config)
+        9
+    """
+    if not (isinstance(config_cls, type) and issubclass(config_cls, Config)):
+        raise ArgumentError(f"bind takes a Config class, not {config_cls!r}. Write @bind(MyConfig) above its builder.")
+
+    def put(builder: Builder) -> Builder:
+        if not callable(builder):
+            raise ArgumentError(f"bind({config_cls.__name__}) takes a class or a function, not {builder!r}.")
+        if "BUILDER" in vars(config_cls):
+            name = getattr(config_cls.BUILDER, "__qualname__", repr(config_cls.BUILDER))
+            raise RegistryError(
+                f"{config_cls.__name__} is bound to {name} already. Give the second a config of its own."
+            )
+        # A function would else be a method, and take the config that it is reached by as its first argument.
+        config_cls.BUILDER = staticmethod(builder)
+        return builder
+
+    return put
 
 
 def merge(config: Config, setting: Setting) -> list[Problem]:

@@ -105,7 +105,8 @@ class Draft:
                 return REFUSED
         message = f"{path} is not a field of {owner}."
         if suggestion is None:
-            listed = f"{owner} has: {', '.join(names)}." if names else f"{owner} has no fields."
+            plain = f"{owner} has no fields. A config of your own class is set in code, by the experiment's factory."
+            listed = f"{owner} has: {', '.join(names)}." if names else plain
             problem = Problem(message, setting.key_origin, path, "" if names is None else listed)
         else:
             is_sibling = suggestion.rpartition(".")[0] == self.path

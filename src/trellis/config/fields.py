@@ -39,6 +39,8 @@ class Branch:
     """Fields that are accepted for the sake of existing files and do nothing, each with the reason."""
     selector: ClassVar[str | None] = None
     """The field, if any, that takes only the names of the other fields."""
+    BUILDER: ClassVar[Callable[..., Any] | None] = None
+    """What is built from configs of the class, if `bind` has told; a subclass inherits it."""
 
     _origins: dict[str, Origin]
     """By field, where a value that somebody has set came from."""

@@ -52,9 +52,9 @@ class Executor:
             input_dict: Lists of artifacts: `examples`, and at most one of each of `schema`, `transform_graph`,
                 `base_model`, `hyperparameters`, `statistics`.
             output_dict: One artifact each: `model` and `model_run`.
-            exec_properties: `train_args` and `eval_args`; one of `module_file`, `module_path`, `run_fn`; and
-                `custom_config`, of which the entry `trellis_run_args` may have `workers`, `timeout`, `worker_timeout`,
-                `model_files`.
+            exec_properties: `train_args` and `eval_args`; one of `module_file`, `module_path`, `run_fn`, or one of the
+                first two with the name of a function in it as `run_fn`; and `custom_config`, of which the entry
+                `trellis_run_args` may have `workers`, `timeout`, `worker_timeout`, `model_files`.
         """
         inputs = read_artifacts(input_dict)
         outputs = read_artifacts(output_dict)

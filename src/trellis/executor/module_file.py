@@ -20,8 +20,10 @@ from trellis.executor.artifacts import eval_model_dir, serving_model_dir
 from trellis.executor.fn_args import FnArgs
 from trellis.spelling import did_you_mean, nearest
 
-SOURCES = ("module_file", "module_path", "run_fn", "trainer_fn")
-"""The properties that can name what is run; exactly one does."""
+_MODULES = ("module_file", "module_path")
+_FUNCTIONS = ("run_fn", "trainer_fn")
+_SOURCES = (*_MODULES, *_FUNCTIONS)
+"""The properties that can name what is run: a module, a dotted function, or a module and the function's name in it."""
 
 
 @dataclass(frozen=True)
@@ -82,28 +84,45 @@ def call(user: UserFunction, fn_args: FnArgs, *, is_chief: bool, scratch_dir: st
 
 
 def _load(exec_properties: Mapping[str, Any], stack: ExitStack) -> UserFunction:
-    source, name = _source(exec_properties)
-    if source == "module_file":
-        return _from_module(_load_file(Path(name)), place=name)
-    if source == "module_path":
-        module_name, at, wheel = name.partition("@")
+    sources = sources_of(exec_properties)
+    kind, place = next(iter(sources.items()))
+    if kind in _FUNCTIONS:
+        sys.path.insert(0, str(Path.cwd()))
+        return _from_dotted(place, source=kind)
+    if kind == "module_file":
+        module = _load_file(Path(place))
+    else:
+        module_name, at, wheel = place.partition("@")
         sys.path.insert(0, _unpack(Path(wheel), stack) if at else str(Path.cwd()))
-        return _from_module(_load_name(module_name), place=name)
-    sys.path.insert(0, str(Path.cwd()))
-    return _from_dotted(name, source=source)
+        module = _load_name(module_name)
+    for source in _FUNCTIONS:
+        if source in sources:
+            return _named(module, sources[source], source=source, place=place)
+    return _from_module(module, place=place)
 
 
-def _source(exec_properties: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns the property that names what is run, and its value."""
-    sources = {name: str(exec_properties[name]) for name in SOURCES if exec_properties.get(name)}
-    if len(sources) != 1:
-        listed = ", ".join(f"{name}={value!r}" for name, value in sources.items()) or "none of them"
-        raise ArgumentError(
-            f"The run needs exactly one of {', '.join(SOURCES[:-1])} (or {SOURCES[-1]}), but {listed} "
-            f"{'are' if sources else 'is'} given. module_file is the path of a .py file that has a run_fn, module_path "
-            f"a dotted module or NAME@WHEEL, run_fn a dotted function."
-        )
-    return next(iter(sources.items()))
+def sources_of(exec_properties: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the properties that name what is run: a module, a function, or a module and then a function in it."""
+    given = {name: exec_properties[name] for name in _SOURCES if exec_properties.get(name)}
+    for name in given.keys() & set(_FUNCTIONS):
+        if callable(given[name]):
+            own_name = getattr(given[name], "__name__", "my_function")
+            raise ArgumentError(
+                f"{name} is a function, {own_name}, but it takes text. Give its name: {own_name!r} with the "
+                f"module_file that has it, or the dotted 'my_module.{own_name}'."
+            )
+    modules = [name for name in _MODULES if name in given]
+    functions = [name for name in _FUNCTIONS if name in given]
+    is_of_module = bool(modules) and all("." not in str(given[name]) for name in functions)
+    if given and len(modules) <= 1 and len(functions) <= 1 and (is_of_module or not modules):
+        return {name: str(value) for name, value in given.items()}
+    listed = ", ".join(f"{name}={str(value)!r}" for name, value in given.items()) or "none of them"
+    raise ArgumentError(
+        f"The run needs one of {', '.join(_SOURCES[:-1])} (or {_SOURCES[-1]}), but {listed} "
+        f"{'are' if given else 'is'} given. module_file is the path of a .py file, module_path a dotted module or "
+        f"NAME@WHEEL; with one of them, run_fn is the name of a function in it, and 'run_fn' by default. Alone, "
+        f"run_fn is a dotted function."
+    )
 
 
 def _load_file(path: Path) -> ModuleType:
@@ -164,9 +183,9 @@ def _unpack(wheel: Path, stack: ExitStack) -> str:
 
 
 def _from_module(module: ModuleType, *, place: str) -> UserFunction:
-    for name in ("run_fn", "trainer_fn"):
+    for name in _FUNCTIONS:
         if name in vars(module):
-            return _checked(vars(module)[name], name=name, place=place)
+            return _checked(vars(module)[name], name=name, place=place, is_legacy=name == "trainer_fn")
     functions = [name for name, value in vars(module).items() if inspect.isfunction(value)]
     close = nearest("run_fn", functions)
     suggestion = f" Did you mean to name `{close}` so?" if close else ""
@@ -176,10 +195,22 @@ def _from_module(module: ModuleType, *, place: str) -> UserFunction:
     )
 
 
+def _named(module: ModuleType, name: str, *, source: str, place: str) -> UserFunction:
+    """Returns the function of a module that has a name of its own."""
+    if name in vars(module):
+        return _checked(vars(module)[name], name=name, place=place, is_legacy=source == "trainer_fn")
+    functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+    advice = did_you_mean(name, functions) or f" Its functions are {', '.join(functions) or 'none'}."
+    raise ArgumentError(f"{source}: `{place}` has no {name!r}.{advice}")
+
+
 def _from_dotted(path: str, *, source: str) -> UserFunction:
     module_name, _, name = path.rpartition(".")
     if not module_name:
-        raise ArgumentError(f"{source}: {path!r} is no dotted path of a function, such as my_package.my_module.run_fn.")
+        raise ArgumentError(
+            f"{source}: {path!r} is no dotted path of a function, such as my_package.my_module.run_fn, and no "
+            f"module_file is given that could have a function of that name."
+        )
     with _import_errors_at(f"{source}: `{module_name}`"):
         module = importlib.import_module(module_name)
         value = getattr(module, name, None)
@@ -188,11 +219,10 @@ def _from_dotted(path: str, *, source: str) -> UserFunction:
         raise ArgumentError(f"{source}: `{module_name}` has no {name!r}.{suggestion}")
     if isinstance(value, ModuleType):
         return _from_module(value, place=path)
-    return _checked(value, name=source, place=path)
+    return _checked(value, name=source, place=path, is_legacy=source == "trainer_fn")
 
 
-def _checked(function: Any, *, name: str, place: str) -> UserFunction:
-    is_legacy = name == "trainer_fn"
+def _checked(function: Any, *, name: str, place: str, is_legacy: bool) -> UserFunction:
     arguments = ("fn_args", "schema") if is_legacy else ("fn_args",)
     listed = f"{name}({', '.join(arguments)})"
     if not callable(function):

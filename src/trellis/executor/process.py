@@ -25,7 +25,7 @@ from trellis.disk import scratch_directory, write_whole
 from trellis.errors import ArgumentError, Preempted, RunFailedError, TrellisError
 from trellis.executor.data_accessor import DataAccessor
 from trellis.executor.fn_args import TF_CONFIG, ExampleCounts, FnArgs, RunArgs
-from trellis.executor.module_file import SOURCES, call, user_function
+from trellis.executor.module_file import call, sources_of, user_function
 
 STARTED_BY = "TRELLISSTARTED_BY"
 """The variable that names the process that started this one: when that ends, this one ends."""
@@ -132,7 +132,7 @@ def run_in_processes(
         scratch = stack.enter_context(scratch_directory())
         stack.enter_context(preempted_by_sigterm())
         instructions = {
-            "source": {name: exec_properties[name] for name in SOURCES if name in exec_properties},
+            "source": sources_of(exec_properties),
             "fn_args": fn_args,
             "is_chief": run_args.is_chief,
             "deadline": deadline,

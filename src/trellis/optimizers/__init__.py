@@ -7,6 +7,7 @@ from trellis.doors import door
 if TYPE_CHECKING:
     from trellis.optimizers.configs import (
         OptimizationConfig as OptimizationConfig,
+        BertOptimizationConfig as BertOptimizationConfig,
         OptimizerConfig as OptimizerConfig,
         EMAConfig as EMAConfig,
         GradientClipConfig as GradientClipConfig,

@@ -70,7 +70,10 @@ class CosineLrConfig(Config):
 
 @dataclass
 class CosineRestartsLrConfig(Config):
-    """Cosines one after the other, each `t_mul` as long and `m_mul` as high as the one before."""
+    """Cosines one after the other, each `t_mul` as long and `m_mul` as high as the one before.
+
+    With a `t_mul` below 1 they end after `first_decay_steps / (1 - t_mul)` steps, and a longer run is refused.
+    """
 
     name: str = "CosineDecayRestarts"
     initial_learning_rate: float | None = None
@@ -398,3 +401,20 @@ class OptimizationConfig(Config):
     ema: EMAConfig | None = None
     learning_rate: LrConfig = LrConfig()
     warmup: WarmupConfig = WarmupConfig()
+
+
+_NOT_DECAYED = ["LayerNorm", "layer_norm", "bias"]
+
+
+@dataclass
+class BertOptimizationConfig(OptimizationConfig):
+    """How BERT was pretrained: AdamW for a million steps, the first 10,000 of them a warm-up, then down to zero."""
+
+    optimizer: OptimizerConfig = OptimizerConfig(
+        type="adamw", adamw=AdamWeightDecayConfig(weight_decay_rate=0.01, exclude_from_weight_decay=_NOT_DECAYED)
+    )
+    learning_rate: LrConfig = LrConfig(
+        type="polynomial",
+        polynomial=PolynomialLrConfig(initial_learning_rate=1e-4, decay_steps=1_000_000, end_learning_rate=0.0),
+    )
+    warmup: WarmupConfig = WarmupConfig(type="polynomial", polynomial=PolynomialWarmupConfig(warmup_steps=10_000))

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from trellis.config import Config, Problem, origin_of
 from trellis.optimizers.configs import (
+    CosineRestartsLrConfig,
     EMAConfig,
     GradientClipConfig,
     OptimizationConfig,
@@ -28,6 +29,8 @@ _BELOW_1 = math.nextafter(1, 0)
 _LIMIT = "It is a limit, and null is for no limit."
 _KEPT = "It is the share that is kept: from 0 to below 1."
 _RATES = ("learning_rate", "initial_learning_rate", "end_learning_rate", "pre_offset_learning_rate")
+_LARGEST = sys.float_info.max
+_AT_LEAST_ONE = "A decay takes at least one step."
 _UPHILL = "It is a number from 0 on: a negative one would go uphill."
 _RANGES: dict[str, dict[str, tuple[float, float, str]]] = {
     "optimizer": {
@@ -38,17 +41,23 @@ _RANGES: dict[str, dict[str, tuple[float, float, str]]] = {
     },
     "ema": {"average_decay": (0, 1, "It is a share: from 0 to 1.")},
     "learning_rate": {
-        **dict.fromkeys(_RATES, (0, sys.float_info.max, _UPHILL)),
-        **dict.fromkeys(("decay_steps", "first_decay_steps"), (1, math.inf, "A decay takes at least one step.")),
-        "decay_rate": (_ABOVE_0, math.inf, "It is a factor above 0."),
-        "t_mul": (1, math.inf, "Periods of finite sum would end: take 1 or more."),
+        **dict.fromkeys(_RATES, (0, _LARGEST, _UPHILL)),
+        **dict.fromkeys(("decay_steps", "first_decay_steps", "total_decay_steps"), (1, math.inf, _AT_LEAST_ONE)),
+        **dict.fromkeys(("decay_rate", "t_mul"), (_ABOVE_0, _LARGEST, "It is a factor above 0.")),
+        **dict.fromkeys(("alpha", "m_mul"), (0, _LARGEST, _UPHILL)),
+        "power": (-_LARGEST, _LARGEST, "It is a finite number."),
+    },
+    "learning_rate.cosine_restarts": {"alpha": (0, 1, "It is a share: from 0 to 1.")},
+    "learning_rate.polynomial": {
+        "power": (0, _LARGEST, "A negative one would divide by zero at the end of the decay.")
     },
     "warmup": {
-        "warmup_learning_rate": (0, sys.float_info.max, _UPHILL),
+        "warmup_learning_rate": (0, _LARGEST, _UPHILL),
         "warmup_steps": (0, math.inf, "It is a number of steps."),
+        "power": (0, _LARGEST, "It is a number from 0 on: with a negative one the first rate would be the highest."),
     },
 }
-"""By part of the config and field: the least value, the greatest, and what to say of others."""
+"""By part of the config, or by choice in it, and field: the least value, the greatest, and what to say of others."""
 
 
 def optimization_problems(config: OptimizationConfig, *, n_steps: int | None) -> list[Problem]:
@@ -96,7 +105,8 @@ def _optimizer_problems(config: OptimizationConfig) -> Iterator[Problem]:
 
 
 def _range_problems(config: OptimizationConfig, field: str, part: Config) -> Iterator[Problem]:
-    for name, (least, greatest, advice) in _RANGES[field.partition(".")[0]].items():
+    ranges = _RANGES[field.partition(".")[0]] | _RANGES.get(field, {})
+    for name, (least, greatest, advice) in ranges.items():
         value = vars(part).get(name)
         if value is not None and not least <= value <= greatest:
             yield _problem(config, f"{field}.{name}", f"is {value}.", advice)
@@ -143,6 +153,26 @@ def _rate_problems(config: OptimizationConfig, n_steps: int | None) -> Iterator[
     yield from _range_problems(config, field, rate)
     if isinstance(rate, StepwiseLrConfig | StepCosineLrConfig):
         yield from _level_problems(config, field, rate)
+    if isinstance(rate, CosineRestartsLrConfig) and n_steps:
+        yield from _shrinking_problems(config, field, rate, n_steps)
+
+
+def _shrinking_problems(
+    config: OptimizationConfig, field: str, rate: CosineRestartsLrConfig, n_steps: int
+) -> Iterator[Problem]:
+    if not 0 < rate.t_mul < 1 or not rate.first_decay_steps:
+        return
+    # The sum of all periods, where the published formula takes the logarithm of zero.
+    end = rate.offset + rate.first_decay_steps / (1 - rate.t_mul)
+    if n_steps < end:
+        return
+    message = (
+        f"is {rate.t_mul}, so that the periods become shorter and end before step {math.ceil(end)}, but the run has "
+        f"{n_steps} steps."
+    )
+    enough = math.floor((n_steps - rate.offset) * (1 - rate.t_mul)) + 1
+    advice = f"Take 1 or more, or set first_decay_steps to {enough} or more."
+    yield _problem(config, f"{field}.t_mul", message, advice)
 
 
 def _level_problems(

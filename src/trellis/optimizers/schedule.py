@@ -112,12 +112,16 @@ def _cosine_restarts(config: CosineRestartsLrConfig, step: Array) -> Array:
 
     # Before its offset the first period has not begun; the published formula has no value there.
     x = jnp.maximum(_since(config.offset, step), 0) / _set(config.first_decay_steps)
+    # Periods that become shorter have an end, after which the published formula has no value either.
+    has_ended = x * (1 - growth) >= 1
+    x = jnp.where(has_ended, 0, x)
     period = jnp.floor(x if growth == 1 else jnp.log1p(x * (growth - 1)) / math.log(growth))
     # The logarithm is rounded, so that a period could begin a step too late or too soon.
     period = period + (x >= begin(period + 1)) - (x < begin(period))
     done = (x - begin(period)) / growth**period
     height = (1 - config.alpha) * config.m_mul**period
-    return _set(config.initial_learning_rate) * (height * _half_cosine(done) + config.alpha)
+    share = jnp.where(has_ended, config.alpha, height * _half_cosine(done) + config.alpha)
+    return _set(config.initial_learning_rate) * share
 
 
 @_rates.register(DirectPowerLrConfig)

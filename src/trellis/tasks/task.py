@@ -3,7 +3,7 @@
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -250,9 +250,21 @@ def register_task_cls(task_config_cls: type[TaskConfig]) -> Callable[[TaskClass]
 
 
 def get_task(task_config: TaskConfig, *, logging_dir: str | None = None, name: str | None = None) -> Task:
-    """Returns the task that is registered for a config's class, or for its nearest parent."""
+    """Returns the task that is registered for, or bound to, a config's class or its nearest parent."""
     if not isinstance(task_config, TaskConfig):
         raise ArgumentError(f"get_task was given {task_config!r}, but it takes a TaskConfig, such as params.task.")
     if task_config.task_module:
         importlib.import_module(task_config.task_module)
-    return _tasks.get(type(task_config))(task_config, logging_dir=logging_dir, name=name)
+    task = _task_builder(type(task_config))(task_config, logging_dir=logging_dir, name=name)
+    if not isinstance(task, Task):
+        raise ArgumentError(f"The builder of {type(task_config).__name__} has returned {task!r}, not a Task.")
+    return task
+
+
+def _task_builder(config_cls: type[TaskConfig]) -> Callable[..., Task]:
+    for cls in config_cls.__mro__:
+        if cls in _tasks:
+            return _tasks.get(cls)
+        if issubclass(cls, TaskConfig) and "BUILDER" in vars(cls):
+            return cast(Callable[..., Task], cls.BUILDER)
+    return _tasks.get(config_cls)

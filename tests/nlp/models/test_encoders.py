@@ -1,6 +1,7 @@
 """The three encoders: their sizes, what they return, what they see, and what their blocks can be."""
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import flax.errors
@@ -14,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from tests.nlp.models.tiny_encoders import (
     KINDS,
     STUDENT,
+    VOCAB_SIZE,
     batch,
     config,
     encoder,
@@ -22,8 +24,21 @@ from tests.nlp.models.tiny_encoders import (
     shapes,
     weights,
 )
+from trellis.config import Config, bind
+from trellis.config.fields import fields_of
 from trellis.errors import ArgumentError, ConfigError, ModelError
-from trellis.nlp.models import EncoderConfig, GatedFeedForward, TalkingHeadsAttention, build_encoder
+from trellis.nlp.models import (
+    BertPretrainer,
+    EncoderConfig,
+    GatedFeedForward,
+    LayeredEncoder,
+    PretrainerConfig,
+    TalkingHeadsAttention,
+    TransformerConfig,
+    build_encoder,
+)
+from trellis.nlp.models.layers import Embeddings, EncoderInputs
+from trellis.nlp.models.transformer import TransformerBlock
 
 
 def n_parameters(model: Any) -> int:
@@ -241,3 +256,100 @@ def test_no_encoder_is_refused() -> None:
 def test_sizes_beyond_all_reason_are_refused_before_anything_is_built(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_encoder(EncoderConfig(fields))
+
+
+@dataclass
+class GroupedConfig(TransformerConfig):
+    n_groups: int = 2
+
+
+@bind(GroupedConfig)
+class GroupedEncoder(LayeredEncoder):
+    """Layers that are each called several times: an encoder that only a test knows."""
+
+    config: GroupedConfig
+
+    def setup(self) -> None:
+        self.embeddings = Embeddings(self.config, self.config.hidden_size, is_projected=False)
+        self.layer = [self.build_layer(TransformerBlock) for _ in range(self.config.num_layers)]
+        self.pooler = self.build_pooler()
+
+    def __call__(self, inputs: Any, training: bool = False) -> dict[str, Any]:
+        tokens = EncoderInputs.read(inputs, max_length=self.config.max_position_embeddings)
+        return self.outputs(self.run_layers(tokens, self.layer * self.config.n_groups, training))
+
+
+def grouped(**changes: Any) -> EncoderConfig:
+    sizes = config("bert").bert.as_dict()
+    shared = {name: sizes[name] for name in fields_of(TransformerConfig)}
+    return EncoderConfig(type="any", any=GroupedConfig(**{**shared, **changes}))
+
+
+def test_an_encoder_of_ones_own_is_built_by_what_is_bound_to_its_config() -> None:
+    settings = grouped(n_groups=3)
+    model, inputs = build_encoder(settings), batch()
+    assert isinstance(model, GroupedEncoder) and model.config.n_groups == 3
+    assert run(model, weights(model, inputs), inputs)["sequence_output"].shape == (2, 8, 16)
+    assert (settings.vocab_size, settings.n_positions) == (VOCAB_SIZE, 16)
+    # A file changes the fields of the class that is there.
+    settings.override({"any": {"n_groups": 4}})
+    assert isinstance(settings.any, GroupedConfig) and settings.any.n_groups == 4
+    with pytest.raises(
+        ConfigError, match="any.groups is not a field of GroupedConfig(.|\n)*Did you mean any.n_groups?"
+    ):
+        settings.override({"any": {"groups": 4}})
+
+
+def test_an_encoder_of_ones_own_carries_heads() -> None:
+    settings = PretrainerConfig(encoder=grouped())
+    model, inputs = BertPretrainer(settings, encoder=build_encoder(settings.encoder)), batch()
+    assert run(model, weights(model, inputs), inputs)["mlm_logits"].shape == (2, 8, VOCAB_SIZE)
+
+
+@dataclass
+class BareConfig(Config):
+    hidden_size: int = 8
+
+
+@dataclass
+class UnboundConfig(TransformerConfig):
+    pass
+
+
+@dataclass
+class OddConfig(TransformerConfig):
+    pass
+
+
+bind(BareConfig)(lambda config: None)
+bind(OddConfig)(lambda config: config.hidden_size)
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        (None, r"encoder.any is null, but the type is any.\s+Set it to a config of your own"),
+        (
+            UnboundConfig(),
+            r"is a UnboundConfig, which no encoder is bound to.\s+Write @trellis.config.bind\(UnboundConfig",
+        ),
+        (
+            BareConfig(),
+            "lacks fields that tasks and heads read: vocab_size, max_position_embeddings, type_vocab_size, ",
+        ),
+    ],
+)
+def test_an_encoder_of_ones_own_that_cannot_be_built_is_told(own: Config | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_encoder(EncoderConfig(type="any", any=own))
+
+
+def test_what_an_encoder_of_ones_own_cannot_be_is_told() -> None:
+    with pytest.raises(ModelError, match="The builder of OddConfig has returned 768, not a Flax module"):
+        build_encoder(EncoderConfig(type="any", any=OddConfig()))
+    with pytest.raises(
+        ArgumentError, match="encoder.type is any, .* but attention_cls or feedforward_cls is given too"
+    ):
+        build_encoder(grouped(), attention_cls=TalkingHeadsAttention)
+    with pytest.raises(ConfigError, match="encoder.any.num_layers is -1, but it is from 0 to 1000"):
+        build_encoder(grouped(num_layers=-1))

@@ -1,5 +1,6 @@
 """Pretrained encoders: Hugging Face's directories, settings that differ, places that are not here."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 from tests.nlp.tasks.small import bound, encoder
 from tests.nlp.tasks.test_sentence_prediction import config, labelled
 from trellis.bridges import read_hugging_face
+from trellis.config import dump
 from trellis.data import ExampleStream
 from trellis.errors import ArgumentError, CheckpointMismatchError, ConfigError, DataError
+from trellis.nlp.models import BertEncoderConfig, EncoderConfig
 from trellis.nlp.tasks import SentencePredictionModelConfig, sentence_prediction
+from trellis.nlp.tasks.pretrained import with_encoder_of
 from trellis.tasks import get_task
 
 BERT = str(Path(__file__).parents[2] / "golden/hugging_face/bert")
@@ -96,3 +100,22 @@ def test_ids_that_the_encoder_does_not_know_are_refused_in_any_batch(
     batch[name][0, 0] = number
     with pytest.raises(DataError, match=message):
         task.build_inputs(task.task_config.train_data)
+
+
+@dataclass
+class OwnConfig(BertEncoderConfig):
+    n_groups: int = 1
+
+
+def test_the_settings_of_an_encoder_of_ones_own_are_those_of_its_run(tmp_path: Path) -> None:
+    own = OwnConfig(**encoder().bert.as_dict(), n_groups=3)
+    model = {"encoder": EncoderConfig(type="any", any=own).as_dict()}
+    (tmp_path / "params.yaml").write_text(dump({"task": {"model": model}}))
+    task = config(2)
+    task.model.encoder = EncoderConfig(type="any", any=OwnConfig())
+    assert with_encoder_of(str(tmp_path), config=task).model.encoder.any == own  # type: ignore[union-attr]
+    task.model.encoder = EncoderConfig()
+    with pytest.raises(
+        ArgumentError, match="is of an encoder of its own .* whose class a file does not tell. Set task"
+    ):
+        with_encoder_of(str(tmp_path), config=task)

@@ -7,6 +7,7 @@ from trellis.doors import door
 if TYPE_CHECKING:
     from trellis.nlp.models.configs import (
         EncoderConfig as EncoderConfig,
+        TransformerConfig as TransformerConfig,
         BertEncoderConfig as BertEncoderConfig,
         AlbertEncoderConfig as AlbertEncoderConfig,
         MobileBertEncoderConfig as MobileBertEncoderConfig,

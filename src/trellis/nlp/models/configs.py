@@ -1,8 +1,8 @@
 """Settings of encoders, and of the heads on them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from trellis.config import Config, OneOfConfig, Problem, origin_of
 
@@ -19,6 +19,11 @@ _MOST: Mapping[str, int] = {
     **dict.fromkeys(("vocab_size", "word_vocab_size"), 1 << 28),
 }
 """The greatest sizes, far above those of any model: with greater ones, tracing would never end, or overflow."""
+_VOCABULARY = ("vocab_size", "word_vocab_size")
+_POSITIONS = ("max_position_embeddings", "max_sequence_length")
+_READ_BY_TASKS = (_VOCABULARY, _POSITIONS, ("type_vocab_size",))
+_READ_BY_HEADS = (("hidden_size",), ("initializer_range",), ("norm_epsilon",))
+"""What the config of every encoder has, under one of these names."""
 
 
 @dataclass
@@ -109,12 +114,42 @@ class MobileBertEncoderConfig(Config):
 
 @dataclass
 class EncoderConfig(OneOfConfig):
-    """The encoder that a model is built on."""
+    """The encoder that a model is built on; `any` is for one of your own.
+
+    Its config is what the encoder's class, or a function that returns the encoder, is bound to.
+
+    Example:
+        @dataclass
+        class MyEncoderConfig(TransformerConfig):
+            n_groups: int = 4
+
+        @bind(MyEncoderConfig)
+        class MyEncoder(nn.Module):
+            config: MyEncoderConfig
+            …
+
+        EncoderConfig(type="any", any=MyEncoderConfig(num_layers=2))
+    """
 
     type: str | None = "bert"
     albert: AlbertEncoderConfig = AlbertEncoderConfig()
     bert: BertEncoderConfig = BertEncoderConfig()
     mobilebert: MobileBertEncoderConfig = MobileBertEncoderConfig()
+    any: Config | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens the encoder knows."""
+        return int(self._first_of(_VOCABULARY))
+
+    @property
+    def n_positions(self) -> int:
+        """The length of the longest sequence that the encoder reads."""
+        return int(self._first_of(_POSITIONS))
+
+    def _first_of(self, names: Sequence[str]) -> Any:
+        values = vars(self.get())
+        return next(values[name] for name in names if name in values)
 
     def problems(self, *, place: str = "encoder") -> Iterator[Problem]:
         """Yields why no encoder can be built: there is none, or it has a size of nothing or beyond all reason.
@@ -126,13 +161,37 @@ class EncoderConfig(OneOfConfig):
             message = f"{place}.type is null, but a model needs an encoder."
             yield Problem(message, origin_of(self, "type"), f"{place}.type", "Set it to bert, albert or mobilebert.")
             return
+        if self.type == "any" and (lacking := _lacking(self.any)):
+            message, advice = lacking
+            yield Problem(f"{place}.any {message}", origin_of(self, "any"), f"{place}.any", advice)
+            return
         for name, value in self.get().as_dict().items():
             least = 0 if name in _COUNTS else 1
-            if name not in _MOST or value is None or least <= value <= _MOST[name]:
+            if name not in _MOST or not isinstance(value, int) or least <= value <= _MOST[name]:
                 continue
             path = f"{self.type}.{name}"
             message = f"{place}.{path} is {value}, but it is from {least} to {_MOST[name]}."
             yield Problem(message, origin_of(self, path), f"{place}.{path}", "Look for a digit too many.")
+
+
+def _lacking(config: Config | None) -> tuple[str, str] | None:
+    """Returns what keeps an encoder of one's own from being built, and the way out; None if nothing does."""
+    if config is None:
+        advice = (
+            "Set it to a config of your own in the experiment's factory: EncoderConfig(type='any', any=MyConfig())."
+        )
+        return "is null, but the type is any.", advice
+    name = type(config).__name__
+    if config.BUILDER is None:
+        advice = f"Write @trellis.config.bind({name}) above the encoder's class, or above a function that returns it."
+        return f"is a {name}, which no encoder is bound to.", advice
+    missing = [
+        names[0] for names in (*_READ_BY_TASKS, *_READ_BY_HEADS) if not any(one in vars(config) for one in names)
+    ]
+    if missing:
+        advice = "Declare them, or inherit trellis.nlp.models.TransformerConfig, which has them."
+        return f"is a {name}, which lacks fields that tasks and heads read: {', '.join(missing)}.", advice
+    return None
 
 
 @dataclass

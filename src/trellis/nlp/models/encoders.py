@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trellis.config import Config, raise_if_any
+import flax.linen as nn
+
+from trellis.config import bind, raise_if_any
+from trellis.errors import ArgumentError, ModelError
 from trellis.nlp.models.configs import AlbertEncoderConfig, BertEncoderConfig, EncoderConfig, MobileBertEncoderConfig
 from trellis.nlp.models.layers import Embeddings, EncoderInputs
 from trellis.nlp.models.mobilebert import MobileBertEncoder
@@ -17,6 +20,7 @@ from trellis.nlp.models.transformer import (
 )
 
 
+@bind(BertEncoderConfig)
 class BertEncoder(LayeredEncoder):
     """BERT: from `input_word_ids`, `input_mask` and `input_type_ids`, each of shape (batch, length), to hidden states.
 
@@ -64,6 +68,7 @@ class BertEncoder(LayeredEncoder):
         return outputs
 
 
+@bind(AlbertEncoderConfig)
 class AlbertEncoder(LayeredEncoder):
     """ALBERT: narrow embeddings, and one layer that all the layers share. To be used as a `BertEncoder`.
 
@@ -87,11 +92,7 @@ class AlbertEncoder(LayeredEncoder):
         return self.outputs(self.run_layers(tokens, [self.layer] * self.config.num_layers, training))
 
 
-_ENCODERS: Mapping[type[Config], type[LayeredEncoder]] = {
-    BertEncoderConfig: BertEncoder,
-    AlbertEncoderConfig: AlbertEncoder,
-    MobileBertEncoderConfig: MobileBertEncoder,
-}
+bind(MobileBertEncoderConfig)(MobileBertEncoder)
 
 
 def build_encoder(
@@ -102,10 +103,26 @@ def build_encoder(
 ) -> LayeredEncoder:
     """Returns the encoder that `config.type` names, built of blocks of these classes.
 
+    One of your own (`any`) is what its config's builder makes of that config, of blocks of its own. It is used as a
+    `LayeredEncoder` is: heads read `config`, the output by its names and, to predict words, `embedding_table()`.
+
     Example:
         >>> type(build_encoder(EncoderConfig(type="albert"))).__name__
         'AlbertEncoder'
     """
     raise_if_any(list(config.problems()))
     chosen = config.get()
-    return _ENCODERS[type(chosen)](chosen, attention_cls=attention_cls, feedforward_cls=feedforward_cls)
+    if config.type != "any":
+        encoder: LayeredEncoder = chosen.BUILDER(chosen, attention_cls=attention_cls, feedforward_cls=feedforward_cls)
+        return encoder
+    if (attention_cls, feedforward_cls) != (MultiHeadAttention, FeedForward):
+        raise ArgumentError(
+            "encoder.type is any, so the encoder is built of blocks of its own, but attention_cls or feedforward_cls "
+            "is given too, as by gin. Leave them out, or choose another type."
+        )
+    own: LayeredEncoder = chosen.BUILDER(chosen)
+    if not isinstance(own, nn.Module):
+        raise ModelError(
+            f"The builder of {type(chosen).__name__} has returned {own!r}, not a Flax module (flax.linen)."
+        )
+    return own

@@ -34,9 +34,6 @@ from trellis.nlp.tasks.text_source import (
 from trellis.runtime import print_line
 from trellis.tasks import BoundModel, InputContext, Task, read_warm_start, traceable
 
-_LENGTHS = {"bert": "max_position_embeddings", "albert": "max_position_embeddings", "mobilebert": "max_sequence_length"}
-_VOCABULARIES = {"bert": "vocab_size", "albert": "vocab_size", "mobilebert": "word_vocab_size"}
-
 
 class EncoderTask(Task):
     """A task whose model is an encoder with heads.
@@ -151,7 +148,7 @@ class EncoderTask(Task):
     @property
     def n_positions(self) -> int:
         """The length of the longest sequence that the encoder reads."""
-        return int(getattr(self.encoder_config.get(), _LENGTHS[str(self.encoder_config.type)]))
+        return self.encoder_config.n_positions
 
     @property
     def n_types(self) -> int:
@@ -161,7 +158,7 @@ class EncoderTask(Task):
     @property
     def vocab_size(self) -> int:
         """How many tokens the encoder knows."""
-        return int(getattr(self.encoder_config.get(), _VOCABULARIES[str(self.encoder_config.type)]))
+        return self.encoder_config.vocab_size
 
     def build_encoder(self) -> LayeredEncoder:
         """The encoder."""

@@ -75,5 +75,4 @@ _TASKS: Mapping[str, Callable[[str, HuggingFaceSettings], TaskConfig]] = {
 
 
 def _n_tokens(settings: HuggingFaceSettings) -> int:
-    values = EncoderConfig(settings.encoder).get().as_dict()
-    return min(_MOST_TOKENS, int(values.get("max_position_embeddings") or values["max_sequence_length"]))
+    return min(_MOST_TOKENS, EncoderConfig(settings.encoder).n_positions)

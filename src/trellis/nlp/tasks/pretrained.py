@@ -46,7 +46,7 @@ def with_encoder_of(directory: str, *, config: TaskConfig) -> TaskConfig:
         directory: Hugging Face's, or that of a run.
     """
     check_is_local(directory, field="task.hub_module_url")
-    values = read_encoder_config(directory).as_dict()
+    values = read_encoder_config(directory, like=getattr(config.model, "encoder", None)).as_dict()
     inner = values[values["type"]]
     path = f"model.encoder.{values['type']}"
     own = {name: origin_of(config, f"{path}.{name}") for name in inner if name.endswith(_FREE)}
@@ -83,15 +83,25 @@ def read_fine_tuned(directory: str) -> HuggingFaceSettings | None:
     return read_hugging_face_settings(directory) if directory and Path(directory, "config.json").is_file() else None
 
 
-def read_encoder_config(directory: str) -> EncoderConfig:
-    """The settings of a pretrained encoder: from Hugging Face's `config.json`, or from the `params.yaml` of a run."""
+def read_encoder_config(directory: str, *, like: EncoderConfig | None = None) -> EncoderConfig:
+    """The settings of a pretrained encoder: from Hugging Face's `config.json`, or from the `params.yaml` of a run.
+
+    Args:
+        like: That of the task, whose class of `any` an encoder of one's own has.
+    """
     if Path(directory, "config.json").is_file():
         return EncoderConfig(read_hugging_face_config(directory))
     file = _params_file(directory)
     values, problems = read_file(file)
     raise_if_any(problems)
-    config = EncoderConfig()
-    raise_if_any(merge(config, _value_at(values, ("task", "model", "encoder"), file)))
+    setting = _value_at(values, ("task", "model", "encoder"), file)
+    config = EncoderConfig(any=like.any if like is not None else None)
+    if config.any is None and isinstance(setting.value, dict) and "any" in setting.value:
+        raise ArgumentError(
+            f"`{file}` is of an encoder of its own (task.model.encoder.any), whose class a file does not tell. Set "
+            "task.model.encoder.any to a config of that class in the experiment's factory."
+        )
+    raise_if_any(merge(config, setting))
     return config
 
 
