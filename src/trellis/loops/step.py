@@ -211,8 +211,8 @@ def _check_arrays(before: TrainState, after: TrainState) -> None:
         listed = "\n".join(problems)
         raise ModelError(
             f"TrainTask.train_step returned a state with other arrays than it was given:\n{listed}\n"
-            f"Each step changes values, not names, shapes or dtypes. What steps carry on is made by init, as a collection "
-            f"beside `params`: state.model_state has it."
+            f"Each step changes values, not names, shapes or dtypes. What steps carry on is made by init, as a "
+            f"collection beside `params`: state.model_state has it."
         )
 
 
