@@ -84,16 +84,31 @@ class KerasModel:
         """The Keras model itself, with these weights in the place of its own: to be saved, or called.
 
         Example:
-            model.bind({"params": checkpoint.model_params, **checkpoint.model_state}).save("model.keras")
+            model.bind(checkpoint.variables).save("model.keras")
         """
+        if not isinstance(variables, Mapping):
+            raise ArgumentError(
+                f"bind was given a {type(variables).__name__}. Give the collections of variables: checkpoint.variables"
+            )
         params, state = _flat(variables, "params"), _flat(variables, "state")
+        lacking = sorted(
+            "/".join(path)
+            for path in (set(self._trained) - params.keys()) | (set(self._others) - state.keys())
+            if path[-1] != _SEED
+        )
+        if lacking:
+            raise ArgumentError(
+                f"The variables given to bind lack {', '.join(lacking)} of the model {self._model.name!r}. "
+                f"Give all of a checkpoint: checkpoint.variables"
+            )
         for paths, weights, values in (
             (self._trained, self._model.trainable_variables, params),
             (self._others, self._model.non_trainable_variables, state),
         ):
             for path, weight in zip(paths, weights, strict=True):
                 if path[-1] != _SEED:
-                    weight.assign(values[path])
+                    # A copy: a loop gives the arrays of its checkpoints away, and so does Keras.
+                    weight.assign(jax.numpy.copy(values[path]))
         return self._model
 
     def _run(

@@ -423,6 +423,13 @@ def _check_init(init: Any) -> None:
     if isinstance(init, nn.Module):
         name = type(init).__name__
         raise ArgumentError(f"TrainLoop.init is the module {name}. Give its method: init={name}(…).init")
+    bridge = {"keras": "KerasModel(model)", "flax.nnx": "NNXModel(build)"}
+    for module, wrapped in bridge.items():
+        if any(f"{base.__module__}.".startswith(f"{module}.") for base in type(init).__mro__):
+            raise ArgumentError(
+                f"TrainLoop.init is a {type(init).__name__} of {module}. Make it a pair of functions: "
+                f"model = trellis.bridges.{wrapped}, and give init=model.init and apply=model.apply."
+            )
     if not callable(init):
         raise ArgumentError(f"TrainLoop.init is {init!r}, which cannot be called. Give the model's init, or a reader.")
 
