@@ -370,6 +370,14 @@ def test_a_whole_train_step_can_be_given() -> None:
     np.testing.assert_allclose(checkpoints[0].train_metrics["double"], 2 * checkpoints[0].loss, rtol=1e-5)
 
 
+def test_the_variables_of_a_checkpoint_are_what_the_model_takes() -> None:
+    model = tiny.Classifier(train=True, has_statistics=True)
+    checkpoint = tiny.train_loop(tiny.train_task(model), init=model.init, n_steps=1).next_step()
+    assert checkpoint.variables.keys() == {"params", "batch_stats"}
+    answers = tiny.Classifier(has_statistics=True).apply(checkpoint.variables, tiny.examples(4)[0])
+    assert answers.shape == (4, 4)
+
+
 def test_batch_statistics_are_updated_and_dropout_differs_by_step() -> None:
     model = tiny.Classifier(train=True, dropout_rate=0.5, has_statistics=True)
     loop = tiny.train_loop(
