@@ -364,6 +364,7 @@ def test_image_files_are_examples_whose_folders_are_their_classes() -> None:
     for index, folder in enumerate(["cat", "dog", "cat"]):
         save_image(f"images/{folder}/{index}.png", pixels[index])
     columns = read_columns("images/*/*.png", categories=["folder"])
+    assert repr(columns) == "3 examples: image uint8[4, 5, 3], name str, folder int32"
     np.testing.assert_array_equal(columns["image"], pixels[[0, 2, 1]])
     assert columns["folder"].tolist() == [0, 0, 1]
     assert columns.categories == {"folder": ["cat", "dog"]}

@@ -33,6 +33,10 @@ class Feature(NamedTuple):
     dtype: str
     shape: tuple[int | None, ...] = ()
 
+    def __str__(self) -> str:
+        sizes = ", ".join("any" if length is None else str(length) for length in self.shape)
+        return f"{self.dtype}[{sizes}]" if self.shape else self.dtype
+
     @property
     def is_text(self) -> bool:
         """Whether the values are `str` or `bytes`."""
