@@ -36,7 +36,8 @@ class Results:
             return cls(machine)
         return cls(
             machine,
-            [Measurement(**item) for item in saved["steps"]],
+            # Older results do not have the time of all threads, and are not shown beside those that do.
+            [Measurement(**item) for item in saved["steps"] if "processor" in item],
             [Saved(**item) for item in saved["saves"]],
             [Started(**item) for item in saved["starts"]],
         )

@@ -153,6 +153,15 @@ def test_an_evaluation_in_training_mode_is_told_without_the_inside_of_jax() -> N
     assert "internal frames" not in told
 
 
+def test_a_frozen_layer_is_not_trained_and_is_frozen_before() -> None:
+    frozen = classifier()
+    late = KerasModel(frozen)
+    frozen.get_layer("hidden").trainable = False
+    assert KerasModel(frozen).init({})["params"].keys() == {"norm", "logits"}
+    with pytest.raises(ArgumentError, match=r"other trainable weights .*Set `trainable` first, and make KerasModel"):
+        late.init({})
+
+
 def test_losses_that_layers_add_reach_a_task() -> None:
     model = KerasModel(classifier(l2=0.5))
     variables = model.init({})

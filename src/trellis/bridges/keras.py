@@ -62,6 +62,11 @@ class KerasModel:
 
     def init(self, rngs: Mapping[str, Key], *inputs: Any) -> Variables:
         """The weights of the model, whatever the keys and the inputs are."""
+        if len(self._model.trainable_variables) != len(self._trained):
+            raise ArgumentError(
+                f"The model {self._model.name!r} has other trainable weights than it had when its KerasModel was made. "
+                f"Set `trainable` first, and make KerasModel(model) after it."
+            )
         params = [jax.numpy.copy(weight.value) for weight in self._model.trainable_variables]
         others = [jax.numpy.copy(weight.value) for weight in self._model.non_trainable_variables]
         return {"params": unflatten_dict(dict(zip(self._trained, params, strict=True))), **self._state(others)}
