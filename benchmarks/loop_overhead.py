@@ -12,7 +12,7 @@ from pathlib import Path
 from loop_overhead_report import describe_machine, report_saves, report_starts, report_steps
 from loop_overhead_saves import Saved, measure_saves
 from loop_overhead_starts import Started, measure_starts
-from loop_overhead_workers import N_STEPS, Measurement, measure_steps
+from loop_overhead_workers import Measurement, measure_steps
 from loop_overhead_workloads import WORKLOADS
 
 PARTS = ("steps", "saves", "starts")
@@ -36,7 +36,8 @@ class Results:
             return cls(machine)
         return cls(
             machine,
-            [Measurement(**item) for item in saved["steps"]],
+            # Older results do not have the time of all threads, and are not shown beside those that do.
+            [Measurement(**item) for item in saved["steps"] if "processor" in item],
             [Saved(**item) for item in saved["saves"]],
             [Started(**item) for item in saved["starts"]],
         )
@@ -46,7 +47,7 @@ class Results:
         n_rounds = len({item.round for item in self.steps})
         parts = [f"# Loop overhead\n\nMade by `python benchmarks/loop_overhead.py` on {self.machine}."]
         if self.steps:
-            about = f"Medians of {n_rounds} rounds of {N_STEPS} steps; × is how many times as fast Trellis is."
+            about = f"Medians of {n_rounds} rounds; × is how many times as fast Trellis is."
             parts.append(f"## Steps\n\n{about}\n\n{report_steps(self.steps)}")
         if self.saves:
             parts.append(f"## Saves\n\nParameters and Adam's state, float32.\n\n{report_saves(self.saves)}")

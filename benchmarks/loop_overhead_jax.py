@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 from loop_overhead_workloads import (
-    BATCH_SIZE,
+    CNN_WIDTHS,
+    FLAX_CNN_HIDDEN,
+    FLAX_CNN_WIDTHS,
     LEARNING_RATE,
     LSTM_WIDTH,
     MLP_WIDTH,
@@ -55,9 +57,32 @@ class LSTM(nn.Module):
         return nn.Dense(N_CLASSES)(hidden)
 
 
+class CNN(nn.Module):
+    """Two convolutions, the second with strides, and a classifier on the mean of all places."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> jax.Array:
+        first, second = CNN_WIDTHS
+        images = nn.relu(nn.Conv(first, (3, 3))(images))
+        images = nn.relu(nn.Conv(second, (3, 3), strides=2)(images))
+        return nn.Dense(N_CLASSES)(images.mean((1, 2)))
+
+
+class FlaxCNN(nn.Module):
+    """The one of Flax's tutorial: two convolutions with average pooling, and two layers."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> jax.Array:
+        for width in FLAX_CNN_WIDTHS:
+            images = nn.avg_pool(nn.relu(nn.Conv(width, (3, 3))(images)), (2, 2), strides=(2, 2))
+        hidden = nn.relu(nn.Dense(FLAX_CNN_HIDDEN)(images.reshape(images.shape[0], -1)))
+        return nn.Dense(N_CLASSES)(hidden)
+
+
 def build_model(name: str) -> nn.Module:
     """The linen model of a workload."""
-    return MLP() if name == "mlp" else LSTM()
+    models: dict[str, type[nn.Module]] = {"mlp": MLP, "lstm": LSTM, "cnn": CNN, "flax_cnn": FlaxCNN}
+    return models[name]()
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -130,7 +155,7 @@ def trellis_loop(n_steps_per_checkpoint: int, n_fused_steps: int | None = None) 
 
     def build(workload: Workload) -> Run:
         model = build_model(workload.name)
-        stream = trellis.ExampleStream((workload.inputs, workload.labels), batch_size=BATCH_SIZE)
+        stream = trellis.ExampleStream((workload.inputs, workload.labels), batch_size=workload.batch_size)
         loop = trellis.TrainLoop(
             init=model.init,
             task=trellis.TrainTask(
@@ -162,4 +187,5 @@ CONTENDERS: dict[str, Callable[[Workload], Run]] = {
     "raw scan": raw_scan,
     "Trellis fused, 50 a checkpoint": trellis_loop(50),
     "Trellis fused, 100 a checkpoint": trellis_loop(100),
+    "Trellis": trellis_loop(10),
 }

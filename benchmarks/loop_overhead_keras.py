@@ -8,16 +8,20 @@ os.environ["KERAS_BACKEND"] = "jax"
 
 import keras
 from loop_overhead_workloads import (
-    BATCH_SIZE,
+    CNN_SHAPE,
+    CNN_WIDTHS,
+    FLAX_CNN_HIDDEN,
+    FLAX_CNN_SHAPE,
+    FLAX_CNN_WIDTHS,
     LEARNING_RATE,
     LSTM_LENGTH,
     LSTM_WIDTH,
     MLP_WIDTH,
     N_CLASSES,
-    N_EXAMPLES,
     N_PIXELS,
     N_SCANNED_STEPS,
     N_TOKENS,
+    WORKLOADS,
     Workload,
 )
 
@@ -29,6 +33,23 @@ def build_model(name: str) -> keras.Model:
     head = keras.layers.Dense(N_CLASSES)
     if name == "mlp":
         return keras.Sequential([keras.Input((N_PIXELS,)), keras.layers.Dense(MLP_WIDTH, activation="relu"), head])
+    if name == "cnn":
+        first, second = (
+            keras.layers.Conv2D(width, 3, strides=strides, padding="same", activation="relu")
+            for width, strides in zip(CNN_WIDTHS, (1, 2), strict=True)
+        )
+        return keras.Sequential([keras.Input(CNN_SHAPE), first, second, keras.layers.GlobalAveragePooling2D(), head])
+    if name == "flax_cnn":
+        layers = [
+            layer
+            for width in FLAX_CNN_WIDTHS
+            for layer in (
+                keras.layers.Conv2D(width, 3, padding="same", activation="relu"),
+                keras.layers.AveragePooling2D(2),
+            )
+        ]
+        hidden = keras.layers.Dense(FLAX_CNN_HIDDEN, activation="relu")
+        return keras.Sequential([keras.Input(FLAX_CNN_SHAPE), *layers, keras.layers.Flatten(), hidden, head])
     embedding = keras.layers.Embedding(N_TOKENS, LSTM_WIDTH)
     return keras.Sequential(
         [keras.Input((LSTM_LENGTH,), dtype="int32"), embedding, keras.layers.LSTM(LSTM_WIDTH), head]
@@ -62,12 +83,12 @@ def keras_fit(steps_per_execution: int) -> Callable[[Workload], Run]:
         stopwatch = _Stopwatch()
 
         def run(n_steps: int) -> float:
-            n_epochs, n_left = divmod(n_steps, N_EXAMPLES // BATCH_SIZE)
+            n_epochs, n_left = divmod(n_steps, WORKLOADS[workload.name].n_steps)
             assert n_left == 0, f"{n_steps} steps are not whole epochs"
             model.fit(
                 workload.inputs,
                 workload.labels,
-                batch_size=BATCH_SIZE,
+                batch_size=workload.batch_size,
                 epochs=n_epochs,
                 shuffle=True,
                 verbose=0,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from loop_overhead_workloads import BATCH_SIZE, LEARNING_RATE, Workload, build_workload
+from loop_overhead_workloads import LEARNING_RATE, WORKLOADS, Workload, build_workload
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def start_trellis(workload: Workload) -> float:
     loop_class, task_class = trellis.TrainLoop, trellis.TrainTask
     imported = time.time()
     model = build_model(workload.name)
-    stream = trellis.ExampleStream((workload.inputs, workload.labels), batch_size=BATCH_SIZE)
+    stream = trellis.ExampleStream((workload.inputs, workload.labels), batch_size=workload.batch_size)
     task = task_class(apply=model.apply, optimizer=optax.adam(LEARNING_RATE), loss=cross_entropy, data=stream)
     loop = loop_class(init=model.init, task=task, rnkey=jax.random.key(0), stdout=False)
     jax.block_until_ready(loop.next_step().model_params)
@@ -61,7 +61,7 @@ def start_keras(workload: Workload) -> float:
 
     imported = time.time()
     model = build_compiled_model(workload.name, steps_per_execution=1)
-    model.fit(workload.inputs, workload.labels, batch_size=BATCH_SIZE, steps_per_epoch=1, verbose=0)
+    model.fit(workload.inputs, workload.labels, batch_size=workload.batch_size, steps_per_epoch=1, verbose=0)
     return imported
 
 
@@ -125,5 +125,5 @@ def _start(contender: str, cache_dir: str) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    imported = SCRIPTS[sys.argv[1]](build_workload("mlp", n_examples=10 * BATCH_SIZE))
+    imported = SCRIPTS[sys.argv[1]](build_workload("mlp", n_examples=10 * WORKLOADS["mlp"].batch_size))
     print(json.dumps([imported, time.time()]), flush=True)

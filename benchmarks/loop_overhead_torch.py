@@ -5,6 +5,7 @@ steps: from the call of the model at one step to that at a later step. What it d
 """
 
 import logging
+import os
 import tempfile
 import time
 import warnings
@@ -13,13 +14,18 @@ from typing import Any
 
 import torch
 from loop_overhead_workloads import (
-    BATCH_SIZE,
+    CNN_SHAPE,
+    CNN_WIDTHS,
+    FLAX_CNN_HIDDEN,
+    FLAX_CNN_SHAPE,
+    FLAX_CNN_WIDTHS,
     LEARNING_RATE,
     LSTM_WIDTH,
     MLP_WIDTH,
     N_CLASSES,
     N_PIXELS,
     N_TOKENS,
+    WORKLOADS,
     Workload,
 )
 from torch import nn
@@ -27,9 +33,7 @@ from torch import nn
 Run = Callable[[int], float]
 
 N_WARM_STEPS = 50
-
-# Models this small gain nothing from a second thread, and lose much where cores are shared.
-torch.set_num_threads(1)
+"""Of the smallest models; others are warm after a tenth of that."""
 
 
 class LSTM(nn.Module):
@@ -47,11 +51,36 @@ class LSTM(nn.Module):
         return self.head(outputs[:, -1])
 
 
+class ChannelsFirst(nn.Module):
+    """Images as PyTorch has them, of images as they lie in memory."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """The same with the channels before height and width; nothing is copied."""
+        return images.permute(0, 3, 1, 2)
+
+
 def build_model(name: str) -> nn.Module:
     """The model of a workload."""
+    # The smallest models gain nothing from a second thread, and lose much where cores are shared.
+    torch.set_num_threads(1 if WORKLOADS[name].is_scanned else os.cpu_count() or 1)
     if name == "mlp":
         return nn.Sequential(nn.Linear(N_PIXELS, MLP_WIDTH), nn.ReLU(), nn.Linear(MLP_WIDTH, N_CLASSES))
-    return LSTM()
+    if name == "lstm":
+        return LSTM()
+    channels = CNN_SHAPE[-1] if name == "cnn" else FLAX_CNN_SHAPE[-1]
+    first, second = CNN_WIDTHS if name == "cnn" else FLAX_CNN_WIDTHS
+    strides = 2 if name == "cnn" else 1
+    convolutions = (
+        nn.Conv2d(channels, first, 3, padding=1),
+        nn.Conv2d(first, second, 3, stride=strides, padding=1),
+    )
+    if name == "cnn":
+        pooled = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(second, N_CLASSES))
+        return nn.Sequential(ChannelsFirst(), convolutions[0], nn.ReLU(), convolutions[1], nn.ReLU(), *pooled)
+    n_pooled = FLAX_CNN_SHAPE[0] // 4 * (FLAX_CNN_SHAPE[1] // 4) * second
+    head = (nn.Flatten(), nn.Linear(n_pooled, FLAX_CNN_HIDDEN), nn.ReLU(), nn.Linear(FLAX_CNN_HIDDEN, N_CLASSES))
+    pooled_twice = [layer for one in convolutions for layer in (one, nn.ReLU(), nn.AvgPool2d(2))]
+    return nn.Sequential(ChannelsFirst(), *pooled_twice, *head)
 
 
 def build_optimizer(model: nn.Module) -> torch.optim.Optimizer:
@@ -67,20 +96,27 @@ class Batches:
         self._labels = torch.from_numpy(workload.labels).long()
         self._order = torch.from_numpy(workload.order)
         self._names = names
+        self._batch_size = workload.batch_size
 
     def __iter__(self) -> Iterator[Any]:
         while True:
-            for start in range(0, len(self._order), BATCH_SIZE):
-                indices = self._order[start : start + BATCH_SIZE]
+            for start in range(0, len(self._order), self._batch_size):
+                indices = self._order[start : start + self._batch_size]
                 batch = self._inputs.index_select(0, indices), self._labels.index_select(0, indices)
                 yield dict(zip(self._names, batch, strict=True)) if self._names else batch
+
+
+def n_warm_steps(workload: Workload) -> int:
+    """How many steps come before those that are timed."""
+    return N_WARM_STEPS if WORKLOADS[workload.name].is_scanned else N_WARM_STEPS // 10
 
 
 class Stopwatch:
     """Reads the clock once a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, workload: Workload) -> None:
         self.marks: list[float] = []
+        self._n_warm_steps = n_warm_steps(workload)
 
     def mark(self) -> None:
         """To be called at the same place in each step."""
@@ -88,7 +124,7 @@ class Stopwatch:
 
     def seconds(self, n_steps: int) -> float:
         """The time of `n_steps` steps after the warm-up."""
-        return self.marks[N_WARM_STEPS + n_steps] - self.marks[N_WARM_STEPS]
+        return self.marks[self._n_warm_steps + n_steps] - self.marks[self._n_warm_steps]
 
 
 def torch_loop(workload: Workload) -> Run:
@@ -114,7 +150,7 @@ def fit_with_lightning(workload: Workload, n_steps: int, **settings: Any) -> Sto
 
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    model, stopwatch = build_model(workload.name), Stopwatch()
+    model, stopwatch = build_model(workload.name), Stopwatch(workload)
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
@@ -139,7 +175,7 @@ def train_with_hugging_face(workload: Workload, n_steps: int) -> Stopwatch:
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
-    stopwatch = Stopwatch()
+    stopwatch = Stopwatch(workload)
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -178,7 +214,7 @@ def timed(train: Callable[..., Stopwatch], **settings: Any) -> Callable[[Workloa
     """A contender that trains anew in each measurement, and is timed after its warm-up."""
 
     def build(workload: Workload) -> Run:
-        return lambda n_steps: train(workload, N_WARM_STEPS + n_steps + 1, **settings).seconds(n_steps)
+        return lambda n_steps: train(workload, n_warm_steps(workload) + n_steps + 1, **settings).seconds(n_steps)
 
     return build
 

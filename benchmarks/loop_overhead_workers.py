@@ -10,15 +10,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Self
 
-from loop_overhead_workloads import BATCH_SIZE, N_EXAMPLES, build_workload
-
-N_STEPS = N_EXAMPLES // BATCH_SIZE
-"""The steps of one measurement: an epoch, so that a peer that thinks in epochs starts only one."""
-
+from loop_overhead_workloads import WORKLOADS, build_workload
 
 N_ROUNDS_OF_A_PROCESS = 3
 """Then all start anew: where a process happens to lay its programs and arrays is worth some percent."""
@@ -46,12 +42,22 @@ OURS = Group(
     ),
     n_slices=5,
 )
+OURS_UNSCANNED = replace(OURS, contenders=("raw jit", "Trellis"))
+KERAS = Group("loop_overhead_keras", ("Keras fit", "Keras fit, steps_per_execution=50"))
 PEERS = (
-    Group("loop_overhead_keras", ("Keras fit", "Keras fit, steps_per_execution=50")),
+    KERAS,
     Group("loop_overhead_torch", ("plain torch",)),
     Group("loop_overhead_torch", ("Lightning", "Lightning barebones")),
     Group("loop_overhead_torch", ("Hugging Face Trainer",)),
 )
+
+
+def groups_of(workload: str, *, with_peers: bool) -> tuple[Group, ...]:
+    """Those that a workload is measured by."""
+    if WORKLOADS[workload].is_scanned:
+        return (OURS, *PEERS) if with_peers else (OURS,)
+    one_by_one = replace(KERAS, contenders=KERAS.contenders[:1])
+    return (OURS_UNSCANNED, one_by_one, *PEERS[1:]) if with_peers else (OURS_UNSCANNED,)
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,8 @@ class Measurement:
     wall: float
     host: float
     """The processor time of the main thread: what the loop costs it, however busy the machine is."""
+    processor: float
+    """That of all threads: what is computed, however long it waits for a core."""
 
 
 class Worker:
@@ -80,15 +88,15 @@ class Worker:
             text=True,
         )
 
-    def measure(self, workload: str) -> list[tuple[str, float, float]]:
-        """Wall time and main-thread time of `N_STEPS` steps of each contender; the first request also compiles."""
+    def measure(self, workload: str) -> dict[str, tuple[float, float, float]]:
+        """Seconds of each contender: by the clock, of the main thread, of all. The first request also compiles."""
         assert self._process.stdin is not None and self._process.stdout is not None
         print(json.dumps([workload, self.group.contenders, self.group.n_slices]), file=self._process.stdin, flush=True)
         reply = self._process.stdout.readline()
         if not reply:
             self._errors.seek(0)
             raise RuntimeError(f"The process of {self.group} failed:\n{self._errors.read()}")
-        return [(name, wall, host) for name, (wall, host) in json.loads(reply).items()]
+        return {name: tuple(seconds) for name, seconds in json.loads(reply).items()}
 
     def __enter__(self) -> Self:
         return self
@@ -101,8 +109,9 @@ class Worker:
 
 def measure_steps(workloads: Sequence[str], *, n_rounds: int, with_peers: bool) -> Iterator[Measurement]:
     """Measures every contender once a round, in an order that is rotated from round to round."""
-    groups = (OURS, *PEERS) if with_peers else (OURS,)
     for workload in workloads:
+        groups = groups_of(workload, with_peers=with_peers)
+        per_step = 1e6 / WORKLOADS[workload].n_steps
         for start in range(0, n_rounds, N_ROUNDS_OF_A_PROCESS):
             with ExitStack() as stack:
                 workers = [stack.enter_context(Worker(group)) for group in groups]
@@ -113,8 +122,8 @@ def measure_steps(workloads: Sequence[str], *, n_rounds: int, with_peers: bool) 
                     print(f"  {workload}: round {i + 1} of {n_rounds}", flush=True)
                     first = i % len(workers)
                     for worker in workers[first:] + workers[:first]:
-                        for name, wall, host in worker.measure(workload):
-                            yield Measurement(workload, name, i, wall / N_STEPS * 1e6, host / N_STEPS * 1e6)
+                        for name, seconds in worker.measure(workload).items():
+                            yield Measurement(workload, name, i, *(part * per_step for part in seconds))
 
 
 def serve(module: str) -> None:
@@ -127,20 +136,22 @@ def serve(module: str) -> None:
     @cache
     def run_of(workload: str, contender: str) -> Callable[[int], float]:
         run: Callable[[int], float] = contenders[contender](workload_of(workload))
-        run(N_STEPS)
+        run(WORKLOADS[workload].n_steps)
         return run
 
     chance = random.Random(0)
     for line in sys.stdin:
         workload, names, n_slices = json.loads(line)
-        seconds = {name: [0.0, 0.0] for name in names}
+        n_steps = WORKLOADS[workload].n_steps // n_slices
+        seconds = {name: [0.0, 0.0, 0.0] for name in names}
         for _ in range(n_slices):
             # By chance: one that always came after the same other would be measured on what that one left behind.
             for name in chance.sample(names, len(names)):
                 run = run_of(workload, name)
-                started = time.thread_time()
-                seconds[name][0] += run(N_STEPS // n_slices)
-                seconds[name][1] += time.thread_time() - started
+                started = time.thread_time(), time.process_time()
+                seconds[name][0] += run(n_steps)
+                seconds[name][1] += time.thread_time() - started[0]
+                seconds[name][2] += time.process_time() - started[1]
         print(json.dumps(seconds), file=replies, flush=True)
 
 

@@ -1,10 +1,19 @@
-"""Guides say what the code does."""
+"""Guides say what the code does, and those that are whole programs run."""
 
 import ast
+import os
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.architecture.source import PACKAGE, REPOSITORY, parsed_files
+from tests.architecture.test_types_of_snippets import python_blocks
+
+# Before any test imports Keras: it reads its backend then.
+os.environ["KERAS_BACKEND"] = "jax"
+# Those whose blocks, one after the other, are a program.
+PROGRAMS = ("write-a-train-step", "use-a-keras-model", "train-on-images", "train-on-tables")
 
 
 def emitted_events(package: Path) -> set[str]:
@@ -33,3 +42,18 @@ def test_an_event_that_is_emitted_is_found(tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text('session.emit("began", step=1)\nself.session.emit("ended", step=step, text="")\n')
     assert emitted_events(tmp_path) == {"began", "ended"}
     assert listed_events("| kind | when |\n|---|---|\n| `began` | then |\n| `ended` | now |\n") == ["began", "ended"]
+
+
+# Keras's own way of making NumPy arrays of its variables, when it predicts or saves by itself.
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+@pytest.mark.parametrize("guide", PROGRAMS)
+def test_a_guide_that_is_a_program_runs(guide: str) -> None:
+    import jax
+
+    page = REPOSITORY / f"docs/guides/{guide}.md"
+    # A block's lines have the numbers of the page.
+    blocks = [compile("\n" * line + code, page, "exec") for line, code in python_blocks(page.read_text())]
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    with jax.numpy_rank_promotion("allow"):  # as users have it
+        for block in blocks:
+            exec(block, namespace)  # noqa: S102

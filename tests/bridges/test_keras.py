@@ -1,6 +1,7 @@
 """A Keras model in the loops: the same numbers as by hand, and nothing but the loop's keys at random."""
 
 import os
+import traceback
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,50 @@ def test_a_trained_model_is_had_back_and_saved(tmp_path: Path) -> None:
     with jax.numpy_rank_promotion("allow"):
         answers = loaded(inputs)
     np.testing.assert_allclose(answers, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_neither_the_loop_nor_keras_takes_the_weights_of_a_model_that_was_had_back() -> None:
+    model = KerasModel(classifier())
+    inputs, labels = tiny.examples(n=32)
+    with jax.numpy_rank_promotion("allow"):
+        for checkpoint in tiny.train_loop(tiny.train_task(model), init=model.init, n_steps=2):
+            trained = model.bind(checkpoint.variables)
+            trained.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+            trained.evaluate(inputs, labels, verbose=0)
+            assert np.isfinite(tiny.arrays(checkpoint.model_state)).all()
+        answers = trained(inputs)
+    np.testing.assert_allclose(answers, model.eval_apply(checkpoint.variables, inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_variables_that_are_not_all_of_a_model_are_named() -> None:
+    model = KerasModel(classifier())
+    with pytest.raises(ArgumentError, match=r"lack norm/moving_mean, norm/moving_variance .*: checkpoint.variables"):
+        model.bind({"params": model.init({})["params"]})
+    with pytest.raises(ArgumentError, match="bind was given a Checkpoint. Give the collections .*checkpoint.variables"):
+        model.bind(train_loop().start())
+
+
+def test_a_model_of_keras_in_the_place_of_its_init_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"init is a Sequential of keras. .*trellis.bridges.KerasModel\(model\)"):
+        tiny.train_loop(init=classifier())
+
+
+def test_an_evaluation_in_training_mode_is_told_without_the_inside_of_jax() -> None:
+    checkpoint = train_loop(0.5).start()
+    with pytest.raises(ModelError, match="asks for the rng collection 'dropout'") as caught:
+        tiny.eval_loop(KerasModel(classifier(0.5)))(checkpoint)
+    told = "".join(traceback.format_exception_only(caught.value))
+    assert "while tracing a validation step" in told
+    assert "internal frames" not in told
+
+
+def test_a_frozen_layer_is_not_trained_and_is_frozen_before() -> None:
+    frozen = classifier()
+    late = KerasModel(frozen)
+    frozen.get_layer("hidden").trainable = False
+    assert KerasModel(frozen).init({})["params"].keys() == {"norm", "logits"}
+    with pytest.raises(ArgumentError, match=r"other trainable weights .*Set `trainable` first, and make KerasModel"):
+        late.init({})
 
 
 def test_losses_that_layers_add_reach_a_task() -> None:

@@ -279,6 +279,9 @@ def test_what_stands_for_a_missing_value_is_chosen_by_column() -> None:
     assert columns["age"].dtype == np.int32
     assert np.isnan(columns["height"][1:]).all()
     assert read_columns("a.csv", missing={"age": 0})["age"].dtype == np.int64
+    named = read_columns("a.csv", missing={"name": "nobody"})
+    assert [named["name"][row] for row in range(3)] == ["NA", "Ada", "nobody"]
+    assert read_columns("a.csv", missing={"name": "nobody"}, categories=["name"]).categories["name"][-1] == "nobody"
     write_jsonl("a.jsonl", [{"x": 1, "t": "a"}, {"x": None}, {"t": None, "x": 3}])
     columns = read_columns("a.jsonl", features={"x": (int, ()), "t": (str, ())}, missing={"x": 0, "t": "nothing"})
     assert columns["x"].tolist() == [1, 0, 3]
@@ -295,6 +298,7 @@ def test_what_stands_for_a_missing_value_is_chosen_by_column() -> None:
         ({"features": {"agee": (np.float32, ())}}, r"a.csv, line 2, feature 'agee': it is missing"),
         ({"missing": {"age": "old"}}, r"missing\['age'\] is 'old', which is no float64"),
         ({"features": {"age": (int, ())}, "missing": {"age": 0.5}}, r"missing\['age'\] is 0.5, which is no int64"),
+        ({"categories": ["nam"]}, r"categories: there is no column 'nam'. Did you mean 'name'\? The columns are age"),
         ({"missing": {"agee": 0}}, r"missing: there is no column 'agee'. Did you mean 'age'\?"),
         ({"categories": "name"}, r"categories is the text 'name'. Give a list of columns: \['name'\]"),
         ({"categories": {"name": ["Ada", "NA"]}}, r"Column 'name', example 2: '' is none of its 2 categories"),
@@ -360,6 +364,7 @@ def test_image_files_are_examples_whose_folders_are_their_classes() -> None:
     for index, folder in enumerate(["cat", "dog", "cat"]):
         save_image(f"images/{folder}/{index}.png", pixels[index])
     columns = read_columns("images/*/*.png", categories=["folder"])
+    assert repr(columns) == "3 examples: image uint8[4, 5, 3], name str, folder int32"
     np.testing.assert_array_equal(columns["image"], pixels[[0, 2, 1]])
     assert columns["folder"].tolist() == [0, 0, 1]
     assert columns.categories == {"folder": ["cat", "dog"]}
@@ -371,8 +376,11 @@ def test_image_files_are_examples_whose_folders_are_their_classes() -> None:
 def test_images_that_differ_in_size_or_are_damaged_are_named() -> None:
     save_image("images/a.png", np.zeros((4, 4, 3), np.uint8))
     save_image("images/b.png", np.zeros((4, 6, 3), np.uint8))
-    with pytest.raises(DataError, match=r"b.png, image 0, feature 'image': it has 72 values, but shape \(4, 4, 3\)"):
+    with pytest.raises(DataError, match=r"b.png, image 0, feature 'image': it has the shape \(4, 6, 3\), but \(4"):
         read_columns("images/*.png")
+    Path("d.png").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"^d.png: not a PNG or JPEG, or damaged. Write it again, or leave it out.$"):
+        read_columns("d.png")
     Path("c.png").write_bytes(Path("images/a.png").read_bytes()[:40])
     with pytest.raises(DataError, match=r"c.png: not a PNG or JPEG, or damaged"):
         read_columns("c.png")

@@ -1,5 +1,6 @@
 """Streams: a pure function of the step, every example once an epoch."""
 
+import traceback
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -245,3 +246,15 @@ def test_a_map_that_fails_tells_where_and_one_that_is_none_is_refused() -> None:
     assert caught.value.__notes__ == ["in ExampleStream's map(batch, keys), with the batch of step 4"]
     with pytest.raises(ArgumentError, match=r"map is 'flip', which cannot be called. Give map\(batch, keys\)"):
         numbers(map="flip")
+    with pytest.raises(ArgumentError, match=r"map takes \(batch\), but it is called with a batch and a key for each"):
+        numbers(map=lambda batch: batch)
+
+
+def test_a_map_by_jax_on_text_is_told_what_to_leave_out() -> None:
+    examples = {"x": np.arange(4.0), "name": np.array(["a", "b", "c", "d"])}
+    stream = trellis.ExampleStream(examples, batch_size=2, map=jax.vmap(lambda example, key: example["x"]))
+    with pytest.raises(TypeError) as caught:
+        stream.batch(0)
+    told = "".join(traceback.format_exception_only(caught.value))
+    assert "JAX takes no text, which name holds: leave it out" in told
+    assert "internal frames" not in told

@@ -1,5 +1,6 @@
 """The training loop: which steps it yields, what a checkpoint holds, and what it refuses."""
 
+import dataclasses
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -369,6 +370,14 @@ def test_a_whole_train_step_can_be_given() -> None:
     np.testing.assert_allclose(checkpoints[0].train_metrics["double"], 2 * checkpoints[0].loss, rtol=1e-5)
 
 
+def test_the_variables_of_a_checkpoint_are_what_the_model_takes() -> None:
+    model = tiny.Classifier(train=True, has_statistics=True)
+    checkpoint = tiny.train_loop(tiny.train_task(model), init=model.init, n_steps=1).next_step()
+    assert checkpoint.variables.keys() == {"params", "batch_stats"}
+    answers = tiny.Classifier(has_statistics=True).apply(checkpoint.variables, tiny.examples(4)[0])
+    assert answers.shape == (4, 4)
+
+
 def test_batch_statistics_are_updated_and_dropout_differs_by_step() -> None:
     model = tiny.Classifier(train=True, dropout_rate=0.5, has_statistics=True)
     loop = tiny.train_loop(
@@ -705,6 +714,37 @@ def test_a_plain_number_among_the_metrics_of_a_step_is_a_mean() -> None:
     loop = tiny.train_loop(trellis.TrainTask(train_step=step, data=tiny.stream()), n_steps=4, n_steps_per_checkpoint=4)
     (checkpoint,) = loop
     assert checkpoint.loss == 2.0
+    assert checkpoint.train_metrics["step"] == 1.5
+
+
+@pytest.mark.parametrize("n_fused_steps", [1, 4])
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"model_state": {"ema": np.zeros(3, np.float32)}}, r"model_state/ema: — before, float32\[3\] after"),
+        ({"params": {}}, r"params/Dense_0/bias: float32\[16\] before, — after"),
+        ({"optimizer_state": np.zeros((2, 3), np.float32)}, r"optimizer_state: — before, float32\[2, 3\] after"),
+    ],
+)
+def test_a_step_that_returns_other_arrays_is_refused_before_it_runs(
+    changes: dict[str, Any], named: str, n_fused_steps: int
+) -> None:
+    def step(state: Any, batch: Any, keys: Any) -> Any:
+        return dataclasses.replace(state, **changes), trellis.StepOutput(jnp.float32(2))
+
+    task = trellis.TrainTask(train_step=step, data=tiny.stream())
+    loop = tiny.train_loop(task, n_steps=4, n_steps_per_checkpoint=4, n_fused_steps=n_fused_steps)
+    with pytest.raises(ModelError, match=rf"(?s)train_step returned a state with other arrays .*{named}.*made by init"):
+        loop.outline()
+
+
+def test_a_step_that_counts_itself_is_counted_once() -> None:
+    def step(state: Any, batch: Any, keys: Any) -> Any:
+        metrics = {"step": state.step.astype(jnp.float32)}
+        return dataclasses.replace(state, step=state.step + 1), trellis.StepOutput(jnp.float32(2), metrics)
+
+    loop = tiny.train_loop(trellis.TrainTask(train_step=step, data=tiny.stream()), n_steps=4, n_steps_per_checkpoint=4)
+    (checkpoint,) = loop
     assert checkpoint.train_metrics["step"] == 1.5
 
 

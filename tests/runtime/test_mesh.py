@@ -34,10 +34,14 @@ def test_a_short_batch_is_copied_where_it_cannot_be_split() -> None:
     assert {shard.data.shape for shard in batch.addressable_shards} == {(5, 2)}
 
 
-def test_a_state_shares_no_memory_with_what_was_given() -> None:
+@pytest.mark.parametrize("n_devices", [1, 8])
+@pytest.mark.parametrize("is_placed", [False, True])
+def test_a_state_shares_no_memory_with_what_was_given(n_devices: int, is_placed: bool) -> None:
+    placement = Placement(jax.devices()[:n_devices])
     given = jax.device_put(np.ones(1000, np.float32), jax.devices()[0])
-    placed = Placement(jax.devices()[:1]).put_state(given)
-    jax.jit(lambda x: x + 1, donate_argnums=0)(placed)
+    given = placement.put_params(given) if is_placed else given
+    one, other = placement.put_state([given, given])
+    jax.block_until_ready(jax.jit(lambda x, y: (x + 1, y + 1), donate_argnums=(0, 1))(one, other))
     np.testing.assert_array_equal(given, 1)
 
 

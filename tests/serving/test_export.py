@@ -46,7 +46,7 @@ def served(tmp_path: Path, variables: Any, monkeypatch: pytest.MonkeyPatch) -> P
             "classify": Signature(lambda v, x: {"best": MODEL.apply(v, x).argmax(-1)}, X),
         },
         files={"vocabulary/words.txt": tmp_path / "words.txt"},
-        metadata={"step": 7},
+        metadata={"step": 7, "categories": {"species": ["setosa", "virginica"]}},
     )
 
 
@@ -78,7 +78,8 @@ def test_the_manifest_describes_the_model(served: Path) -> None:
     assert (manifest["format"], manifest["version"]) == ("trellis.served_model", 2)
     assert manifest["packages"]["jax"] == jax.__version__
     assert manifest["platforms"] == ["cpu", "cuda", "tpu"]
-    assert manifest["metadata"] == {"step": 7}
+    assert manifest["metadata"] == {"step": 7, "categories": {"species": ["setosa", "virginica"]}}
+    assert trellis.load_model(served).categories == {"species": ["setosa", "virginica"]}
     assert manifest["default_signature"] == "inference_step"
     assert manifest["signatures"]["classify"] == {
         "file": "classify.jax_export",

@@ -62,6 +62,11 @@ class KerasModel:
 
     def init(self, rngs: Mapping[str, Key], *inputs: Any) -> Variables:
         """The weights of the model, whatever the keys and the inputs are."""
+        if len(self._model.trainable_variables) != len(self._trained):
+            raise ArgumentError(
+                f"The model {self._model.name!r} has other trainable weights than it had when its KerasModel was made. "
+                f"Set `trainable` first, and make KerasModel(model) after it."
+            )
         params = [jax.numpy.copy(weight.value) for weight in self._model.trainable_variables]
         others = [jax.numpy.copy(weight.value) for weight in self._model.non_trainable_variables]
         return {"params": unflatten_dict(dict(zip(self._trained, params, strict=True))), **self._state(others)}
@@ -84,16 +89,31 @@ class KerasModel:
         """The Keras model itself, with these weights in the place of its own: to be saved, or called.
 
         Example:
-            model.bind({"params": checkpoint.model_params, **checkpoint.model_state}).save("model.keras")
+            model.bind(checkpoint.variables).save("model.keras")
         """
+        if not isinstance(variables, Mapping):
+            raise ArgumentError(
+                f"bind was given a {type(variables).__name__}. Give the collections of variables: checkpoint.variables"
+            )
         params, state = _flat(variables, "params"), _flat(variables, "state")
+        lacking = sorted(
+            "/".join(path)
+            for path in (set(self._trained) - params.keys()) | (set(self._others) - state.keys())
+            if path[-1] != _SEED
+        )
+        if lacking:
+            raise ArgumentError(
+                f"The variables given to bind lack {', '.join(lacking)} of the model {self._model.name!r}. "
+                f"Give all of a checkpoint: checkpoint.variables"
+            )
         for paths, weights, values in (
             (self._trained, self._model.trainable_variables, params),
             (self._others, self._model.non_trainable_variables, state),
         ):
             for path, weight in zip(paths, weights, strict=True):
                 if path[-1] != _SEED:
-                    weight.assign(values[path])
+                    # A copy: a loop gives the arrays of its checkpoints away, and so does Keras.
+                    weight.assign(jax.numpy.copy(values[path]))
         return self._model
 
     def _run(

@@ -70,7 +70,7 @@ class NNXModel:
         """A module with these variables, in evaluation mode.
 
         Example:
-            classifier = model.bind({"params": checkpoint.model_params, **checkpoint.model_state})
+            classifier = model.bind(checkpoint.variables)
         """
         state = jax.tree.map(lambda leaf: leaf, self._shapes)  # a copy, as it is filled in place
         for collection in (*variables.values(), _fresh_streams(self._shapes, rngs)):

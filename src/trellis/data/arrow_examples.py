@@ -126,14 +126,15 @@ class ArrowExamples(ExampleBlock):
             # No cell is empty, there is none: a name that is misspelt is not a column of NaN.
             return replace(self._number_cells(name, pyarrow.nulls(len(self))), is_single=False)
         array = self._columns[name]
-        if self._source is not None and self._source.format in ("tsv", "csv"):
+        is_table = self._source is not None and self._source.format in ("tsv", "csv")
+        if is_table:
             array = self._parsed(name, array, dtype)
         elif isinstance(array, list):
             array = self._array(name, array)
         if types.is_dictionary(array.type):
             array = array.dictionary_decode()
         if types.is_string(array.type) or types.is_large_string(array.type):
-            return _text_cells(array, "str")
+            return replace(_text_cells(array, "str"), is_single=is_table)
         if types.is_binary(array.type) or types.is_large_binary(array.type):
             return _text_cells(array, "bytes")
         return self._number_cells(name, array)

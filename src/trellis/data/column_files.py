@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -19,7 +19,7 @@ from trellis.errors import ArgumentError, DataError
 from trellis.spelling import did_you_mean
 
 # Part of the key of the cache: raised when the same files would give other columns than before.
-_DECODING_VERSION = 3
+_DECODING_VERSION = 4
 
 
 def read_columns(
@@ -54,7 +54,7 @@ def read_columns(
         format: The format of the files, where neither content nor name tells it.
         names: The columns of TSV or CSV files that have no header.
         missing: What stands for a value that is absent, by feature. Else a float is NaN where its cell is empty or says
-            NA, and the absence of anything else is an error.
+            NA, an empty cell of text is an empty text, and the absence of anything else is an error.
         categories: Columns of text that become numbers, from 0 on, in the order of the names given for each, or else
             sorted; `Columns.categories` has them, for other files and to be kept with a model.
     """
@@ -75,7 +75,7 @@ def read_columns(
     key = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
     parent = Path(cache_dir) if cache_dir is not None else default_cache_dir("columns")
     columns = cached_columns(parent / key, _decoded(files, format, names, parsed, missing, texts))
-    _check_names(columns, missing, "missing")
+    _check_names(columns.features, missing, "missing")
     given = categories if isinstance(categories, Mapping) else {}
     return columns.numbered({name: given.get(name) for name in categories}) if categories else columns
 
@@ -84,12 +84,12 @@ def _is_any_image(files: Sequence[Path], format: Format | None) -> bool:
     return "image" in {format or format_of(path) for path in files}
 
 
-def _check_names(columns: Columns, names: Iterable[str], argument: str) -> None:
+def _check_names(columns: Collection[str], names: Iterable[str], argument: str) -> None:
     for name in names:
-        if name not in columns.features:
-            suggestion = did_you_mean(name, columns.features)
+        if name not in columns:
+            suggestion = did_you_mean(name, columns)
             raise ArgumentError(
-                f"{argument}: there is no column {name!r}.{suggestion} The columns are {', '.join(columns.features)}."
+                f"{argument}: there is no column {name!r}.{suggestion} The columns are {', '.join(columns)}."
             )
 
 
@@ -106,6 +106,7 @@ def _decoded(
     features = None if features is None else {**features, **texts}
     for path in files:
         for block in _blocks_of(path, format or format_of(path), names, features):
+            _check_names(block.names, texts.keys() - missing.keys(), "categories")
             if features is None:
                 features = {**infer_features(block, missing=missing), **texts}
             if not features:

@@ -89,6 +89,10 @@ class Columns:
     def __len__(self) -> int:
         return self._n_examples
 
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{name} {feature}" for name, feature in self.features.items())
+        return f"{len(self)} examples: {columns}"
+
     def __getitem__(self, name: str) -> Any:
         """Returns a column: an array, or a `Ragged` where rows differ in length."""
         if name not in self._columns:

@@ -1,6 +1,7 @@
 """A stream of examples in arrays or files: shuffled anew in each epoch, gathered by index."""
 
 import copy
+import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -109,8 +110,7 @@ class ExampleStream:
         self._shuffle = shuffle
         self._n_epochs = n_epochs
         self._drop_remainder = drop_remainder
-        if map is not None and not callable(map):
-            raise ArgumentError(f"ExampleStream's map is {map!r}, which cannot be called. Give map(batch, keys).")
+        _check_map(map)
         self._map = map
         self._orders: dict[int, Order] = {}
 
@@ -189,7 +189,13 @@ class ExampleStream:
         try:
             mapped = self._map(batch, keys)
         except Exception as error:
+            # JAX tells in a note that it has shortened the trace, which helps nobody to find the mistake.
+            error.__notes__ = [note for note in getattr(error, "__notes__", []) if "internal frames" not in note]
             error.add_note(f"in ExampleStream's map(batch, keys), with the batch of step {step + 1}")
+            paths = [path for path, leaf in jax.tree_util.tree_leaves_with_path(batch) if leaf.dtype.kind in "SU"]
+            if paths:
+                names = ", ".join(jax.tree_util.keystr(path, simple=True) for path in paths)
+                error.add_note(f"JAX takes no text, which {names} holds: leave it out (columns.select([…])).")
             raise
         leaves = jax.tree.leaves(mapped)
         if not leaves or any(np.shape(leaf)[:1] != (len(keys),) for leaf in leaves):
@@ -206,6 +212,25 @@ class ExampleStream:
             # A batch may span the border of two epochs, so the one before is needed too.
             self._orders = {old: self._orders[old] for old in self._orders if old == epoch - 1} | {epoch: order}
         return self._orders[epoch]
+
+
+def _check_map(map: Any) -> None:
+    if map is None:
+        return
+    if not callable(map):
+        raise ArgumentError(f"ExampleStream's map is {map!r}, which cannot be called. Give map(batch, keys).")
+    try:
+        signature = inspect.signature(map)
+    except ValueError:
+        # What is written in C does not tell.
+        return
+    try:
+        signature.bind("batch", "keys")
+    except TypeError as error:
+        raise ArgumentError(
+            f"ExampleStream's map takes {signature}, but it is called with a batch and a key for each of its examples "
+            f"({error}). Give map=lambda batch, keys: …"
+        ) from None
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:

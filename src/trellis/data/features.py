@@ -33,6 +33,10 @@ class Feature(NamedTuple):
     dtype: str
     shape: tuple[int | None, ...] = ()
 
+    def __str__(self) -> str:
+        sizes = ", ".join("any" if length is None else str(length) for length in self.shape)
+        return f"{self.dtype}[{sizes}]" if self.shape else self.dtype
+
     @property
     def is_text(self) -> bool:
         """Whether the values are `str` or `bytes`."""
@@ -135,6 +139,9 @@ def column_of(block: ExampleBlock, *, name: str, feature: Feature, missing: Miss
         missing: What stands for an absent one; None is NaN for a float that has a cell, and an error for all others.
     """
     cells = block.cells(name, dtype=feature.dtype)
+    if cells.is_text and cells.is_single and missing is not None:
+        # In a table an empty cell of text is a text, until somebody says what stands for it.
+        cells = replace(cells, is_present=cells.values.lengths > 0)
     if cells.values.dtype == "bytes" and feature.shape and not feature.is_ragged and cells.is_present.all():
         return _array_column(block, name, cells.values, feature)
     if feature.is_text != cells.is_text and cells.is_present.any():
@@ -258,6 +265,10 @@ def _number_column(block: ExampleBlock, name: str, cells: Cells, feature: Featur
     is_wrong = ragged.lengths != math.prod(shape)
     if is_wrong.any():
         index = int(np.argmax(is_wrong))
+        if cells.item_shape:
+            n_items = ragged.lengths[index] // math.prod(cells.item_shape)
+            problem = f"it has the shape {(int(n_items), *cells.item_shape)}, but {shape} was asked for, or came first."
+            raise block.error(f"{problem} Write arrays and images of one size.", index=index, name=name)
         problem = f"it has {ragged.lengths[index]} values, but shape {shape} asks for {math.prod(shape)}."
         way_out = f"If lengths differ, ask for {_request(name, feature.dtype, '(None,)')}."
         raise block.error(f"{problem} {way_out}", index=index, name=name)

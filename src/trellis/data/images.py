@@ -26,7 +26,10 @@ def decode_image(content: bytes, *, place: str) -> NDArray[Any]:
             # Palettes, sixteen bits and the colours of printers become what networks read.
             mode = image.mode if image.mode in ("L", "RGB", "RGBA") else "L" if image.mode in ("1", "I;16") else "RGB"
             array = np.asarray(image.convert(mode))
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except UnidentifiedImageError:
+        # Its text has the address of our own buffer.
+        raise DataError(f"{place}: not a PNG or JPEG, or damaged. Write it again, or leave it out.") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(
             f"{place}: not a PNG or JPEG, or damaged ({error}). Write it again, or leave it out."
         ) from error

@@ -103,7 +103,9 @@ class EvalLoop:
             arguments = (variables, batch, self._root, index)
             if totals is None:
                 # From zeros on, so that the first batch needs no program of its own.
-                totals = self._placement.put_state(zeros(self._metric_shapes(carry, *arguments)))
+                with tracing("a validation step", batch):
+                    shapes = self._metric_shapes(carry, *arguments)
+                totals = self._placement.put_state(zeros(shapes))
             totals, carry, outputs = self._measure(totals, carry, *arguments, shardings=shardings)
             in_flight.append((totals, outputs))
             if len(in_flight) > _CALLS_IN_FLIGHT:

@@ -86,6 +86,11 @@ class Checkpoint:
     session: Session | None = field(default=None, repr=False, compare=False)
     lease: Lease | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What the model's `apply` takes: the parameters, and the model's other collections."""
+        return {"params": self.model_params, **self.model_state}
+
     @classmethod
     def of(cls, state: TrainState, **values: Any) -> "Checkpoint":
         """A checkpoint of a state; `values` are the other fields, of which only `step` is needed."""
@@ -186,7 +191,7 @@ def describe_arrays(tree: PyTree) -> str:
     """The dtypes and shapes of a tree, such as `(float32[32,64], int32[32])`."""
 
     def describe(leaf: Any) -> str:
-        array = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
+        array = leaf if isinstance(leaf, jax.ShapeDtypeStruct | jax.Array) else np.asarray(leaf)
         return f"{array.dtype}[{','.join(map(str, array.shape))}]"
 
     return str(jax.tree.map(describe, tree)).replace("'", "")

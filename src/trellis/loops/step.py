@@ -181,8 +181,12 @@ def build_train_step(
     return step
 
 
-def checked_result(result: Any, *, n_examples: int) -> tuple[TrainState, StepOutput]:
-    """What a training step has returned, with plain numbers among its metrics as means; an error if it is not that."""
+def checked_result(result: Any, *, before: TrainState, n_examples: int) -> tuple[TrainState, StepOutput]:
+    """What a training step has returned, with plain numbers among its metrics as means; an error if it is not that.
+
+    Args:
+        before: The state that the step was given: the new one has the same arrays, with other values.
+    """
     is_pair = isinstance(result, tuple) and len(result) == 2
     if not is_pair or not isinstance(result[0], TrainState) or not isinstance(result[1], StepOutput):
         kinds = " and ".join(_kind(part) for part in (result if is_pair else (result,)))
@@ -191,8 +195,34 @@ def checked_result(result: Any, *, n_examples: int) -> tuple[TrainState, StepOut
             f"return state, trellis.StepOutput(loss, metrics, grads)"
         )
     state, output = result
+    _check_arrays(before, state)
     metrics = {name: as_metric(value, n_examples, f"{name!r}") for name, value in output.metrics.items()}
     return state, replace(output, metrics=metrics)
+
+
+def _check_arrays(before: TrainState, after: TrainState) -> None:
+    old, new = _described(before), _described(after)
+    problems = [
+        f"  {name}: {old.get(name, '—')} before, {new.get(name, '—')} after"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
+    if problems:
+        listed = "\n".join(problems)
+        raise ModelError(
+            f"TrainTask.train_step returned a state with other arrays than it was given:\n{listed}\n"
+            f"Each step changes values, not names, shapes or dtypes. What steps carry on is made by init, as a "
+            f"collection beside `params`: state.model_state has it."
+        )
+
+
+def _described(state: TrainState) -> dict[str, str]:
+    """The dtypes and shapes of what a step may change, by name."""
+    parts = {"params": state.params, "model_state": state.model_state, "optimizer_state": state.optimizer_state}
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(parts)
+    }
 
 
 def _kind(value: Any) -> str:

@@ -423,6 +423,13 @@ def _check_init(init: Any) -> None:
     if isinstance(init, nn.Module):
         name = type(init).__name__
         raise ArgumentError(f"TrainLoop.init is the module {name}. Give its method: init={name}(…).init")
+    bridge = {"keras": "KerasModel(model)", "flax.nnx": "NNXModel(build)"}
+    for module, wrapped in bridge.items():
+        if any(f"{base.__module__}.".startswith(f"{module}.") for base in type(init).__mro__):
+            raise ArgumentError(
+                f"TrainLoop.init is a {type(init).__name__} of {module}. Make it a pair of functions: "
+                f"model = trellis.bridges.{wrapped}, and give init=model.init and apply=model.apply."
+            )
     if not callable(init):
         raise ArgumentError(f"TrainLoop.init is {init!r}, which cannot be called. Give the model's init, or a reader.")
 
@@ -432,11 +439,13 @@ def _measured_step(
 ) -> tuple[TrainState, dict[str, Metric], PyTree]:
     """One step, counted: the new state, what was measured, and the gradients if they are kept."""
     n_examples = batch_size(batch)
-    state, output = checked_result(train_step(state, batch, StepKeys(root, state.step)), n_examples=n_examples)
+    result = train_step(state, batch, StepKeys(root, state.step))
+    new_state, output = checked_result(result, before=state, n_examples=n_examples)
     loss = as_metric(output.loss, n_examples, "The loss")
     diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0.0, state.step + 1.0))
     metrics: dict[str, Metric] = {"loss": loss, **output.metrics, _DIVERGED: diverged}
-    return dataclasses.replace(state, step=state.step + 1), metrics, output.grads if keeps_grads else None
+    # A step of the user's may have counted itself, as those of Flax do.
+    return dataclasses.replace(new_state, step=state.step + 1), metrics, output.grads if keeps_grads else None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
@@ -130,7 +131,9 @@ class Placement:
         Args:
             like: Its `shapes`; the default is to have all of it on every device.
         """
-        return self._put(tree, self.replicated if like is None else shardings_of(like), may_alias=False)
+        shardings = jax.tree.map(lambda _: self.replicated, tree) if like is None else shardings_of(like)
+        own = tree if self.spans_processes else jax.tree.map(_own, tree, shardings)
+        return self._put(own, shardings, may_alias=False)
 
     def put_params(self, tree: PyTree) -> PyTree:
         """Puts parameters on the devices; those that are already there stay as they are."""
@@ -264,6 +267,12 @@ def _resolved(sizes: Mapping[str, int], n_devices: int) -> dict[str, int]:
 def shardings_of(tree: PyTree) -> PyTree:
     """How the arrays of a tree, or those that its shapes stand for, are shared out."""
     return jax.tree.map(lambda leaf: leaf.sharding, tree)
+
+
+def _own(leaf: Any, sharding: Any) -> Any:
+    # From one device to several JAX keeps the memory of the first, whatever `may_alias` says.
+    is_elsewhere = isinstance(leaf, jax.Array) and leaf.sharding.device_set != sharding.device_set
+    return jnp.copy(leaf) if is_elsewhere else leaf
 
 
 def _gathered(array: Array, shared: NamedSharding) -> Array:

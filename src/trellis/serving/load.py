@@ -94,6 +94,13 @@ class LoadedModel:
             name.removeprefix(prefix): directory / name for name in manifest.checksums if name.startswith(prefix)
         }
 
+    @property
+    def categories(self) -> dict[str, list[str]]:
+        """The names that the numbers of a column stand for, by column, if they were exported as metadata."""
+        columns = self.manifest.metadata.get("categories")
+        named = columns.items() if isinstance(columns, dict) else ()
+        return {name: list(map(str, names)) for name, names in named if isinstance(names, list)}
+
     def __call__(self, inputs: PyTree, *, signature: str | None = None) -> PyTree:
         """The outputs for a batch, by default those of the model's first signature."""
         name = signature or self.manifest.default_signature
