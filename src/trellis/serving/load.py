@@ -40,9 +40,12 @@ class LoadedSignature:
     def __call__(self, inputs: PyTree) -> PyTree:
         """The outputs for a batch; each size of batches is compiled once."""
         leaves = jax.tree_util.tree_leaves_with_path(inputs, is_leaf=_is_list_of_numbers)
-        values = {path_name(path, "inputs"): np.asarray(leaf) for path, leaf in leaves}
-        self._check_names(values)
-        arrays = [self._checked(values[spec.name], spec) for spec in self.spec.inputs]
+        return self.call_by_name({path_name(path, "inputs"): np.asarray(leaf) for path, leaf in leaves})
+
+    def call_by_name(self, arrays_by_name: Mapping[str, np.ndarray]) -> PyTree:
+        """The same for inputs that are not in a tree, but named as in `spec`."""
+        self._check_names(arrays_by_name)
+        arrays = [self._checked(arrays_by_name[spec.name], spec) for spec in self.spec.inputs]
         sizes = {spec.name: len(array) for spec, array in zip(self.spec.inputs, arrays, strict=True)}
         if len(set(sizes.values())) > 1:
             raise DataError(f"The inputs of {self.name} differ in their batch size: {sizes}.")
@@ -63,13 +66,16 @@ class LoadedSignature:
             raise DataError(f"The inputs of {self.name} {' and '.join(problems)}. It takes: {self!r}.")
 
     def _checked(self, array: np.ndarray, spec: ArraySpec) -> np.ndarray:
+        described = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
         fits = array.ndim == len(spec.shape) and all(
             isinstance(expected, str) or size == expected
             for size, expected in zip(array.shape, spec.shape, strict=True)
         )
         if not fits or not np.can_cast(array.dtype, spec.dtype, "same_kind"):
-            described = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
             raise DataError(f"The input {spec.name} of {self.name} is {described}, but it takes {spec}.")
+        if not len(array):
+            way_out = "Give a batch of one or more."
+            raise DataError(f"The input {spec.name} of {self.name} is {described}, which has no example. {way_out}")
         cast = array.astype(spec.dtype, copy=False)
         if np.issubdtype(cast.dtype, np.integer) and not np.array_equal(cast, array):
             raise DataError(f"The input {spec.name} of {self.name} has numbers that {spec.dtype} cannot hold.")
