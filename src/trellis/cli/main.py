@@ -60,7 +60,7 @@ WORDS = {
     "train": Word("run an experiment: train it, evaluate it", "train.train", "train.add_flags"),
     "export": Word("write the model of a run, to be served", "export.export", "export.add_flags"),
     "run": Word("run training code of your own between artifacts", "run.run", "run.add_flags"),
-    "predict": Word("ask a trained model about text", "predict.predict", "predict.add_flags", True),
+    "predict": Word("ask a trained model about text, arrays or records", "predict.predict", "predict.add_flags", True),
     "data vocabulary": Word("train a vocabulary on text", "data.vocabulary", "data.add_vocabulary_flags"),
     "data pretraining": Word("make records of text to pretrain on", "data.pretraining", "data.add_pretraining_flags"),
     "data finetuning": Word("make records of GLUE or SQuAD", "data.finetuning", "data.add_finetuning_flags"),

@@ -31,6 +31,7 @@ _FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".parquet": "parquet",
     ".txt": "text",
     ".npz": "npz",
+    ".npy": "npz",
     ".png": "image",
     ".jpg": "image",
     ".jpeg": "image",
