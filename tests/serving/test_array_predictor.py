@@ -140,7 +140,11 @@ def test_cells_that_are_empty_are_filled_as_in_the_training_or_as_is_said(animal
             {},
             r"bad.csv, line 2, feature 'kind': 'cow' is none of the 3 categories .* They are 'cat'",
         ),
-        ("age,kind\n1,cat\nold,dog\n", {}, r"bad.csv, line 3, feature 'age': the cell 'old' is no float32"),
+        (
+            "age,kind\n1,cat\nold,dog\n",
+            {},
+            r"line 3, feature 'age': the cell 'old' is no float32. Correct it. The model",
+        ),
         ("age,kind\n", {}, r"There are no examples in bad.csv"),
         ("", {}, r"bad.csv is empty"),
         ("age,kind\n1,cat\n", {"columns": {"aeg": ["age"]}}, r"the model has no input 'aeg'. Did you mean 'age'"),
@@ -170,6 +174,7 @@ def test_what_does_not_fit_is_told_with_its_place(
             {"a": X[:, 0], "b": X[:, 1]},
             r"which of its columns are the input of the model is not known: it takes inputs",
         ),
+        ({"inputs": np.zeros((2, 3, 0))}, "feature 'inputs'"),
         ({"a": X, "b": X[:3]}, "one common first axis"),
     ],
 )
@@ -181,13 +186,24 @@ def test_arrays_of_another_shape_or_kind_are_told_with_what_the_model_takes(
         asked(sums, "bad.npz")
 
 
+def test_a_record_without_a_feature_is_told(sums: ArrayPredictor) -> None:
+    with RecordWriter("gaps.tfrecord") as writer:
+        writer.write(encode_example({"inputs": X[0]}))
+        writer.write(encode_example({"label": 1}))
+    with pytest.raises(
+        DataError, match=r"record 1, feature 'inputs': it is missing. Fill it in, .* --missing=inputs=0"
+    ):
+        asked(sums, "gaps.tfrecord")
+    assert asked(sums, "gaps.tfrecord", missing={"inputs": 1})[1]["sum"].tolist() == [3, 3]
+
+
 def test_whole_numbers_are_not_made_of_fractions(animals: ArrayPredictor) -> None:
     np.savez("bad.npz", age=AGES[:1], kind=np.array([1.5]))
-    with pytest.raises(DataError, match="feature 'kind': it holds float64") as caught:
+    message = (
+        r"example 0, feature 'kind': it holds float64 \(\[1.5\]\), but int32 was asked for. The model takes kind int32"
+    )
+    with pytest.raises(DataError, match=message):
         asked(animals, "bad.npz")
-    assert caught.value.__notes__ == [
-        "The model takes kind int32[batch]. What stands for an absent value: --missing=COLUMN=VALUE"
-    ]
 
 
 def test_answers_are_written_as_lines_as_a_table_and_as_arrays(sums: ArrayPredictor) -> None:

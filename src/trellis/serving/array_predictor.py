@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -23,6 +24,7 @@ ARRAY_BATCH_SIZE = 128
 _IDS = ("id", "name")
 """Columns that are kept with an answer, the first that there is: an image file is known by its name."""
 _N_LISTED = 12
+_REQUEST = re.compile(r"(,? or|\.)? [aA]sk for features=\{[^}]*\}")
 _OWN_DTYPES = "biuf"
 
 
@@ -141,8 +143,8 @@ class ArrayPredictor:
         try:
             parts = [self._column(block, name, spec.dtype, part_shape, missing.get(name)) for name in names]
         except DataError as error:
-            error.add_note(f"The model takes {spec}. What stands for an absent value: --missing=COLUMN=VALUE")
-            raise
+            # Who reads a file to train on may ask for something else; what a model takes is what it takes.
+            raise DataError(f"{_REQUEST.sub('', str(error))} The model takes {spec}.") from error.__cause__
         return parts[0].reshape(-1, *shape) if len(parts) == 1 else np.stack(parts, axis=1).reshape(-1, *shape)
 
     def _column(
@@ -154,6 +156,7 @@ class ArrayPredictor:
                 return numbers
         # A model of another precision is given what the files can hold; it is made narrower when the model is asked.
         held = dtype if dtype in np.sctypeDict and np.dtype(dtype).kind in _OWN_DTYPES else "float32"
+        _check_presence(block, name, Feature(held, shape), missing)
         column = column_of(block, name=name, feature=Feature(held, shape), missing=missing)
         assert isinstance(column, np.ndarray)  # shapes of models are fixed
         n_known = len(self._categories.get(name, ()))
@@ -168,11 +171,14 @@ class ArrayPredictor:
         """The numbers of the names that a column holds; None if it holds numbers already."""
         if not block.cells(name, dtype="str").is_text and name in block.names:
             return None
+        _check_presence(block, name, Feature("str"), missing)
         column = column_of(block, name=name, feature=Feature("str"), missing=missing)
         assert isinstance(column, Ragged)
         names = self._categories[name]
         number_of = {text: number for number, text in enumerate(names)}
-        texts = [str(column[index]) for index in range(len(column))]
+        # A table has an empty text where other files have no value.
+        filling = "" if missing is None or "" in number_of else str(missing)
+        texts = [str(column[index]) or filling for index in range(len(column))]
         for index, text in enumerate(texts):
             if text not in number_of:
                 suggestion = did_you_mean(text, names)
@@ -210,6 +216,17 @@ class ArrayPredictor:
     def _filled_rows(self, start: int, n: int) -> np.ndarray:
         """The rows of a batch; the last batch is filled up with its last row, so that one program runs them all."""
         return np.minimum(np.arange(start, start + self._batch_size), n - 1)
+
+
+def _check_presence(block: ExampleBlock, name: str, feature: Feature, missing: Missing | None) -> None:
+    """Raises an error for the first example that lacks a value which nothing stands for."""
+    cells = block.cells(name, dtype=feature.dtype)
+    may_be_nan = cells.is_single and feature.shape == () and not feature.is_text and np.dtype(feature.dtype).kind == "f"
+    if missing is not None or may_be_nan or cells.is_present.all():
+        return
+    fill = "none" if feature.is_text else 0
+    problem = f"it is missing. Fill it in, or say what stands for it: --missing={name}={fill}"
+    raise block.error(f"{problem}.", index=int(np.argmin(cells.is_present)), name=name)
 
 
 def _mapping(model: LoadedModel, name: str) -> Mapping[str, Any]:
