@@ -14,6 +14,7 @@ from trellis.config import raise_if_any, without_effect
 from trellis.errors import ArgumentError
 from trellis.experiments import MODES, ExperimentConfig, get_mode
 from trellis.runtime import print_coloured, print_line
+from trellis.user_cache import cache_root, cache_size
 
 _EPILOG = """\
 Started again after any kind of end, the same command goes on where it was.
@@ -90,6 +91,10 @@ def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -
     # These load JAX, when all that can be known without it is known to be right.
     runtime.join_processes()
     runtime.keep_programs()
+    size = cache_size()
+    if size and runtime.is_first_process():
+        shown = runtime.describe_size(size).lstrip("=~ ")
+        print_line(f"Data and programs that were made before are in {cache_root()}, {shown}: see trellis cache.")
     file = directory / f"operative_config.{flags.mode}.gin"
     with gin_bindings(flags) as write_operative_config:
         _, logs = experiments.run_together(

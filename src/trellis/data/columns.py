@@ -20,10 +20,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from trellis.data.features import Column, Feature, Missing
 from trellis.data.ragged import TEXT_DTYPES, Padding, Ragged
-from trellis.disk import hidden_path, sweep, sync_all
+from trellis.disk import hidden_path, remove_whole, sweep, sync_all
 from trellis.errors import ArgumentError, DataError, FileWriteError, TrellisError
 from trellis.json_text import parse_json
 from trellis.spelling import did_you_mean
+from trellis.user_cache import hold
 
 MANIFEST = "columns.json"
 _VERSION = 2
@@ -264,6 +265,9 @@ class ColumnsWriter:
         }
         (self._hidden / MANIFEST).write_text(json.dumps(manifest, indent=1))
         sync_all(self._hidden)
+        if self._source:
+            # Before it can be found: nobody is to prune a cache between its making and its first use.
+            hold(self._hidden)
         try:
             self._hidden.rename(self.directory)
         except OSError:
@@ -312,12 +316,12 @@ def cached_columns(directory: Path, blocks: Iterable[Mapping[str, ArrayLike | Ra
         directory: Its name tells what is in it: two processes that write it at once write the same.
         blocks: Batches for a `ColumnsWriter`; none is asked for if the columns are there.
     """
-    if directory.is_dir() and any(directory.iterdir()):
+    if hold(directory) and directory.is_dir() and any(directory.iterdir()):
         try:
             return Columns.open(directory)
         except DataError as error:
             warnings.warn(f"A cache is made anew: {error.args[0]}", stacklevel=2)
-            shutil.rmtree(directory)
+            remove_whole(directory)
     try:
         with ColumnsWriter(directory, source=directory.name) as writer:
             for block in blocks:
