@@ -70,6 +70,8 @@ def run(flags: argparse.Namespace) -> None:
     except RunFailedError as error:
         print_error("\n".join([str(error), *getattr(error, "__notes__", ())]))
         sys.exit(1)
+    if executor.is_parameter_server():
+        return
     if not executor.publishes_model():
         print_line("Done. The model is published by the chief of these workers.")
         return

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from trellis.errors import ArgumentError
 from trellis.executor.artifacts import (
@@ -27,7 +27,7 @@ RUN_ARGS = "trellis_run_args"
 """The entry of custom_config that says how a run is run."""
 TF_CONFIG = "TF_CONFIG"
 """The variable by which a cluster tells its workers who they are."""
-_RUN_ARGS = ("workers", "timeout", "worker_timeout", "model_files")
+_RUN_ARGS = ("workers", "timeout", "worker_timeout", "model_files", "serves_parameters")
 _INPUTS = ("examples", "schema", "transform_graph", "base_model", "hyperparameters", "statistics")
 _OUTPUTS = {"model": "Model", "model_run": "ModelRun"}
 
@@ -127,6 +127,8 @@ class RunArgs:
     """Seconds that one of several workers may be silent; then it counts as lost, and the run fails."""
     model_files: Sequence[str] = ()
     """Patterns of the files of a model whose format the executor does not know."""
+    serves_parameters: bool = False
+    """Whether `run_fn` is called in a parameter server too, and is one there, as with TensorFlow's own strategy."""
     is_chief: bool = True
     """Whether this process publishes the model: it is alone, or the chief of its cluster."""
 
@@ -386,6 +388,8 @@ def _read_run_args(exec_properties: Mapping[str, Any], *, is_in_cluster: bool) -
             continue
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
             raise ArgumentError(f"{name} is {seconds!r}. Give the seconds that {what}, more than 0.")
+    if not isinstance(fields.get("serves_parameters", False), bool):
+        raise ArgumentError(f"serves_parameters is {fields['serves_parameters']!r}. Give true or false.")
     files = fields.get("model_files", ())
     if isinstance(files, str) or not (isinstance(files, Sequence) and all(map(_is_pattern_below, files))):
         raise ArgumentError(f"model_files is {files!r}. Give a list of names or patterns, such as ['model.cbm'].")
@@ -401,11 +405,34 @@ def publishes_model() -> bool:
     return _is_chief() is not False
 
 
+def is_parameter_server() -> bool:
+    """Whether `TF_CONFIG` makes this process one that keeps parameters for workers, and trains nothing itself."""
+    role = _role()
+    return role is not None and role.kind == "ps"
+
+
+class _Role(NamedTuple):
+    """What a process is in its cluster."""
+
+    kind: str
+    number: int
+    cluster: Mapping[str, Any]
+
+
 def _is_chief() -> bool | None:
     """Whether this process publishes for its cluster: the chief, or the first worker where there is no chief.
 
     None if TF_CONFIG tells of no cluster.
     """
+    role = _role()
+    if role is None:
+        return None
+    has_chief = not {"chief", "master"}.isdisjoint(role.cluster)
+    return role.kind in ("chief", "master") or (role.kind == "worker" and role.number == 0 and not has_chief)
+
+
+def _role() -> _Role | None:
+    """What TF_CONFIG tells of this process; None if it tells of no cluster."""
     text = os.environ.get(TF_CONFIG) or "{}"
     config = _read_json(text, name=f"{TF_CONFIG} is {text!r}, which")
     if not isinstance(config, dict):
@@ -413,12 +440,9 @@ def _is_chief() -> bool | None:
     if not config.get("cluster"):
         return None
     try:
-        kind = config["task"]["type"]
-        index = int(config["task"]["index"])
+        return _Role(config["task"]["type"], int(config["task"]["index"]), config["cluster"])
     except (KeyError, TypeError, ValueError):
         raise ArgumentError(
             f"{TF_CONFIG} has a cluster, but does not say which part of it this process is: "
             f"{text}. Add a task, such as {{'type': 'worker', 'index': 0}}."
         ) from None
-    has_chief = not {"chief", "master"}.isdisjoint(config["cluster"])
-    return kind in ("chief", "master") or (kind == "worker" and index == 0 and not has_chief)
