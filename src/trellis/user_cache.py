@@ -116,20 +116,24 @@ def prune(*, unused_for: float, is_dry: bool = False) -> Pruned:
             if time.time() - entry.last_use < unused_for:
                 n_kept += 1
                 continue
-            if entry.is_used:
-                used.append(entry)
-                continue
             try:
-                with _locked(entry.path) as is_free:
-                    if is_free and not is_dry:
-                        remove_whole(entry.path)
-                (removed if is_free else used).append(entry)
+                is_free = not entry.is_used and _removed(entry.path, is_dry=is_dry)
             except OSError as error:
                 failed.append((entry, error.strerror or str(error)))
+            else:
+                (removed if is_free else used).append(entry)
         if not is_dry:
             for folder in _folders():
                 sweep(folder)
     return Pruned(removed, used, failed, n_kept)
+
+
+def _removed(path: Path, *, is_dry: bool) -> bool:
+    """Removes an entry that nobody uses; returns whether that is so."""
+    with _locked(path) as is_free:
+        if is_free and not is_dry:
+            remove_whole(path)
+        return is_free
 
 
 @contextmanager
@@ -167,10 +171,11 @@ def _folders() -> Iterator[Path]:
 def _paths() -> Iterator[tuple[str, Path]]:
     """Yields the kind and the path of each entry; what is hidden is being written or removed."""
     for folder in _folders():
-        with suppress(OSError), os.scandir(folder) as children:
-            for child in children:
-                if not child.name.startswith(".") and not child.is_symlink():
-                    yield folder.name, Path(child.path)
+        try:
+            children = sorted(folder.iterdir())
+        except OSError:
+            continue  # Nobody may look at it.
+        yield from ((folder.name, path) for path in children if path.name[0] != "." and not path.is_symlink())
 
 
 def _entry(kind: str, path: Path) -> CacheEntry | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trellis import executor, experiments, extensions, runtime, trainer
+from trellis import experiments, extensions, runtime, trainer
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
 from trellis.cli.parser import Parser
@@ -65,8 +65,8 @@ def add_flags(parser: Parser) -> None:
 
 def train(flags: argparse.Namespace) -> None:
     """Runs an experiment in one of its modes; prints where it writes, its metrics and where its files are."""
-    if executor.is_parameter_server():
-        print_line(executor.NEEDS_NO_SERVER)
+    if runtime.is_parameter_server():
+        print_line(runtime.NEEDS_NO_SERVER)
         return
     mode = get_mode(flags.mode)
     _check_checkpoint(flags)

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from trellis.executor.fn_args import (
         FnArgs as FnArgs,
         RUN_ARGS as RUN_ARGS,
-        is_parameter_server as is_parameter_server,
         publishes_model as publishes_model,
         read_custom_config as read_custom_config,
     )
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     )
     from trellis.executor.served_model import ServedModel as ServedModel, check_served_model as check_served_model
     from trellis.executor.process import (
-        NEEDS_NO_SERVER as NEEDS_NO_SERVER,
         StartWorker as StartWorker,
         Worker as Worker,
         WorkerOrder as WorkerOrder,

@@ -15,14 +15,13 @@ from trellis.executor.fn_args import (
     Problems,
     RunArgs,
     build_fn_args,
-    is_parameter_server,
     read_run_args,
 )
 from trellis.executor.module_file import call, user_function
-from trellis.executor.process import NEEDS_NO_SERVER, StartWorker, run_in_processes, start_process
+from trellis.executor.process import StartWorker, run_in_processes, start_process
 from trellis.executor.safekeeping import new_model, recover, unchanged_inputs
 from trellis.executor.served_model import check_served_model
-from trellis.runtime import print_line
+from trellis.runtime import NEEDS_NO_SERVER, is_parameter_server, print_line
 
 
 class Executor:

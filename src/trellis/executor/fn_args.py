@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from trellis.errors import ArgumentError
 from trellis.executor.artifacts import (
@@ -21,11 +21,11 @@ from trellis.executor.artifacts import (
     split_dir,
 )
 from trellis.executor.data_accessor import DataAccessor, count_examples
+from trellis.runtime import TF_CONFIG, cluster_role
 from trellis.spelling import did_you_mean
 
 RUN_ARGS = "trellis_run_args"
 """The entry of custom_config that says how a run is run."""
-TF_CONFIG = "TF_CONFIG"
 """The variable by which a cluster tells its workers who they are."""
 _RUN_ARGS = ("workers", "timeout", "worker_timeout", "model_files", "serves_parameters")
 _INPUTS = ("examples", "schema", "transform_graph", "base_model", "hyperparameters", "statistics")
@@ -405,44 +405,13 @@ def publishes_model() -> bool:
     return _is_chief() is not False
 
 
-def is_parameter_server() -> bool:
-    """Whether `TF_CONFIG` makes this process one that keeps parameters for workers, and trains nothing itself."""
-    role = _role()
-    return role is not None and role.kind == "ps"
-
-
-class _Role(NamedTuple):
-    """What a process is in its cluster."""
-
-    kind: str
-    number: int
-    cluster: Mapping[str, Any]
-
-
 def _is_chief() -> bool | None:
     """Whether this process publishes for its cluster: the chief, or the first worker where there is no chief.
 
     None if TF_CONFIG tells of no cluster.
     """
-    role = _role()
+    role = cluster_role()
     if role is None:
         return None
     has_chief = not {"chief", "master"}.isdisjoint(role.cluster)
     return role.kind in ("chief", "master") or (role.kind == "worker" and role.number == 0 and not has_chief)
-
-
-def _role() -> _Role | None:
-    """What TF_CONFIG tells of this process; None if it tells of no cluster."""
-    text = os.environ.get(TF_CONFIG) or "{}"
-    config = _read_json(text, name=f"{TF_CONFIG} is {text!r}, which")
-    if not isinstance(config, dict):
-        raise ArgumentError(f"{TF_CONFIG} is {text!r}, which is no mapping. Unset it, or mend it.")
-    if not config.get("cluster"):
-        return None
-    try:
-        return _Role(config["task"]["type"], int(config["task"]["index"]), config["cluster"])
-    except (KeyError, TypeError, ValueError):
-        raise ArgumentError(
-            f"{TF_CONFIG} has a cluster, but does not say which part of it this process is: "
-            f"{text}. Add a task, such as {{'type': 'worker', 'index': 0}}."
-        ) from None

@@ -24,14 +24,10 @@ from typing import Any, NoReturn, Protocol
 from trellis.disk import scratch_directory, write_whole
 from trellis.errors import ArgumentError, Preempted, RunFailedError, TrellisError
 from trellis.executor.data_accessor import DataAccessor
-from trellis.executor.fn_args import TF_CONFIG, ExampleCounts, FnArgs, RunArgs
+from trellis.executor.fn_args import ExampleCounts, FnArgs, RunArgs
 from trellis.executor.module_file import SOURCES, call, user_function
+from trellis.runtime import TF_CONFIG
 
-NEEDS_NO_SERVER = (
-    "TF_CONFIG makes this process a parameter server (ps), and none is needed: the workers keep the parameters "
-    "themselves, and do not count this process. It has nothing to do, and ends."
-)
-"""What a process says that keeps parameters for others elsewhere."""
 _STARTED_BY = "TRELLIS_STARTED_BY"
 """The variable that names the process that started this one: when that ends, this one ends."""
 _WORKER_TIMEOUT = "TRELLIS_WORKER_TIMEOUT"

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
         shardings_of as shardings_of,
     )
     from trellis.runtime.precision import Precision as Precision
+    from trellis.runtime.cluster import (
+        NEEDS_NO_SERVER as NEEDS_NO_SERVER,
+        TF_CONFIG as TF_CONFIG,
+        cluster_role as cluster_role,
+        is_parameter_server as is_parameter_server,
+    )
     from trellis.runtime.processes import (
         fetch as fetch,
         is_any_stopping as is_any_stopping,
