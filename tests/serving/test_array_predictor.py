@@ -101,6 +101,10 @@ def test_columns_are_chosen_by_name_and_by_pattern(sums: ArrayPredictor, animals
     Path("wide.csv").write_text("x_1,other,x_2,x_3\n1,9,2,3\n")
     assert asked(sums, "wide.csv", columns=["x_*"])[1]["sum"].tolist() == [6]
     assert asked(sums, "wide.csv", columns=["x_1", "x_1", "other"])[1]["sum"].tolist() == [11]
+    with pytest.raises(
+        ArgumentError, match=r"made of x_1, x_2, which are 2, but the model takes .* Name one column, or 3"
+    ):
+        asked(sums, "wide.csv", columns=["x_1", "x_2"])
     Path("other.csv").write_text("years,kind\n2,emu\n")
     assert asked(animals, "other.csv", columns={"age": ["years"]})[1]["outputs"].tolist() == [22]
 

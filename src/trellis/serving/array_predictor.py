@@ -258,7 +258,14 @@ def _columns_of(
 ) -> list[str]:
     """The columns of a file that an input is made of."""
     if spec.name in chosen:
-        return [name for pattern in chosen[spec.name] for name in _matching(pattern, block)]
+        names = [name for pattern in chosen[spec.name] for name in _matching(pattern, block)]
+        n_numbers = math.prod(size for size in spec.shape[1:] if isinstance(size, int))
+        if len(names) not in (1, n_numbers):
+            raise ArgumentError(
+                f"columns: {spec.name} is to be made of {_shortened(names)}, which are {len(names)}, but the model "
+                f"takes {spec}. Name one column, or {n_numbers}."
+            )
+        return names
     if spec.name in block.names:
         return [spec.name]
     if is_alone:
