@@ -128,6 +128,19 @@ def test_a_run_a_checkpoint_file_and_an_export_answer_a_table_alike(
     assert json.loads(Path("out.jsonl").read_text().splitlines()[0]) != answers["run"][0]
 
 
+def test_a_run_whose_data_are_gone_says_what_it_needs_them_for(
+    animals: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(animals / "run", "run")
+    file = Path(run) / "params.yaml"
+    file.write_text(file.read_text().replace("animals.csv", "gone.csv"))
+    Path("new.csv").write_text("age,kind\n1,cat\n")
+    assert predict(Path(run), "--input_file=new.csv") == 2
+    err = capsys.readouterr().err
+    assert "gone.csv: no such file." in err
+    assert "The validation data of a run tell what its model takes; a model that was exported needs none." in err
+
+
 def test_the_code_and_the_data_of_an_exported_table_may_be_gone(
     animals: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

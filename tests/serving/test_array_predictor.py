@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trellis.data import RecordWriter, encode_example
-from trellis.errors import ArgumentError, DataError
+from trellis.errors import ArgumentError, DataError, ModelError
 from trellis.serving import ArrayPredictor, Signature, answer_lines, model_in_memory, open_answers_file
 
 BATCH_SIZE = 4
@@ -199,6 +199,29 @@ def test_a_record_without_a_feature_is_told(sums: ArrayPredictor) -> None:
     ):
         asked(sums, "gaps.tfrecord")
     assert asked(sums, "gaps.tfrecord", missing={"inputs": 1})[1]["sum"].tolist() == [3, 3]
+
+
+def test_images_are_asked_and_known_by_their_names() -> None:
+    image = pytest.importorskip("PIL.Image")
+    for number in range(3):
+        image.fromarray(np.full((2, 2, 3), number, np.uint8)).save(f"{number}.png")
+    signature = Signature(lambda v, x: x.astype(jnp.float32).mean((1, 2, 3)), np.zeros((1, 2, 2, 3), np.uint8))
+    model = model_in_memory(variables={}, signatures={"f": signature}, batch_size=2)
+    ids, outputs, note = asked(ArrayPredictor(model), "*.png")
+    assert (ids, outputs["outputs"].tolist()) == (["0.png", "1.png", "2.png"], [0, 1, 2])
+    assert note == "*.png: image (as inputs) is asked; folder is left out; name is kept."
+    image.fromarray(np.zeros((4, 4, 3), np.uint8)).save("large.png")
+    with pytest.raises(
+        DataError, match=r"large.png, image 0, feature 'image'.* The model takes inputs uint8\[batch, 2, 2, 3\]"
+    ):
+        asked(ArrayPredictor(model), "*.png")
+
+
+def test_an_output_that_is_not_by_example_is_told() -> None:
+    signature = Signature(lambda v, x: {"row": x, "all": x.sum()}, X)
+    model = model_in_memory(variables={}, signatures={"f": signature}, batch_size=2)
+    with pytest.raises(ModelError, match=r"The output all float32\[\] of f is not by example"):
+        ArrayPredictor(model)(X)
 
 
 def test_whole_numbers_are_not_made_of_fractions(animals: ArrayPredictor) -> None:

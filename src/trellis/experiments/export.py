@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from trellis.aliases import JSON
 from trellis.data import Columns, ExampleStream
-from trellis.errors import ArgumentError, MissingPackageError
+from trellis.errors import ArgumentError, DataError, MissingPackageError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.mode import get_mode
 from trellis.experiments.overrides import read_params
@@ -93,11 +93,16 @@ def load_array_predictor(
     directory = Path(model_dir)
     params = params or read_params(directory)
     file = None if checkpoint is None else find_checkpoint(checkpoint, params=params, model_dir=directory)
-    trainer, read = _read_run(params, directory, file)
+    try:
+        trainer, read = _read_run(params, directory, file)
+        inputs = trainer.inference_inputs(read.step)
+    except DataError as error:
+        error.add_note("The validation data of a run tell what its model takes; a model that was exported needs none.")
+        raise
     model = task_in_memory(
         trainer.task,
         model=trainer.bound_model(read),
-        inputs=trainer.inference_inputs(read.step),
+        inputs=inputs,
         metadata=_metadata(trainer, read),
         batch_size=ARRAY_BATCH_SIZE,
     )

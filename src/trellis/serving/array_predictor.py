@@ -13,7 +13,7 @@ import numpy as np
 
 from trellis.aliases import PyTree
 from trellis.data import ExampleBlock, Feature, Missing, Ragged, column_of, infer_features, read_example_blocks
-from trellis.errors import ArgumentError, DataError
+from trellis.errors import ArgumentError, DataError, ModelError
 from trellis.serving.export import path_name
 from trellis.serving.load import LoadedModel
 from trellis.serving.manifest import BATCH, ArraySpec
@@ -83,8 +83,7 @@ class ArrayPredictor:
         for start in range(0, n, self._batch_size):
             rows = self._filled_rows(start, n)
             outputs = self._signature(jax.tree.unflatten(structure, [array[rows] for array in arrays]))
-            n_own = min(self._batch_size, n - start)
-            parts.append(jax.tree.map(lambda leaf, n_own=n_own: leaf[:n_own], jax.device_get(outputs)))
+            parts.append(self._rows_of(outputs, min(self._batch_size, n - start)))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
     def open(
@@ -210,8 +209,18 @@ class ArrayPredictor:
             rows = self._filled_rows(start, len(ids))
             outputs = self._signature.call_by_name({name: array[rows] for name, array in arrays.items()})
             own = ids[start : start + self._batch_size]
-            leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(outputs))
-            yield ArrayAnswers(own, {path_name(path, "outputs"): leaf[: len(own)] for path, leaf in leaves})
+            leaves = jax.tree_util.tree_leaves_with_path(self._rows_of(outputs, len(own)))
+            yield ArrayAnswers(own, {path_name(path, "outputs"): leaf for path, leaf in leaves})
+
+    def _rows_of(self, outputs: PyTree, n: int) -> PyTree:
+        """The first rows of outputs, on the host; all have to be by example."""
+        for spec in self._signature.spec.outputs:
+            if spec.shape[:1] != self._signature.spec.inputs[0].shape[:1]:
+                raise ModelError(
+                    f"The output {spec} of {self._signature.name} is not by example: its first axis is not that of a "
+                    f"batch. Leave it out of what the model answers (Task.serving_functions)."
+                )
+        return jax.tree.map(lambda leaf: leaf[:n], jax.device_get(outputs))
 
     def _filled_rows(self, start: int, n: int) -> np.ndarray:
         """The rows of a batch; the last batch is filled up with its last row, so that one program runs them all."""
