@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-import trellis.nlp.answers
-import trellis.nlp.tasks
+import trellis
 from trellis import data, experiments, serving, tasks
 from trellis.cli.experiments import add_module_flag
 from trellis.cli.parser import Parser
@@ -126,13 +125,19 @@ def _predict_arrays(flags: argparse.Namespace, params: ExperimentConfig | None, 
     _refuse(flags, ("text", "text_fields", "vocab_file"), reason=reason)
     if not flags.input_file:
         raise ArgumentError(f"`{flags.model_dir}` answers arrays, not text. Give a file of them: --input_file=FILE")
-    predictor = experiments.load_array_predictor(flags.model_dir, params=params, checkpoint=flags.checkpoint)
-    asked = predictor.open(
-        flags.input_file,
-        columns=_columns(flags.columns),
-        column_names=_listed(flags.column_names),
-        missing=dict(map(_missing, flags.missing)),
-    )
+    columns = _columns(flags.columns)
+    missing = dict(map(_missing, flags.missing))
+    if params is not None and not Path(flags.model_dir, "params.yaml").is_file():
+        raise ArgumentError(
+            f"`{flags.model_dir}` is a model of Hugging Face's, which is asked with text, not with arrays."
+        )
+    if params is None:
+        # Without the code of tasks, which a served model needs none of.
+        _refuse(flags, ("checkpoint",), reason=f"`{flags.model_dir}` is a served model")
+        predictor = serving.ArrayPredictor(serving.load_model(flags.model_dir))
+    else:
+        predictor = experiments.load_array_predictor(flags.model_dir, params=params, checkpoint=flags.checkpoint)
+    asked = predictor.open(flags.input_file, columns=columns, column_names=_listed(flags.column_names), missing=missing)
     for note in asked.notes:
         _tell(note)
     if not flags.output_file:
