@@ -129,6 +129,7 @@ def test_a_cache_that_is_a_link_itself_is_refused(tmp_path: Path, cache: Path) -
     cache.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ArgumentError, match="is a link, and links are not followed here. Set XDG_CACHE_HOME"):
         prune(unused_for=0.0)
+    assert cache_size() == 0, "a run goes on, and only looks how large it is"
 
 
 def test_two_that_prune_at_once_remove_each_entry_once(cache: Path) -> None:

@@ -139,8 +139,14 @@ def _removed(path: Path, *, is_dry: bool) -> bool:
 @contextmanager
 def _alone() -> Iterator[None]:
     """Has those who look at the whole cache wait for each other: they would take the other's look for a use."""
+    root = cache_root()
+    if root.is_symlink():
+        raise ArgumentError(
+            f"`{root}` is a link, and links are not followed here. Set XDG_CACHE_HOME to the directory that has the "
+            f"folder it leads to, `{os.path.realpath(root)}`, as its trellis."
+        )
     try:
-        descriptor = os.open(cache_root(), os.O_RDONLY)
+        descriptor = os.open(root, os.O_RDONLY)
     except OSError:
         yield  # There is no cache yet.
         return
@@ -158,13 +164,7 @@ def _entries() -> list[CacheEntry]:
 
 
 def _folders() -> Iterator[Path]:
-    root = cache_root()
-    if root.is_symlink():
-        raise ArgumentError(
-            f"`{root}` is a link, and links are not followed here. Set XDG_CACHE_HOME to the directory that has the "
-            f"folder it leads to, `{os.path.realpath(root)}`, as its trellis."
-        )
-    folders = (root / kind for kind in _WHAT)
+    folders = (cache_root() / kind for kind in _WHAT)
     return (folder for folder in folders if folder.is_dir() and not folder.is_symlink())
 
 
