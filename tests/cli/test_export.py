@@ -31,6 +31,7 @@ def test_export_writes_a_model_that_answers(tmp_path: Path) -> None:
         "  inference_step(inputs float32[batch, 64]) -> outputs float32[batch, 10]\n"
         "Written to:  served/digits\n"
         'To use it:   model = trellis.load_model("served/digits")\n'
+        "To ask it:   trellis predict --model_dir=served/digits --input_file=FILE\n"
     )
     model = library.load_model(tmp_path / "served/digits")
     assert model(np.zeros((3, 64), np.float32)).shape == (3, 10)

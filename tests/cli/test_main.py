@@ -111,8 +111,8 @@ def test_every_word_has_help_that_needs_no_jax(word: str) -> None:
     done = trellis_without_jax(*word.split(), "--help")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"usage: trellis {word} ")
-    # The data tools and the executor know no experiments.
-    assert ("--module NAME" in done.stdout) is not word.startswith(("data ", "run", "completion"))
+    # The data tools, the executor, the launcher and the cache know no experiments.
+    assert ("--module NAME" in done.stdout) is not word.startswith(("data ", "run", "launch", "cache", "completion"))
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,23 @@ def test_a_worker_that_does_not_publish_tells_of_no_model_of_its_own(monkeypatch
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["run", *FLAGS], ["train", "--experiment=digits/classifier", "--model_dir=out"]],
+    ids=["run", "train"],
+)
+def test_a_parameter_server_says_that_none_is_needed_and_ends(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = {"worker": ["a:1"], "ps": ["b:1"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "ps", "index": 0}}))
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("TF_CONFIG makes this process a parameter server (ps), and none is needed")
+    assert len(out.splitlines()) == 1
+    assert not Path("out").exists()
+
+
 def test_bad_input_exits_with_2_and_tells_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     write_module("")
     assert main(["run", *FLAGS, "--custom_config=rate", "--workers=2"]) == 2

@@ -412,3 +412,14 @@ def test_images_without_pillow_tell_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingPackageError, match=r"pillow is not installed.*\[images\]"):
         read_columns("a.png")
+
+
+def test_a_file_of_one_array_is_a_column_of_its_name() -> None:
+    np.save("pixels.npy", np.arange(6).reshape(3, 2))
+    assert read_columns("pixels.npy").take([1])["pixels"].tolist() == [[2, 3]]
+
+
+def test_columns_tell_what_stands_for_absent_values_in_them() -> None:
+    Path("ages.csv").write_text("age,kind\n1,a\n,b\n")
+    columns = read_columns("ages.csv", missing={"age": 7}, categories=["kind"])
+    assert (columns.missing, columns.select(["kind"]).missing) == ({"age": 7}, {})

@@ -343,7 +343,6 @@ def tf_config(kind: str, index: int, **cluster: list[str]) -> str:
         (tf_config("worker", 0, chief=["a:1"], worker=["b:1"]), False),
         (tf_config("worker", 0, worker=["a:1", "b:1"]), True),
         (tf_config("worker", 1, worker=["a:1", "b:1"]), False),
-        (tf_config("ps", 0, worker=["a:1"], ps=["b:1"]), False),
     ],
 )
 @pytest.mark.parametrize("is_apart", [False, True])
@@ -354,6 +353,21 @@ def test_of_workers_that_a_cluster_has_started_the_chief_publishes(
     write_module()
     do(Executor(is_apart=is_apart))
     assert files_below("out") == ["model/Format-Serving/model.pkl"] * publishes
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_a_parameter_server_trains_nothing_and_ends_unless_the_run_fn_is_one(
+    is_apart: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", tf_config("ps", 0, worker=["a:1"], ps=["b:1"]))
+    write_module(WRITES_A_MODEL + "    open('called', 'w').close()\n")
+    do(Executor(is_apart=is_apart))
+    assert not Path("called").exists()
+    assert not Path("out").exists()
+    assert "a parameter server (ps), and none is needed: the workers keep the parameters" in capsys.readouterr().out
+    do(Executor(is_apart=is_apart), custom_config={"trellis_run_args": {"serves_parameters": True}})
+    assert Path("called").exists()
+    assert files_below("out") == []
 
 
 def test_a_worker_of_a_cluster_cannot_be_several(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,15 @@ def test_jax_variables_go_before_tf_config(joined: list[dict[str, Any]]) -> None
         ({"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}, "JAX_COORDINATOR_ADDRESS is not set. Give all of them"),
         ({"TF_CONFIG": "{"}, "TF_CONFIG is '{', which does not say which of several workers this process is. Write"),
         (tf_config(5, worker=["a:1", "b:1"]), "TF_CONFIG is .* does not say which of several workers"),
-        (tf_config(0, kind="ps", worker=["a:1", "b:1"], ps=["c:1"]), "TF_CONFIG is .* does not say which of several"),
+        (tf_config(0, kind="evaluator", worker=["a:1", "b:1"]), "TF_CONFIG is .* does not say which of several"),
+        (
+            tf_config(0, kind="ps", worker=["a:1", "b:1"], ps=["c:1"]),
+            r"this process is a parameter server \(ps\). None is",
+        ),
+        (
+            tf_config(0, kind="ps", worker=["a:1"], ps=["c:1"]),
+            r"this process is a parameter server \(ps\). None is needed",
+        ),
     ],
 )
 def test_an_environment_that_does_not_say_who_this_is_is_told(environment: dict[str, str], said: str) -> None:

@@ -182,6 +182,7 @@ def test_without_a_package_that_writes_it_nothing_is_begun(
         (X[0], "is float32[8], but it takes inputs float32[batch, 8]."),
         (X.astype(np.complex64), "is complex64[48, 8], but it takes"),
         ({"x": X}, "The inputs of inference_step lack inputs and have x."),
+        (X[:0], "inputs of inference_step is float32[0, 8], which has no example. Give a batch of one or more."),
     ],
 )
 def test_inputs_that_do_not_fit_are_told_so(served: Path, inputs: Any, message: str) -> None:

@@ -16,6 +16,7 @@ from trellis.serving import Signature, export_model
 
 MODEL = tiny.Classifier()
 X = tiny.examples(48)[0]
+METADATA: Any = {"step": 7, "categories": {"kind": ["cat", "dog"]}, "missing": {"age": 7}}
 PROGRAM = """
 import sys
 sys.modules["jax"] = sys.modules["trellis"] = None  # neither can be imported
@@ -23,7 +24,43 @@ import numpy as np
 import tensorflow as tf
 model = tf.saved_model.load("served")
 x = np.load("x.npy")
-assert all(model.signatures["serving_default"](inputs=tf.constant(x[:n]))["outputs"].shape[0] == n for n in (1, 5))
+assert all(model.signatures["inference_step"](inputs=tf.constant(x[:n]))["outputs"].shape[0] == n for n in (1, 5))
+
+
+def example(**features):
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def floats(values):
+    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+
+
+def ints(*values):
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+def names(*values):
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+
+
+serve = model.signatures["serving_default"]
+assert list(serve.structured_input_signature[1]) == ["examples"]
+served = serve(examples=tf.constant([example(inputs=floats(row), label=ints(1)) for row in x]))["outputs"]
+np.testing.assert_array_equal(served, model.signatures["inference_step"](inputs=x)["outputs"])
+table = model.signatures["table_examples"]
+rows = [example(age=floats([1.5]), kind=names(b"dog"), size=ints(3)), example(kind=names(b"cat"), size=ints(4))]
+np.testing.assert_array_equal(table(examples=tf.constant(rows))["outputs"], [15 + 1 + 3, 70 + 0 + 4])
+for wrong, told in (
+    (example(kind=names(b"cow"), size=ints(1)), "kind is none of the 2 categories"),
+    (example(kind=names(b"cat"), size=ints(2**40)), "size has a number that int32 cannot hold"),
+    (example(kind=names(b"cat")), "size"),
+):
+    try:
+        table(examples=tf.constant([wrong]))
+    except tf.errors.InvalidArgumentError as error:
+        assert told in str(error), error
+    else:
+        raise AssertionError(told)
 best = model.signatures["classify"](features_x=x, features_y=x)["best"]
 np.savez("out.npz", logits=model.signatures["inference_step"](inputs=x)["outputs"], best=best)
 """
@@ -48,9 +85,13 @@ def test_tensorflow_answers_as_the_model_does_for_batches_of_any_size(tmp_path: 
         signatures={
             "inference_step": Signature(MODEL.apply, X),
             "classify": Signature(classify, {"features": {"x": X, "y": X}, "unused": X}),
+            "table": Signature(
+                lambda v, row: row["age"] * 10 + (row["kind"] + row["size"]).astype(np.float32),
+                {"age": X[:, 0], "kind": np.zeros(48, np.int32), "size": np.zeros(48, np.int32)},
+            ),
         },
         files={"words.txt": tmp_path / "words.txt"},
-        metadata={"step": 7},
+        metadata=METADATA,
         format="saved_model",
     )
     np.save(tmp_path / "x.npy", X)
@@ -62,7 +103,7 @@ def test_tensorflow_answers_as_the_model_does_for_batches_of_any_size(tmp_path: 
     np.testing.assert_array_equal(outputs["best"], expected.argmax(-1))
     extra = tmp_path / "served/assets.extra"
     assert (extra / "words.txt").read_text() == "a\nb\n"
-    assert json.loads((extra / "metadata.json").read_text()) == {"step": 7}
+    assert json.loads((extra / "metadata.json").read_text()) == METADATA
     n_bytes = sum(array.nbytes for array in jax.tree.leaves(variables))
     (data,) = (tmp_path / "served/variables").glob("variables.data-*")
     assert data.stat().st_size >= n_bytes

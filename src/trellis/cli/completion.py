@@ -94,6 +94,7 @@ def _choices(words: Sequence[str], last: str) -> Iterator[str]:
     elif not equals:
         parser = Parser(name, WORDS[name].summary)
         load(WORDS[name].flags_function)(parser)
+        yield from _next_words(words)
         yield from parser.flag_texts()
     elif flag == "--mode":
         yield from (f"{flag}={mode}" for mode in MODES)

@@ -78,7 +78,8 @@ def export(flags: argparse.Namespace) -> None:
 
 def _saved_model(output_dir: Path) -> Iterator[str]:
     yield f"Written to:  {output_dir}"
-    yield f'To use it:   answer = tf.saved_model.load("{output_dir}").signatures["serving_default"]'
+    yield f'To use it:   model = tf.saved_model.load("{output_dir}")'
+    yield "             model.signatures has serving_default, of serialized examples, and the functions, of arrays"
 
 
 def _weights(output_dir: Path) -> Iterator[str]:
@@ -94,6 +95,8 @@ def _served_model(output_dir: Path) -> Iterator[str]:
     yield from (f"  {signature!r}" for signature in model.signatures.values())
     yield f"Written to:  {output_dir}"
     yield f'To use it:   model = trellis.load_model("{output_dir}")'
-    if "text" in model.manifest.metadata:
+    if "text" not in model.manifest.metadata:
+        yield f"To ask it:   trellis predict --model_dir={shlex.quote(str(output_dir))} --input_file=FILE"
+    else:
         unknown = "" if model.files else " --vocab_file=FILE  (its data came as ids, so it knows no vocabulary)"
         yield f"To ask it:   trellis predict --model_dir={shlex.quote(str(output_dir))}{unknown}"

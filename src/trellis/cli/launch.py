@@ -31,7 +31,7 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag("processes", "N", text, type=_numbers, required=True)
     text = "how often all are started again when one has failed; the default is never"
     parser.add_flag("restarts", "K", text, type=int, default=0)
-    parser.add_flag("log_dir", "DIR", "where the output of the processes goes; the default is in the model_dir")
+    parser.add_flag("logs", "DIR", "where the output of the processes goes; the default is in the model_dir")
     parser.add_flag("address", "HOST:PORT", "ray: of the cluster; the default is RAY_ADDRESS, or this machine")
     text = "ray: how many GPUs a process takes, one process a machine; the default is none"
     parser.add_flag("gpus_per_process", "N", text, type=int, default=0)
@@ -50,7 +50,7 @@ def launch(flags: argparse.Namespace) -> int:
             f"What is launched is {first}. Write train or run, with its flags, behind two dashes: "
             f"trellis launch --processes=2 -- train --experiment=…"
         )
-    log_dir = Path(flags.log_dir) if flags.log_dir else _default_log_dir(flags.command)
+    log_dir = Path(flags.logs) if flags.logs else _default_log_dir(flags.command)
     if flags.on == "ray":
         ray = engines.RayOptions(address=flags.address, n_gpus=flags.gpus_per_process, n_restarts=flags.restarts)
         fewest, most = flags.processes

@@ -69,10 +69,12 @@ WORDS = {
     "export": Word("write the model of a run, to be served", "export.export", "export.add_flags"),
     "launch": Word("run a command in several processes that train together", "launch.launch", "launch.add_flags"),
     "run": Word("run training code of your own between artifacts", "run.run", "run.add_flags"),
-    "predict": Word("ask a trained model about text", "predict.predict", "predict.add_flags", True),
+    "predict": Word("ask a trained model about text, arrays or records", "predict.predict", "predict.add_flags", True),
     "data vocabulary": Word("train a vocabulary on text", "data.vocabulary", "data.add_vocabulary_flags"),
     "data pretraining": Word("make records of text to pretrain on", "data.pretraining", "data.add_pretraining_flags"),
     "data finetuning": Word("make records of GLUE or SQuAD", "data.finetuning", "data.add_finetuning_flags"),
+    "cache": Word("show what is kept to be made once, and how large it is", "cache.show", "cache.add_show_flags", True),
+    "cache prune": Word("remove what was not used for long", "cache.prune", "cache.add_prune_flags"),
     "completion": Word("let a shell complete this command", "completion.completion", "completion.add_flags", True),
 }
 
@@ -106,8 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments[0] == "help":
         arguments = [*arguments[1:], "--help"]
     first = arguments[0]
-    if first in _HELP or (arguments[-1] in _HELP and _group(first) and len(arguments) == 2):
-        print_line(_group_help(first) if _group(first) else _help(WORDS))
+    if first in _HELP or (arguments[-1] in _HELP and first in _GROUPS and len(arguments) == 2):
+        print_line(_group_help(first) if first in _GROUPS else _help(WORDS))
         return DONE
     try:
         name, rest = _word(arguments)
@@ -207,7 +209,7 @@ def _word(arguments: list[str]) -> tuple[str, list[str]]:
     """Returns the name of the word that the arguments begin with, and the rest of them."""
     for n in (2, 1):
         name = " ".join(arguments[:n])
-        if name in WORDS:
+        if name in WORDS and not (n == 1 and _group(name) and _is_word(arguments[1:2])):
             return name, arguments[n:]
     first = arguments[0]
     if first.startswith("-"):
@@ -223,6 +225,11 @@ def _word(arguments: list[str]) -> tuple[str, list[str]]:
     close = nearest(pair, group or WORDS) or nearest(first, {word.split()[0] for word in WORDS})
     suggestion = f" Did you mean `trellis {close}`?" if close else ""
     raise ArgumentError(f"There is no `trellis {name}`.{suggestion} There are: {', '.join(group or WORDS)}.")
+
+
+def _is_word(arguments: Sequence[str]) -> bool:
+    """Whether there is an argument, and it is no flag."""
+    return bool(arguments) and not arguments[0].startswith("-")
 
 
 def _group(first: str) -> list[str]:

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-import trellis.nlp.answers
-import trellis.nlp.tasks
+import trellis
+from trellis import data, experiments, serving, tasks
 from trellis.cli.experiments import add_module_flag
 from trellis.cli.parser import Parser
 from trellis.disk import whole_file
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, DataError
 from trellis.experiments import ExperimentConfig, read_params, register_experiments
-from trellis.runtime import print_error, print_line
+from trellis.runtime import Tally, print_error, print_line
 from trellis.serving import find_served_model
 
 if TYPE_CHECKING:
@@ -33,6 +33,15 @@ A text that cannot be answered is told with its place on stderr; the others are 
   trellis predict --model_dir=runs/cola --input_file=dev.tsv --column_names=source,label,mark,sentence
   trellis predict --model_dir=runs/squad --input_file=dev-v1.1.json --output_file=predictions.json
 
+A model of arrays is asked with a file (or a glob): .npz, .npy, TFRecord of tf.Example, CSV, TSV, JSONL, Parquet or
+images. Its inputs are the columns of the same names, or those that --columns names. Names in columns of text become
+numbers as in the training, if the run or the served model has kept them. A row that does not fit ends it, with code 2.
+With --output_file nothing of the answers is shown, and the file is a table if it is called .csv, arrays if .npz.
+
+  trellis predict --model_dir=runs/digits --input_file=images.npz --output_file=digits.csv
+  trellis predict --model_dir=served/digits --input_file=pixels.csv --columns='pixel_*'
+  trellis predict --model_dir=runs/churn --module=churn.py --input_file=new.csv --missing=age=0 --checkpoint=best
+
 A model that `trellis export` wrote answers in the same way, without its code and its config. So does one of Hugging
 Face's that is fine-tuned already: a directory with config.json, model.safetensors and the files of the tokenizer.
 """
@@ -46,13 +55,18 @@ def add_flags(parser: Parser) -> None:
     models = "where a run was trained, or a served model, or one of Hugging Face's"
     parser.add_flag("model_dir", "DIR", models, required=True)
     parser.add_repeated_flag("text", "TEXT", "what to ask, part by part, as TEXT or COLUMN=TEXT")
-    files = "many texts: TSV, CSV or JSONL with columns, or lines with tabs between parts, or SQuAD's JSON"
+    files = "texts: TSV, CSV, JSONL with columns, lines with tabs between parts, or SQuAD's JSON; or arrays, see below"
     parser.add_flag("input_file", "FILE", files, default="")
     fields = "the columns of the file to ask; the default are those that the model was trained with"
     parser.add_flag("text_fields", "A,B", fields, default="")
     parser.add_flag("column_names", "A,B,…", "all columns of a file that has no header", default="")
+    columns = "which columns of the file are which inputs, as COLUMN or INPUT=COLUMN; a pattern is many"
+    parser.add_flag("columns", "A,B", columns, default="")
+    parser.add_repeated_flag("missing", "COLUMN=VALUE", "what stands for an absent value")
     output = "where answers go as JSON, a line for each; for SQuAD's JSON one object, as its scripts read it"
     parser.add_flag("output_file", "FILE", output, default="")
+    which = "which file of a run: best, a step, or a checkpoint file; the default is the best, or else the newest"
+    parser.add_flag("checkpoint", "WHICH", which)
     vocabulary = "the vocabulary, if the model does not know it"
     parser.add_flag("vocab_file", "FILE", vocabulary, default="")
     add_module_flag(parser)
@@ -61,9 +75,31 @@ def add_flags(parser: Parser) -> None:
 def predict(flags: argparse.Namespace) -> int:
     """Answers questions from flags, a file or the keyboard, on the screen and in a file; 1 if some have no answer."""
     _check(flags)
-    params = _read_params(flags)
-    # This loads JAX, when all that can be known without it is known to be right.
-    predictor = trellis.nlp.answers.load_predictor(flags.model_dir, params=params, vocab_file=flags.vocab_file)
+    _take_checkpoint_file(flags)
+    directory = Path(flags.model_dir)
+    served = find_served_model(directory)
+    params = None if served is not None else _read_params(flags)
+    is_text = True  # of Hugging Face's models, all
+    # What follows loads JAX, when all that can be known without it is known to be right.
+    if served is not None:
+        is_text = "text" in serving.read_manifest(served).metadata
+    elif params is not None and (directory / "params.yaml").is_file():
+        is_text = "text" in tasks.get_task(params.task, logging_dir=flags.model_dir).serving_metadata()
+    if is_text and not _holds_arrays(flags.input_file):
+        return _predict_text(flags, params)
+    return _predict_arrays(flags, params, is_text=is_text)
+
+
+def _predict_text(flags: argparse.Namespace, params: ExperimentConfig | None) -> int:
+    _refuse(flags, ("columns", "missing"), reason="the model answers text")
+    if Path(flags.output_file).suffix in (".csv", ".npz"):
+        raise ArgumentError(
+            f"--output_file: answers to text are lines of JSON, but `{flags.output_file}` is a name of tables or "
+            f"arrays. Name it {Path(flags.output_file).with_suffix('.jsonl')}."
+        )
+    predictor = trellis.nlp.answers.load_predictor(
+        flags.model_dir, params=params, vocab_file=flags.vocab_file, checkpoint=flags.checkpoint
+    )
     is_squad = False
     if flags.text:
         predictions = predictor([_parts(flags.text, predictor.text_columns)])
@@ -84,25 +120,111 @@ def predict(flags: argparse.Namespace) -> int:
     return code
 
 
+def _predict_arrays(flags: argparse.Namespace, params: ExperimentConfig | None, *, is_text: bool) -> int:
+    reason = "the file holds arrays" if is_text else "the model answers arrays, not text"
+    _refuse(flags, ("text", "text_fields", "vocab_file"), reason=reason)
+    if not flags.input_file:
+        raise ArgumentError(f"`{flags.model_dir}` answers arrays, not text. Give a file of them: --input_file=FILE")
+    columns = _columns(flags.columns)
+    missing = dict(map(_missing, flags.missing))
+    if params is not None and not Path(flags.model_dir, "params.yaml").is_file():
+        raise ArgumentError(
+            f"`{flags.model_dir}` is a model of Hugging Face's, which is asked with text, not with arrays."
+        )
+    if params is None:
+        # Without the code of tasks, which a served model needs none of.
+        _refuse(flags, ("checkpoint",), reason=f"`{flags.model_dir}` is a served model")
+        predictor = serving.ArrayPredictor(serving.load_model(flags.model_dir))
+    else:
+        predictor = experiments.load_array_predictor(flags.model_dir, params=params, checkpoint=flags.checkpoint)
+    asked = predictor.open(flags.input_file, columns=columns, column_names=_listed(flags.column_names), missing=missing)
+    for note in asked.notes:
+        _tell(note)
+    if not flags.output_file:
+        for answers in asked.answers:
+            for line in serving.answer_lines(answers):
+                print_line(line)
+        return 0
+    n_examples = 0
+    with whole_file(Path(flags.output_file)) as output, Tally("Answering", unit="examples") as tally:
+        file = serving.open_answers_file(output, suffix=Path(flags.output_file).suffix, has_ids=asked.has_ids)
+        for answers in asked.answers:
+            file.append(answers)
+            tally.add(len(answers.ids))
+            n_examples += len(answers.ids)
+        file.finish()
+    print_line(f"The answers to {n_examples} examples are written to {flags.output_file}.")
+    return 0
+
+
 def _check(flags: argparse.Namespace) -> None:
     if flags.text and flags.input_file:
         raise ArgumentError("--text and --input_file are both given. Give one of them.")
-    for name in ("text_fields", "column_names"):
+    for name in ("text_fields", "column_names", "columns", "missing"):
         if getattr(flags, name) and not flags.input_file:
             raise ArgumentError(f"--{name} names columns of a file, but --input_file is not given.")
     if not flags.input_file:
         return
-    if not Path(flags.input_file).is_file():
+    files = data.matching_paths(flags.input_file)
+    if not files or not all(path.is_file() for path in files):
         raise ArgumentError(f"--input_file: there is no file `{flags.input_file}`.")
-    if flags.output_file and Path(flags.output_file).resolve() == Path(flags.input_file).resolve():
+    if flags.output_file and Path(flags.output_file).resolve() in (path.resolve() for path in files):
         raise ArgumentError(f"--output_file: `{flags.output_file}` is the --input_file. Choose another name.")
 
 
-def _read_params(flags: argparse.Namespace) -> ExperimentConfig | None:
-    """The config of a run; None if the directory holds a served model, which needs none."""
+def _take_checkpoint_file(flags: argparse.Namespace) -> None:
+    """Where --model_dir is a checkpoint file of a run, has it name the run, and --checkpoint the file."""
+    file = Path(flags.model_dir)
+    # The best file lies in a folder of the run, all others in the run itself.
+    run = next((folder for folder in file.parents[:2] if (folder / "params.yaml").is_file()), None)
+    is_file = (file / "manifest.json").is_file() and file.name.rpartition("_")[2].isdecimal()
+    if run is None or not is_file or flags.checkpoint is not None:
+        return
+    flags.model_dir, flags.checkpoint = str(run), str(file)
+
+
+def _refuse(flags: argparse.Namespace, names: Sequence[str], *, reason: str) -> None:
+    for name in names:
+        if getattr(flags, name):
+            raise ArgumentError(f"--{name} is given, but {reason}. Leave it out.")
+
+
+def _holds_arrays(input_file: str) -> bool:
+    """Whether a file, or several, hold what a model takes as it is, and no text."""
+    if not input_file:
+        return False
+    first = min(data.matching_paths(input_file))
+    try:
+        return data.format_of(first) in ("tfrecord", "npz", "parquet", "image")
+    except DataError:
+        return False  # Lines of text may be in a file of any name.
+
+
+def _columns(text: str) -> dict[str, list[str]] | list[str]:
+    """The columns of each input, or those of the only one: `A,B` or `x=A,y=B`; what has no name belongs to the last."""
+    chosen: dict[str, list[str]] = {}
+    for part in _listed(text):
+        name, equals, column = part.rpartition("=")
+        key = name if equals or not chosen else next(reversed(chosen))
+        chosen.setdefault(key, []).append(column)
+    return chosen.get("", []) if list(chosen) == [""] else chosen
+
+
+def _missing(text: str) -> tuple[str, float | str]:
+    name, equals, value = text.rpartition("=")
+    if not equals or not name:
+        raise ArgumentError(f"--missing={text} does not say which column is filled with what: --missing=COLUMN=VALUE")
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value
+
+
+def _read_params(flags: argparse.Namespace) -> ExperimentConfig:
+    """The config of a run, or of a model of Hugging Face's."""
     directory = Path(flags.model_dir)
-    if find_served_model(directory) is not None:
-        return None
     if not (directory / "params.yaml").is_file() and (directory / "config.json").is_file():
         return trellis.nlp.tasks.read_hugging_face_experiment(directory)
     if not (directory / "params.yaml").is_file():

@@ -8,7 +8,7 @@ from typing import Any
 from trellis import executor
 from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError, RunFailedError
-from trellis.runtime import print_error, print_line
+from trellis.runtime import is_parameter_server, print_error, print_line
 
 _EPILOG = """\
 The module has a function run_fn(fn_args), which trains and writes its model to fn_args.serving_model_dir.
@@ -72,6 +72,8 @@ def run(flags: argparse.Namespace) -> None:
     except RunFailedError as error:
         print_error("\n".join([str(error), *getattr(error, "__notes__", ())]))
         sys.exit(1)
+    if is_parameter_server():
+        return
     if not executor.publishes_model():
         print_line("Done. The model is published by the chief of these workers.")
         return

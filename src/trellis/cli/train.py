@@ -14,6 +14,7 @@ from trellis.config import raise_if_any, without_effect
 from trellis.errors import ArgumentError
 from trellis.experiments import MODES, ExperimentConfig, get_mode
 from trellis.runtime import print_coloured, print_line
+from trellis.user_cache import cache_root, cache_size
 
 _EPILOG = """\
 Started again after any kind of end, the same command goes on where it was.
@@ -62,6 +63,9 @@ def add_flags(parser: Parser) -> None:
 
 def train(flags: argparse.Namespace) -> None:
     """Runs an experiment in one of its modes; prints where it writes, its metrics and where its files are."""
+    if runtime.is_parameter_server():
+        print_line(runtime.NEEDS_NO_SERVER)
+        return
     mode = get_mode(flags.mode)
     _check_checkpoint(flags)
     params = resolve_flags(flags, mode=flags.mode, model_dir=flags.model_dir)
@@ -88,6 +92,10 @@ def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -
     # These load JAX, when all that can be known without it is known to be right.
     runtime.join_processes()
     runtime.keep_programs()
+    size = cache_size()
+    if size and runtime.is_first_process():
+        shown = runtime.describe_size(size).lstrip("=~ ")
+        print_line(f"Data and programs that were made before are in {cache_root()}, {shown}: see trellis cache.")
     file = directory / f"operative_config.{flags.mode}.gin"
     with gin_bindings(flags) as write_operative_config:
         _, logs = experiments.run_together(

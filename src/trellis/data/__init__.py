@@ -11,7 +11,14 @@ if TYPE_CHECKING:
         ColumnsWriter as ColumnsWriter,
         cached_columns as cached_columns,
     )
-    from trellis.data.features import Column as Column
+    from trellis.data.features import (
+        Column as Column,
+        ExampleBlock as ExampleBlock,
+        Feature as Feature,
+        Missing as Missing,
+        column_of as column_of,
+        infer_features as infer_features,
+    )
     from trellis.data.example_stream import BatchMap as BatchMap, ExampleStream as ExampleStream
     from trellis.data.order import Order as Order
     from trellis.data.ragged import Padding as Padding, Ragged as Ragged, offsets_of as offsets_of
@@ -41,7 +48,7 @@ if TYPE_CHECKING:
         format_of as format_of,
         open_file as open_file,
     )
-    from trellis.data.column_files import read_columns as read_columns
+    from trellis.data.column_files import read_columns as read_columns, read_example_blocks as read_example_blocks
     from trellis.data.tfds import write_tfds_rows as write_tfds_rows
     from trellis.data.rows import Row as Row, RowFormat as RowFormat, first_names as first_names, read_rows as read_rows
 else:

@@ -39,10 +39,14 @@ class ArrayFileExamples(ExampleBlock):
 
 
 def read_npz_examples(path: Path) -> ArrayFileExamples:
-    """Reads the arrays of an `.npz` file, which all have one length."""
+    """Reads the arrays of an `.npz` file, which all have one length, or that of an `.npy`, which is called as it is."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        loaded: Any = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            arrays = {path.stem: loaded}
+        else:
+            with loaded as archive:
+                arrays = {name: archive[name] for name in archive.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{path}: no archive of arrays, or damaged ({error}). Write it with np.savez(path, x=x, y=y), of numbers "

@@ -74,10 +74,23 @@ def read_columns(
     settings = [_DECODING_VERSION, parsed, format, names and list(names), missing, list(texts), prints, folders]
     key = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
     parent = Path(cache_dir) if cache_dir is not None else default_cache_dir("columns")
-    columns = cached_columns(parent / key, _decoded(files, format, names, parsed, missing, texts))
+    columns = cached_columns(parent / key, _decoded(files, format, names, parsed, missing, texts)).with_missing(missing)
     _check_names(columns.features, missing, "missing")
     given = categories if isinstance(categories, Mapping) else {}
     return columns.numbered({name: given.get(name) for name in categories}) if categories else columns
+
+
+def read_example_blocks(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, names: Sequence[str] | None = None
+) -> Iterator[ExampleBlock]:
+    """Yields the examples of files, a block at a time, as the files hold them; nothing is kept.
+
+    Args:
+        paths: A file, a glob, or several of them; they are read in sorted order.
+        names: The columns of TSV or CSV files that have no header.
+    """
+    for path in find_files(paths):
+        yield from _blocks_of(path, format_of(path), names, None)
 
 
 def _is_any_image(files: Sequence[Path], format: Format | None) -> bool:

@@ -18,12 +18,13 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import ArrayLike, NDArray
 
-from trellis.data.features import Column, Feature
+from trellis.data.features import Column, Feature, Missing
 from trellis.data.ragged import TEXT_DTYPES, Padding, Ragged
-from trellis.disk import hidden_path, sweep, sync_all
+from trellis.disk import hidden_path, remove_whole, sweep, sync_all
 from trellis.errors import ArgumentError, DataError, FileWriteError, TrellisError
 from trellis.json_text import parse_json
 from trellis.spelling import did_you_mean
+from trellis.user_cache import hold
 
 MANIFEST = "columns.json"
 _VERSION = 2
@@ -52,7 +53,10 @@ class Columns:
         *,
         paddings: Mapping[str, Padding] | None = None,
         categories: Mapping[str, Sequence[str]] | None = None,
+        missing: Mapping[str, Missing] | None = None,
     ) -> None:
+        self.missing = dict(missing or {})
+        """What stands for an absent value, by column."""
         self.categories = {name: list(names) for name, names in (categories or {}).items()}
         """The names that the numbers of a column stand for, by column."""
         self._columns = dict(columns)
@@ -115,7 +119,9 @@ class Columns:
         """Returns some of the columns."""
         paddings = {name: padding for name, padding in self._paddings.items() if name in names}
         categories = {name: self.categories[name] for name in names if name in self.categories}
-        return type(self)({name: self[name] for name in names}, paddings=paddings, categories=categories)
+        missing = {name: self.missing[name] for name in names if name in self.missing}
+        columns = {name: self[name] for name in names}
+        return type(self)(columns, paddings=paddings, categories=categories, missing=missing)
 
     def padded(self, paddings: Mapping[str, Padding]) -> Self:
         """Returns the same columns; `take` pads the ragged ones that are named in this way."""
@@ -128,7 +134,8 @@ class Columns:
             value = np.asarray(padding.value, np.float64)
             if not np.array_equal(value.astype(column.values.dtype).astype(np.float64), value, equal_nan=True):
                 raise ArgumentError(f"Column {name!r} of {column.values.dtype} cannot be padded with {padding.value}.")
-        return type(self)(self._columns, paddings=self._paddings | dict(paddings), categories=self.categories)
+        all_paddings = self._paddings | dict(paddings)
+        return type(self)(self._columns, paddings=all_paddings, categories=self.categories, missing=self.missing)
 
     def numbered(self, categories: Mapping[str, Sequence[str] | None]) -> Self:
         """Returns the same columns, with numbers in the place of the names that columns of text hold.
@@ -144,7 +151,11 @@ class Columns:
                 kind = _feature_of(column).dtype
                 raise ArgumentError(f"Column {name!r} holds {kind}, but categories are text. Leave it as it is.")
             columns[name], names_of[name] = _numbered(column, given, name=name)
-        return type(self)(columns, paddings=self._paddings, categories=names_of)
+        return type(self)(columns, paddings=self._paddings, categories=names_of, missing=self.missing)
+
+    def with_missing(self, missing: Mapping[str, Missing]) -> Self:
+        """Returns the same columns, which tell what stands in them for an absent value."""
+        return type(self)(self._columns, paddings=self._paddings, categories=self.categories, missing=missing)
 
     def take(self, indices: ArrayLike) -> dict[str, NDArray[Any]]:
         """Gathers examples by number, in any order and shape; the first axes of each array are those of `indices`.
@@ -258,6 +269,9 @@ class ColumnsWriter:
         }
         (self._hidden / MANIFEST).write_text(json.dumps(manifest, indent=1))
         sync_all(self._hidden)
+        if self._source:
+            # Before it can be found: nobody is to prune a cache between its making and its first use.
+            hold(self._hidden)
         try:
             self._hidden.rename(self.directory)
         except OSError:
@@ -306,12 +320,12 @@ def cached_columns(directory: Path, blocks: Iterable[Mapping[str, ArrayLike | Ra
         directory: Its name tells what is in it: two processes that write it at once write the same.
         blocks: Batches for a `ColumnsWriter`; none is asked for if the columns are there.
     """
-    if directory.is_dir() and any(directory.iterdir()):
+    if hold(directory) and directory.is_dir() and any(directory.iterdir()):
         try:
             return Columns.open(directory)
         except DataError as error:
             warnings.warn(f"A cache is made anew: {error.args[0]}", stacklevel=2)
-            shutil.rmtree(directory)
+            remove_whole(directory)
     try:
         with ColumnsWriter(directory, source=directory.name) as writer:
             for block in blocks:

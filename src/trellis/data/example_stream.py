@@ -127,6 +127,11 @@ class ExampleStream:
         """How many examples an epoch has."""
         return len(self._examples)
 
+    @property
+    def examples(self) -> Examples:
+        """What batches are gathered from."""
+        return self._examples
+
     def checked_by(self, check: Callable[[Batch], None]) -> "ExampleStream":
         """Returns the same stream, whose examples a function looks at when they are gathered."""
         stream = copy.copy(self)

@@ -31,6 +31,7 @@ _FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".parquet": "parquet",
     ".txt": "text",
     ".npz": "npz",
+    ".npy": "npz",
     ".png": "image",
     ".jpg": "image",
     ".jpeg": "image",
@@ -119,7 +120,8 @@ def format_of(path: Path) -> Format:
     if head.lstrip().startswith(b"{"):
         return "jsonl"
     formats = ", ".join(get_args(Format))
-    raise DataError(f"{path}: neither its content nor its name tells its format. Give format= one of {formats}.")
+    problem = "neither its content nor its name tells its format"
+    raise DataError(f"{path}: {problem}. Give format= one of {formats}, or name the file by its format.")
 
 
 def masked_crc32c(data: bytes) -> bytes:

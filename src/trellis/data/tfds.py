@@ -9,6 +9,7 @@ from typing import Any
 
 from trellis.disk import default_cache_dir, whole_file
 from trellis.errors import DataError, MissingPackageError
+from trellis.user_cache import hold
 
 
 def write_tfds_rows(name: str, *, split: str, data_dir: str = "") -> Path:
@@ -30,7 +31,7 @@ def write_tfds_rows(name: str, *, split: str, data_dir: str = "") -> Path:
         settings = [builder.info.full_name, split, str(builder.data_dir)]
         key = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
         file = default_cache_dir("tfds") / f"{key}.jsonl"
-        if file.exists():
+        if hold(file):
             return file
         examples = tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False))
     except (ValueError, OSError, RuntimeError, LookupError, AssertionError) as error:
@@ -43,6 +44,7 @@ def write_tfds_rows(name: str, *, split: str, data_dir: str = "") -> Path:
     with whole_file(file) as output:
         for example in examples:
             output.write(f"{json.dumps(_as_json(example), ensure_ascii=False)}\n".encode())
+    hold(file)
     return file
 
 

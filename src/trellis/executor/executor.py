@@ -9,11 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from trellis.executor.artifacts import Artifacts, eval_model_dir, read_artifacts, serving_model_dir
-from trellis.executor.fn_args import FnArgs, Problems, RunArgs, build_fn_args, read_run_args
+from trellis.executor.fn_args import (
+    RUN_ARGS,
+    FnArgs,
+    Problems,
+    RunArgs,
+    build_fn_args,
+    read_run_args,
+)
 from trellis.executor.module_file import call, user_function
 from trellis.executor.process import StartWorker, run_in_processes, start_process
 from trellis.executor.safekeeping import new_model, recover, unchanged_inputs
 from trellis.executor.served_model import check_served_model
+from trellis.runtime import NEEDS_NO_SERVER, is_parameter_server, print_line
 
 
 class Executor:
@@ -54,12 +62,15 @@ class Executor:
             output_dict: One artifact each: `model` and `model_run`.
             exec_properties: `train_args` and `eval_args`; one of `module_file`, `module_path`, `run_fn`, or one of the
                 first two with the name of a function in it as `run_fn`; and `custom_config`, of which the entry
-                `trellis_run_args` may have `workers`, `timeout`, `worker_timeout`, `model_files`.
+                `trellis_run_args` may have `workers`, `timeout`, `worker_timeout`, `model_files`, `serves_parameters`.
         """
         inputs = read_artifacts(input_dict)
         outputs = read_artifacts(output_dict)
         problems = Problems()
         run_args = read_run_args(exec_properties, problems)
+        if not run_args.is_chief and is_parameter_server() and not run_args.serves_parameters:
+            print_line(f"{NEEDS_NO_SERVER} A run_fn that is a server itself: serves_parameters in {RUN_ARGS}.")
+            return
         # Inputs that a killed run has deleted are missing until this is done.
         if run_args.is_chief and len(outputs.get("model", ())) == 1:
             kept = Path(outputs.get("model_run", outputs["model"])[0].uri, "of_a_killed_run")

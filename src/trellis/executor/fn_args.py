@@ -21,13 +21,13 @@ from trellis.executor.artifacts import (
     split_dir,
 )
 from trellis.executor.data_accessor import DataAccessor, count_examples
+from trellis.runtime import TF_CONFIG, cluster_role
 from trellis.spelling import did_you_mean
 
 RUN_ARGS = "trellis_run_args"
 """The entry of custom_config that says how a run is run."""
-TF_CONFIG = "TF_CONFIG"
 """The variable by which a cluster tells its workers who they are."""
-_RUN_ARGS = ("workers", "timeout", "worker_timeout", "model_files")
+_RUN_ARGS = ("workers", "timeout", "worker_timeout", "model_files", "serves_parameters")
 _INPUTS = ("examples", "schema", "transform_graph", "base_model", "hyperparameters", "statistics")
 _OUTPUTS = {"model": "Model", "model_run": "ModelRun"}
 
@@ -127,6 +127,8 @@ class RunArgs:
     """Seconds that one of several workers may be silent; then it counts as lost, and the run fails."""
     model_files: Sequence[str] = ()
     """Patterns of the files of a model whose format the executor does not know."""
+    serves_parameters: bool = False
+    """Whether `run_fn` is called in a parameter server too, and is one there, as with TensorFlow's own strategy."""
     is_chief: bool = True
     """Whether this process publishes the model: it is alone, or the chief of its cluster."""
 
@@ -386,6 +388,8 @@ def _read_run_args(exec_properties: Mapping[str, Any], *, is_in_cluster: bool) -
             continue
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
             raise ArgumentError(f"{name} is {seconds!r}. Give the seconds that {what}, more than 0.")
+    if not isinstance(fields.get("serves_parameters", False), bool):
+        raise ArgumentError(f"serves_parameters is {fields['serves_parameters']!r}. Give true or false.")
     files = fields.get("model_files", ())
     if isinstance(files, str) or not (isinstance(files, Sequence) and all(map(_is_pattern_below, files))):
         raise ArgumentError(f"model_files is {files!r}. Give a list of names or patterns, such as ['model.cbm'].")
@@ -406,19 +410,8 @@ def _is_chief() -> bool | None:
 
     None if TF_CONFIG tells of no cluster.
     """
-    text = os.environ.get(TF_CONFIG) or "{}"
-    config = _read_json(text, name=f"{TF_CONFIG} is {text!r}, which")
-    if not isinstance(config, dict):
-        raise ArgumentError(f"{TF_CONFIG} is {text!r}, which is no mapping. Unset it, or mend it.")
-    if not config.get("cluster"):
+    role = cluster_role()
+    if role is None:
         return None
-    try:
-        kind = config["task"]["type"]
-        index = int(config["task"]["index"])
-    except (KeyError, TypeError, ValueError):
-        raise ArgumentError(
-            f"{TF_CONFIG} has a cluster, but does not say which part of it this process is: "
-            f"{text}. Add a task, such as {{'type': 'worker', 'index': 0}}."
-        ) from None
-    has_chief = not {"chief", "master"}.isdisjoint(config["cluster"])
-    return kind in ("chief", "master") or (kind == "worker" and index == 0 and not has_chief)
+    has_chief = not {"chief", "master"}.isdisjoint(role.cluster)
+    return role.kind in ("chief", "master") or (role.kind == "worker" and role.number == 0 and not has_chief)

@@ -24,10 +24,11 @@ from typing import Any, NoReturn, Protocol
 from trellis.disk import scratch_directory, write_whole
 from trellis.errors import ArgumentError, Preempted, RunFailedError, TrellisError
 from trellis.executor.data_accessor import DataAccessor
-from trellis.executor.fn_args import TF_CONFIG, ExampleCounts, FnArgs, RunArgs
+from trellis.executor.fn_args import ExampleCounts, FnArgs, RunArgs
 from trellis.executor.module_file import call, sources_of, user_function
+from trellis.runtime import TF_CONFIG
 
-STARTED_BY = "TRELLISSTARTED_BY"
+STARTED_BY = "TRELLIS_STARTED_BY"
 """The variable that names the process that started this one: when that ends, this one ends."""
 _WORKER_TIMEOUT = "TRELLIS_WORKER_TIMEOUT"
 """The variable that tells a worker after how many seconds one that is silent counts as lost."""

@@ -33,9 +33,17 @@ if TYPE_CHECKING:
     )
     from trellis.experiments.mode import Mode as Mode, MODES as MODES, get_mode as get_mode
     from trellis.experiments.lengths import derive_lengths as derive_lengths
-    from trellis.experiments.run import run_experiment as run_experiment, run_together as run_together
+    from trellis.experiments.run import (
+        find_checkpoint as find_checkpoint,
+        run_experiment as run_experiment,
+        run_together as run_together,
+    )
     from trellis.experiments.plan import Plan as Plan, plan_experiment as plan_experiment
-    from trellis.experiments.export import export_experiment as export_experiment, best_of_run as best_of_run
+    from trellis.experiments.export import (
+        export_experiment as export_experiment,
+        best_of_run as best_of_run,
+        load_array_predictor as load_array_predictor,
+    )
     from trellis.experiments import run_fn as run_fn
 else:
     __getattr__, __dir__, __all__ = door(__name__)

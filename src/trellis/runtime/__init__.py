@@ -16,6 +16,13 @@ if TYPE_CHECKING:
         shardings_of as shardings_of,
     )
     from trellis.runtime.precision import Precision as Precision
+    from trellis.runtime.cluster import (
+        NEEDS_NO_SERVER as NEEDS_NO_SERVER,
+        TF_CONFIG as TF_CONFIG,
+        cluster_role as cluster_role,
+        count_gpus as count_gpus,
+        is_parameter_server as is_parameter_server,
+    )
     from trellis.runtime.processes import (
         fetch as fetch,
         is_any_stopping as is_any_stopping,
@@ -24,7 +31,6 @@ if TYPE_CHECKING:
         join_processes as join_processes,
         wait_for_processes as wait_for_processes,
     )
-    from trellis.runtime.clusters import count_gpus as count_gpus
     from trellis.runtime.random import StepKeys as StepKeys, checked_key as checked_key
     from trellis.runtime.console import (
         describe_duration as describe_duration,

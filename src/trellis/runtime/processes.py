@@ -16,7 +16,7 @@ from jax.sharding import Sharding
 
 from trellis.aliases import Array, PyTree
 from trellis.errors import ArgumentError
-from trellis.runtime.clusters import find_cluster, share_of_gpus
+from trellis.runtime.cluster import find_cluster, share_of_gpus
 from trellis.runtime.console import print_line
 
 _JAX_SECONDS = 100
@@ -109,16 +109,22 @@ def _of_tf_config(text: str) -> tuple[str, int, int] | None:
         config = json.loads(text or "{}")
         cluster = {role: list(config.get("cluster", {}).get(role, ())) for role in ("chief", "master", "worker")}
         addresses = [address for role in cluster.values() for address in role]
-        if len(addresses) < 2:
+        role = str((config.get("task") or {}).get("type"))
+        is_server = bool(addresses) and role == "ps"
+        if len(addresses) < 2 and not is_server:
             return None
-        role, index = config["task"]["type"], int(config["task"]["index"])
-        own = cluster[role][index]
+        own = "" if is_server else cluster[role][int(config["task"]["index"])]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise ArgumentError(
             f"TF_CONFIG is {text!r}, which does not say which of several workers this process is. Write "
             f'{{"cluster": {{"worker": ["10.0.0.1:8476", "10.0.0.2:8476"]}}, "task": {{"type": "worker", "index": 0}}}}'
             f", unset it, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."
         ) from None
+    if is_server:
+        raise ArgumentError(
+            f"TF_CONFIG is {text!r}, so this process is a parameter server (ps). None is needed: the workers keep the "
+            f"parameters themselves, and do not count it. Do not start it, or let it end here."
+        )
     return addresses[0], len(addresses), addresses.index(own)
 
 

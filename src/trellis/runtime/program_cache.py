@@ -6,6 +6,7 @@ import jax
 
 from trellis.disk import default_cache_dir
 from trellis.runtime.console import print_line
+from trellis.user_cache import COMPILED, hold
 
 
 def keep_programs() -> Path | None:
@@ -20,11 +21,12 @@ def keep_programs() -> Path | None:
     """
     if getattr(jax.config, "jax_compilation_cache_dir", None) is not None or jax.default_backend() == "cpu":
         return None
-    directory = default_cache_dir("compiled")
+    directory = default_cache_dir(COMPILED)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError:
         return None
+    hold(directory)
     jax.config.update("jax_compilation_cache_dir", str(directory))
     # The small ones too: a start has dozens of them, and each takes longer to compile than to read.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -16,11 +16,24 @@ if TYPE_CHECKING:
         FORMATS as FORMATS,
         check_format as check_format,
         find_served_model as find_served_model,
+        read_manifest as read_manifest,
     )
     from trellis.serving.load import (
         load_model as load_model,
         LoadedModel as LoadedModel,
         LoadedSignature as LoadedSignature,
+        model_in_memory as model_in_memory,
+    )
+    from trellis.serving.array_predictor import (
+        ARRAY_BATCH_SIZE as ARRAY_BATCH_SIZE,
+        ArrayPredictor as ArrayPredictor,
+        ArrayAnswers as ArrayAnswers,
+        AskedArrays as AskedArrays,
+    )
+    from trellis.serving.array_answers import (
+        AnswersFile as AnswersFile,
+        answer_lines as answer_lines,
+        open_answers_file as open_answers_file,
     )
 else:
     __getattr__, __dir__, __all__ = door(__name__)

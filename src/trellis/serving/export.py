@@ -92,13 +92,8 @@ def export_model(
     _check_platforms(platforms or ())
     if not signatures:
         raise ArgumentError("export_model was given no signatures, so there is nothing that the model could answer.")
-    arrays, rebuild = _named_arrays(variables)
-    shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in arrays.items()}
-    exported = {
-        name: _export(signature, shapes, rebuild, name=name, batch_size=batch_size, platforms=platforms)
-        for name, signature in signatures.items()
-    }
-    manifest = _build_manifest(exported, metadata or {})
+    arrays, exported = export_functions(variables, signatures, batch_size=batch_size, platforms=platforms)
+    manifest = build_manifest(exported, metadata or {})
     with whole_directory(target) as directory:
         _copy_files(files or {}, directory / FILES_OF[format])
         if format == "saved_model":
@@ -106,6 +101,28 @@ def export_model(
         else:
             _write_jax_export(directory, arrays, exported, manifest)
     return target
+
+
+def export_functions(
+    variables: PyTree,
+    signatures: Mapping[str, Signature],
+    *,
+    batch_size: int | None = None,
+    platforms: Sequence[str] | None = None,
+) -> tuple[dict[str, np.ndarray], dict[str, export.Exported]]:
+    """The arrays of variables by path, and each signature as a function of those and of inputs.
+
+    Args:
+        batch_size: None is any.
+        platforms: None is all of `PLATFORMS`, where that can be.
+    """
+    arrays, rebuild = _named_arrays(variables)
+    shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in arrays.items()}
+    exported = {
+        name: _export(signature, shapes, rebuild, name=name, batch_size=batch_size, platforms=platforms)
+        for name, signature in signatures.items()
+    }
+    return arrays, exported
 
 
 def _check_files(files: Mapping[str, str | os.PathLike[str]]) -> None:
@@ -204,7 +221,8 @@ def _without_unused(
     return used, call_with_used
 
 
-def _build_manifest(exported: Mapping[str, export.Exported], metadata: Mapping[str, JSON]) -> Manifest:
+def build_manifest(exported: Mapping[str, export.Exported], metadata: Mapping[str, JSON]) -> Manifest:
+    """All that is known of functions and their model, but for the files that they are in."""
     return Manifest(
         signatures={name: _describe(name, function) for name, function in exported.items()},
         default_signature=next(iter(exported)),

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from jax import export
 
-from trellis.aliases import PyTree
+from trellis.aliases import JSON, PyTree
 from trellis.errors import ArgumentError, DataError, MissingPackageError, ServedModelError
-from trellis.serving.export import path_name
+from trellis.serving.export import Signature, build_manifest, export_functions, path_name
 from trellis.serving.manifest import (
     FILES_OF,
     PARAMETERS,
@@ -40,9 +40,12 @@ class LoadedSignature:
     def __call__(self, inputs: PyTree) -> PyTree:
         """The outputs for a batch; each size of batches is compiled once."""
         leaves = jax.tree_util.tree_leaves_with_path(inputs, is_leaf=_is_list_of_numbers)
-        values = {path_name(path, "inputs"): np.asarray(leaf) for path, leaf in leaves}
-        self._check_names(values)
-        arrays = [self._checked(values[spec.name], spec) for spec in self.spec.inputs]
+        return self.call_by_name({path_name(path, "inputs"): np.asarray(leaf) for path, leaf in leaves})
+
+    def call_by_name(self, arrays_by_name: Mapping[str, np.ndarray]) -> PyTree:
+        """The same for inputs that are not in a tree, but named as in `spec`."""
+        self._check_names(arrays_by_name)
+        arrays = [self._checked(arrays_by_name[spec.name], spec) for spec in self.spec.inputs]
         sizes = {spec.name: len(array) for spec, array in zip(self.spec.inputs, arrays, strict=True)}
         if len(set(sizes.values())) > 1:
             raise DataError(f"The inputs of {self.name} differ in their batch size: {sizes}.")
@@ -63,12 +66,15 @@ class LoadedSignature:
             raise DataError(f"The inputs of {self.name} {' and '.join(problems)}. It takes: {self!r}.")
 
     def _checked(self, array: np.ndarray, spec: ArraySpec) -> np.ndarray:
+        described = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+        if array.ndim and not len(array):
+            way_out = "Give a batch of one or more."
+            raise DataError(f"The input {spec.name} of {self.name} is {described}, which has no example. {way_out}")
         fits = array.ndim == len(spec.shape) and all(
             isinstance(expected, str) or size == expected
             for size, expected in zip(array.shape, spec.shape, strict=True)
         )
         if not fits or not np.can_cast(array.dtype, spec.dtype, "same_kind"):
-            described = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
             raise DataError(f"The input {spec.name} of {self.name} is {described}, but it takes {spec}.")
         cast = array.astype(spec.dtype, copy=False)
         if np.issubdtype(cast.dtype, np.integer) and not np.array_equal(cast, array):
@@ -135,6 +141,31 @@ def load_model(directory: str | os.PathLike[str]) -> LoadedModel:
         for name, spec in manifest.signatures.items()
     }
     return LoadedModel(path, manifest=manifest, signatures=signatures)
+
+
+def model_in_memory(
+    *,
+    variables: PyTree,
+    signatures: Mapping[str, Signature],
+    metadata: Mapping[str, JSON] | None = None,
+    batch_size: int,
+) -> LoadedModel:
+    """A model that answers in this process as it would if it was exported and loaded; nothing is written.
+
+    Args:
+        signatures: As for `export_model`.
+        metadata: What to tell of the model.
+        batch_size: That of all batches.
+    """
+    platform = export.default_export_platform()
+    arrays, exported = export_functions(variables, signatures, batch_size=batch_size, platforms=[platform])
+    manifest = build_manifest(exported, metadata or {})
+    on_device = jax.device_put(arrays)
+    loaded = {
+        name: LoadedSignature(name, spec=manifest.signatures[name], exported=function, variables=on_device)
+        for name, function in exported.items()
+    }
+    return LoadedModel(Path(), manifest=manifest, signatures=loaded)
 
 
 def _deserialized(path: Path, arrays: Mapping[str, np.ndarray]) -> export.Exported:

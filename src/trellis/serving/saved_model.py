@@ -24,6 +24,9 @@ def write_saved_model(
 ) -> None:
     """Writes functions with their parameters, which become variables; each function is tried first.
 
+    Each has a second form, `{name}_examples`, that takes serialized `tf.Example`s, as pipelines send them; that of the
+    default function is `serving_default`.
+
     Args:
         exported: Functions of (arrays, inputs).
         manifest: Tells what they take and return, and which is called by default; its metadata goes along.
@@ -32,12 +35,19 @@ def write_saved_model(
 
     module = tf.Module()
     module.parameters = [tf.Variable(array, trainable=False, name=name) for name, array in sorted(arrays.items())]
+    module.tables = []
     functions = {
         name: _function(tf, module.parameters, each, manifest.signatures[name]) for name, each in exported.items()
     }
     for name, function in functions.items():
         _try(tf, name, function, exported[name])
-    signatures = {_DEFAULT: functions[manifest.default_signature], **functions}
+    of_examples = {
+        f"{name}_examples": form
+        for name, function in functions.items()
+        if (form := _function_of_examples(tf, module, function, name=name, manifest=manifest)) is not None
+    }
+    default = manifest.default_signature
+    signatures = {_DEFAULT: of_examples.get(f"{default}_examples", functions[default]), **functions, **of_examples}
     tf.saved_model.save(module, str(directory), signatures=signatures)
     metadata_file = directory / FILES_OF["saved_model"] / "metadata.json"
     metadata_file.parent.mkdir(exist_ok=True)
@@ -71,6 +81,69 @@ def _function(tf: Any, parameters: Sequence[Any], exported: export.Exported, spe
         for each in spec.inputs
     }
     return tf.function(call, autograph=False).get_concrete_function(**tensors)
+
+
+def _function_of_examples(tf: Any, module: Any, function: Any, *, name: str, manifest: Manifest) -> Any | None:
+    """A function of serialized `tf.Example`s, whose features have the names of the inputs; None if none can hold them.
+
+    Names become numbers where the model knows its categories, and what stands for a missing value is filled in.
+
+    Args:
+        module: What tables are kept with.
+    """
+    specs = manifest.signatures[name].inputs
+    categories, missing = (_mapping(manifest, key) for key in ("categories", "missing"))
+    types = {each.name: _example_type(tf, each.dtype) for each in specs}
+    if None in types.values():
+        return None
+    tables = {each.name: _table(tf, module, categories[each.name]) for each in specs if each.name in categories}
+    features = {}
+    for each in specs:
+        kind = tf.string if each.name in tables else types[each.name]
+        filling = missing.get(each.name)
+        shape = [size for size in each.shape[1:] if isinstance(size, int)]
+        default = None if filling is None else np.full(shape, filling).tolist()
+        features[each.name] = tf.io.FixedLenFeature(shape, kind, default)
+
+    def call(examples: Any) -> Any:
+        parsed = tf.io.parse_example(examples, features)
+        arrays = {}
+        for each in specs:
+            values = parsed[each.name]
+            if each.name in tables:
+                values = tables[each.name].lookup(values)
+                told = f"{each.name} is none of the {len(categories[each.name])} categories that the model knows."
+                tf.debugging.assert_non_negative(values, told)
+            cast = tf.cast(values, each.dtype)
+            if values.dtype == tf.int64 and each.dtype != "bool":
+                told = f"{each.name} has a number that {each.dtype} cannot hold."
+                tf.debugging.assert_equal(tf.cast(cast, tf.int64), values, told)
+            arrays[_plain(each.name)] = cast
+        return function(**arrays)
+
+    size = specs[0].shape[0]
+    examples = tf.TensorSpec([size if isinstance(size, int) else None], tf.string, "examples")
+    return tf.function(call, autograph=False).get_concrete_function(examples)
+
+
+def _example_type(tf: Any, dtype: str) -> Any | None:
+    """What a `tf.Example` holds an array's values as; None if it cannot."""
+    if dtype.startswith(("float", "bfloat")):
+        return tf.float32
+    return tf.int64 if dtype.startswith(("int", "uint", "bool")) else None
+
+
+def _table(tf: Any, module: Any, names: Sequence[str]) -> Any:
+    """Numbers by name, -1 for one that is not known."""
+    numbers = tf.lookup.KeyValueTensorInitializer(tf.constant(names), tf.range(len(names), dtype=tf.int64))
+    table = tf.lookup.StaticHashTable(numbers, default_value=-1)
+    module.tables = [*module.tables, table]
+    return table
+
+
+def _mapping(manifest: Manifest, name: str) -> Mapping[str, Any]:
+    value = manifest.metadata.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _try(tf: Any, name: str, function: Any, exported: export.Exported) -> None:

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
         ModelWithItems as ModelWithItems,
         WrappedModel as WrappedModel,
     )
-    from trellis.tasks.export import export_task as export_task, export_weights as export_weights
+    from trellis.tasks.export import (
+        export_task as export_task,
+        export_weights as export_weights,
+        task_in_memory as task_in_memory,
+    )
     from trellis.tasks.warm_start import read_warm_start as read_warm_start
     from trellis.loops import traceable as traceable
 else:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from trellis.aliases import JSON, PyTree
 from trellis.errors import ArgumentError
-from trellis.serving import Format, ServingFunction, Signature, export_model
+from trellis.serving import Format, LoadedModel, ServingFunction, Signature, export_model, model_in_memory
 from trellis.tasks.bound_model import BoundModel, InferenceStep
 from trellis.tasks.task import Task
 
@@ -58,24 +58,43 @@ def export_task(
     Example:
         export_task(task, model=trainer.bound_model(checkpoint), inputs=images, output_dir="served/digits")
     """
-    inputs = task.serving_inputs(inputs)
     return export_model(
         output_dir,
         variables=dict(model.variables),
-        signatures={
-            name: Signature(_with_variables(step, model), inputs) for name, step in task.serving_functions().items()
-        },
+        signatures=_signatures(task, model, inputs),
         files=task.serving_files(),
-        metadata={
-            "task": task.name,
-            "model": type(model.model).__name__,
-            **task.serving_metadata(),
-            **(metadata or {}),
-        },
+        metadata=_metadata(task, model, metadata),
         batch_size=batch_size,
         platforms=platforms,
         format=format,
     )
+
+
+def task_in_memory(
+    task: Task, *, model: BoundModel, inputs: PyTree, metadata: Mapping[str, JSON] | None = None, batch_size: int
+) -> LoadedModel:
+    """The task's serving functions with a model, as they would answer if they were exported; nothing is written.
+
+    Args:
+        inputs: As `inference_step` takes them; only shapes and dtypes count.
+        metadata: What to tell of the model, beside the names of the task and the model.
+        batch_size: That of all batches.
+    """
+    return model_in_memory(
+        variables=dict(model.variables),
+        signatures=_signatures(task, model, inputs),
+        metadata=_metadata(task, model, metadata),
+        batch_size=batch_size,
+    )
+
+
+def _signatures(task: Task, model: BoundModel, inputs: PyTree) -> dict[str, Signature]:
+    served = task.serving_inputs(inputs)
+    return {name: Signature(_with_variables(step, model), served) for name, step in task.serving_functions().items()}
+
+
+def _metadata(task: Task, model: BoundModel, metadata: Mapping[str, JSON] | None) -> dict[str, JSON]:
+    return {"task": task.name, "model": type(model.model).__name__, **task.serving_metadata(), **(metadata or {})}
 
 
 def _with_variables(step: InferenceStep, model: BoundModel) -> ServingFunction:

@@ -251,6 +251,10 @@ class StagedTrainer(ABC):
         inputs = self._stage_of(step).sample_inputs()
         return inputs[0] if len(inputs) == 1 else inputs
 
+    def validation_data(self, step: int = 0) -> Any:
+        """The validation data, in the stage of a step."""
+        return self._stage_of(step).validation_data
+
     def _next_stage(self) -> Stage:
         return self._get_stage(0) if len(self.last_steps) == 1 else self._stage_of(self._find_step())
 

@@ -17,7 +17,14 @@ import trellis.nlp.experiments
 from tests.nlp.data.small_text import write_corpus_file, write_vocabulary
 from trellis.cli.main import main
 from trellis.errors import ArgumentError, CheckpointFileError, DataError
-from trellis.experiments import ExperimentConfig, export_experiment, get_exp_config, read_params, run_experiment
+from trellis.experiments import (
+    ExperimentConfig,
+    export_experiment,
+    get_exp_config,
+    load_array_predictor,
+    read_params,
+    run_experiment,
+)
 from trellis.nlp.answers import Prediction, Predictor, load_predictor
 from trellis.nlp.answers.predictor import read_model
 from trellis.nlp.tasks.encoder_task import EncoderTask
@@ -252,6 +259,32 @@ def numbers_in(values: Any) -> list[float]:
         inner = values.values() if isinstance(values, dict) else values
         return [number for value in inner for number in numbers_in(value)]
     return [float(values)] if isinstance(values, int | float) else []
+
+
+def test_a_text_model_is_asked_with_ids_too_and_by_a_checkpoint_file_that_is_named(
+    sentences: Path, served: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids: Any = {
+        spec.name: np.ones([3, *map(int, spec.shape[1:])], int) for spec in load_array_predictor(sentences).inputs
+    }
+    np.savez("ids.npz", **ids)
+    for model_dir in (sentences, served / "sentences"):
+        assert main(["predict", f"--model_dir={model_dir}", "--input_file=ids.npz"]) == 0
+        assert capsys.readouterr().out.startswith("0  outputs [")
+    texts = ["--text=the cat .", "--text=a cat ."]
+    assert main(["predict", f"--model_dir={sentences}", "--checkpoint=2", *texts]) == 0
+    assert main(["predict", f"--model_dir={sentences / 'regular_2'}", *texts]) == 0
+    one, other = capsys.readouterr().out.splitlines()
+    assert one == other
+    for flags, message in (
+        (["--checkpoint=9", *texts], "checkpoint is '9', which is no checkpoint file of the run"),
+        (["--missing=a=1", "--input_file=ids.npz", "--text_fields=a"], "--text_fields is given, but the file holds"),
+        (["--input_file=texts.tsv", "--columns=a"], "--columns is given, but the model answers text. Leave it out."),
+        ([*texts, "--output_file=out.csv"], "answers to text are lines of JSON, but `out.csv` is a name of tables"),
+    ):
+        Path("texts.tsv").write_text("a\tb\nthe cat .\ta cat .\n")
+        assert main(["predict", f"--model_dir={sentences}", *flags]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_a_served_model_answers_text_as_its_run_does(

@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from trellis.bridges import read_hugging_face
 from trellis.errors import ArgumentError, CheckpointFileError, DataError
-from trellis.experiments import ExperimentConfig, best_of_run, read_params
+from trellis.experiments import ExperimentConfig, best_of_run, find_checkpoint, read_params
 from trellis.extensions import checkpoint_storage as storage, newest_file
 from trellis.nlp.answers.answerers import BATCH_SIZE, Answerer, AskModel, Prediction, in_batches
 from trellis.nlp.answers.asked_file import Asked, AskedFile, open_asked_file
@@ -129,7 +129,9 @@ class Predictor:
         return asked
 
 
-def load_predictor(model_dir: str, *, params: ExperimentConfig | None = None, vocab_file: str = "") -> Predictor:
+def load_predictor(
+    model_dir: str, *, params: ExperimentConfig | None = None, vocab_file: str = "", checkpoint: str | None = None
+) -> Predictor:
     """Returns the predictor of a run, with its best model if it kept one, else its newest; or that of a served model.
 
     A served model needs neither its code nor its task nor its config.
@@ -139,17 +141,26 @@ def load_predictor(model_dir: str, *, params: ExperimentConfig | None = None, vo
         params: The config of a run; the default is the one that it was trained with. A model of Hugging Face's needs
             that of `read_hugging_face_experiment`.
         vocab_file: The vocabulary, if the directory does not have it.
+        checkpoint: `best`, a step, or a checkpoint file of a run.
     """
     served = find_served_model(model_dir)
+    is_run = Path(model_dir, "params.yaml").is_file() or not Path(model_dir, "config.json").is_file()
+    if checkpoint is not None and (served is not None or not is_run):
+        raise ArgumentError(f"checkpoint is {checkpoint!r}, but `{model_dir}` is no run of ours. Leave it out.")
     if served is not None:
         return _load_served(served, vocab_file)
     params = params or read_params(model_dir)
-    is_run = Path(model_dir, "params.yaml").is_file() or not Path(model_dir, "config.json").is_file()
     task = get_task(params.task, logging_dir=model_dir if is_run else None)
     if not isinstance(task, TextTask):
-        raise ArgumentError(f"`{model_dir}` holds a {type(task).__name__}, which answers no text.")
+        raise ArgumentError(
+            f"`{model_dir}` holds a {type(task).__name__}, which answers no text. Arrays it answers: "
+            f"trellis.experiments.load_array_predictor({model_dir!r})"
+        )
     tokenizer = tokenizer_of_model(task.text, vocab_file=vocab_file, n_known=task.vocab_size, place=model_dir)
-    file = best_of_run(params, Path(model_dir)) or newest_file(Path(model_dir))
+    if checkpoint is None:
+        file = best_of_run(params, Path(model_dir)) or newest_file(Path(model_dir))
+    else:
+        file = find_checkpoint(checkpoint, params=params, model_dir=Path(model_dir))
     if file is None and is_run:
         raise CheckpointFileError(f"There is no checkpoint file in `{model_dir}`. Train first: trellis train.")
     if file is None:
@@ -168,8 +179,8 @@ def _load_served(directory: Path, vocab_file: str) -> Predictor:
     text_metadata = metadata.get(TEXT)
     if not isinstance(text_metadata, dict):
         raise ArgumentError(
-            f"`{directory}` holds a served {metadata.get('task', 'model')}, which answers no text. Arrays it answers "
-            f"in Python: trellis.load_model({str(directory)!r})(inputs)"
+            f"`{directory}` holds a served {metadata.get('task', 'model')}, which answers no text. Arrays it "
+            f"answers: trellis.experiments.load_array_predictor({str(directory)!r})"
         )
     place = str(directory)
     answerer = read_answerer(text_metadata, place=place)

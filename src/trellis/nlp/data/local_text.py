@@ -14,6 +14,7 @@ import numpy as np
 from trellis.disk import default_cache_dir, write_whole
 from trellis.errors import ArgumentError, DataError
 from trellis.nlp.data.vocabulary import train_wordpiece
+from trellis.user_cache import hold
 
 _VALIDATION_PERIOD = 20
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z\"'(])")
@@ -66,6 +67,7 @@ def prepare_local_text(*, vocab_size: int = 4096, cache_dir: str | os.PathLike[s
     version = ".".join(map(str, sys.version_info[:3]))
     folder = parent / f"python{version}-{vocab_size}"
     text = LocalText(*(str(folder / name) for name in ("train.txt", "validation.txt", "vocab.txt")))
+    hold(folder)
     # The vocabulary is written last: where it is, all is.
     if not Path(text.vocab_file).exists():
         documents = [_one_sentence_a_line(document) for document in _documents()]
@@ -74,6 +76,7 @@ def prepare_local_text(*, vocab_size: int = 4096, cache_dir: str | os.PathLike[s
         write_whole(Path(text.validation_file), "\n\n".join(documents[::_VALIDATION_PERIOD]).encode())
         lines = (line for document in train for line in document.split("\n"))
         write_whole(Path(text.vocab_file), train_wordpiece(lines, vocab_size=vocab_size).encode())
+        hold(folder)
     return text
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trellis.errors import ArgumentError
-from trellis.runtime.clusters import count_gpus, find_cluster, share_of_gpus
+from trellis.runtime.cluster import count_gpus, find_cluster, share_of_gpus
 
 SLURM = {
     "SLURM_JOB_ID": "7",
