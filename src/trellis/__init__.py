@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         tasks as tasks,
         trainer as trainer,
         experiments as experiments,
+        launch as launch,
         serving as serving,
         bridges as bridges,
         executor as executor,

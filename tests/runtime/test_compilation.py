@@ -15,6 +15,7 @@ GPU, CPU = (SimpleNamespace(platform=name) for name in ("gpu", "cpu"))
 
 @pytest.fixture(autouse=True)
 def _asked_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    jax.devices()  # eight, by the flags that all tests have
     monkeypatch.setenv("XLA_FLAGS", "")
     compilation._is_known.cache_clear()
     yield
