@@ -31,7 +31,7 @@ def test_a_continuous_evaluation_that_was_started_first_ends_with_the_training(t
         out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     assert out.startswith("digits/classifier, continuous_eval: evaluates the checkpoint files in run.\n")
-    assert re.findall(r"Step +(\d+): eval accuracy", out) == ["5", "10"]
+    assert re.findall(r"Step +(\d+)  eval/accuracy", out) == ["5", "10"]
     assert out.rstrip().endswith("tensorboard --logdir run")
     assert [path.name for path in (tmp_path / "run/best").glob("highest_*")] != []
     assert not list((tmp_path / "run").glob("regular_5.*")), "an evaluation touches no file of the training"
@@ -51,7 +51,7 @@ def test_a_continuous_evaluation_ends_after_a_training_that_was_shorter(
     out = capsys.readouterr().out
     ended = "No new checkpoint file in `run` for 0 seconds, and its training has finished: the evaluation ends.\n"
     assert ended in out
-    assert re.findall(r"Step +(\d+): eval accuracy", out) == ["5", "10"]
+    assert re.findall(r"Step +(\d+)  eval/accuracy", out) == ["5", "10"]
 
 
 def test_each_file_of_a_pretraining_is_fine_tuned_from_until_its_last_step(

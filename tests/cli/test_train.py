@@ -43,7 +43,7 @@ def test_train_trains_resumes_and_evaluates_by_the_same_command(tmp_path: Path) 
 
     out = trained(*DIGITS, "--set=trainer.train_steps=60")
     assert "A checkpoint was loaded in " in out
-    assert re.findall(r"Step +(\d+): Ran", out) == ["60"]
+    assert re.findall(r"Step +(\d+) of 60  loss", out) == ["60"]
     assert "Done: step 60 of 60.\n" in out
     again = trained(*DIGITS, "--set=trainer.train_steps=60")
     assert "already reached the total training steps 60" in again
@@ -52,7 +52,7 @@ def test_train_trains_resumes_and_evaluates_by_the_same_command(tmp_path: Path) 
     assert (model_dir / "params.yaml").read_text().startswith("# Experiment: digits/classifier\ntask:\n")
     out = trained("train", "--config_file=runs/digits/params.yaml", "--mode=eval", "--model_dir=runs/digits")
     assert out.startswith("digits/classifier, eval: evaluates the checkpoint files in runs/digits.\n")
-    assert re.search(r"Step +60: eval accuracy [\d.]+, loss [\d.]+\nDone\.\n", out)
+    assert re.search(r"Step +60  eval/accuracy [\d.]+  eval/loss [\d.]+\nDone\.\n", out)
 
 
 def test_a_users_own_task_is_trained_from_its_file(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_run_that_is_preempted_saves_and_exits_with_143(tmp_path: Path) -> Non
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lines = iter(process.stdout)
-        assert any("Ran 20 train steps" in line for line in lines)
+        assert any("  loss " in line for line in lines)
         process.send_signal(signal.SIGTERM)
         rest = "".join(lines)
     assert process.returncode == 143

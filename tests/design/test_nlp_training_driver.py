@@ -72,7 +72,7 @@ def test_a_whole_job_is_started_with_overrides_that_a_shell_has_put_together(
     assert main(["train", HERE, *shlex.split(command)]) == 0
     said = capsys.readouterr().out
     assert "--tpu has no effect: JAX finds the TPUs of its host itself.\n" in said
-    assert "Step      8: eval          accuracy | 0." in said
+    assert "  eval/accuracy 0." in said
     assert "Done: step 8 of 8.\n" in said
     assert {"params.yaml", "regular_8", "train", "validation"} <= {path.name for path in out.iterdir()}
     assert "distribution_strategy: tpu\n" in (out / "params.yaml").read_text()

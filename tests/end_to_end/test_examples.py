@@ -39,7 +39,7 @@ def test_01_loop_trains_resumes_and_shows_what_it_learned(tmp_path: Path) -> Non
     out = run("01_loop.py", *flags, "--n_steps=4")
     assert "up to step 4.\nIt writes to runs/small run, and resumes from there" in out
     assert "Total number of trainable weights: 5440 ~ 21.2 kB." in out
-    assert "Step      4: eval              lnpp | " in out
+    assert "  eval/lnpp " in out
     found = re.findall(r"step (\d): lnpp (\d\.\d+), a perplexity of [\d.]+ per byte", out)
     assert [step for step, _ in found] == ["2", "4"]
     assert float(found[1][1]) < float(found[0][1]) < 6

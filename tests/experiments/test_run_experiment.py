@@ -165,7 +165,7 @@ def test_a_run_that_does_not_get_better_ends_early_and_stays_so(
     params.override({"trainer": {"continuous_eval_timeout": 20}})
     trellis.run_experiment(params, mode="continuous_eval", model_dir=tmp_path)
     said = capsys.readouterr().out
-    assert "Step     15: eval accuracy" in said
+    assert "Step     15  eval/accuracy" in said
     assert "seconds: the evaluation ends" not in said
 
 
@@ -349,7 +349,7 @@ def test_a_chosen_checkpoint_file_is_evaluated_and_the_run_stays_as_it_is(
         capsys.readouterr()
         trellis.run_experiment(params, mode="eval", model_dir=tmp_path, checkpoint=chosen)
         out = capsys.readouterr().out
-        assert f"Step {step:6d}: eval " in out
+        assert f"Step {step:6d}  eval/" in out
         assert f"loss {measured[step]['loss']:.6g}" in out
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     for wrong in ("7", "worst", tmp_path / "best"):

@@ -12,7 +12,7 @@ from tests.screen import terminal
 from trellis.errors import ArgumentError
 from trellis.extensions import progress
 from trellis.loops import Session
-from trellis.runtime import print_line
+from trellis.runtime import describe_metric, print_line
 
 
 class Clock:
@@ -214,9 +214,7 @@ def test_lines_that_are_printed_meanwhile_are_not_torn(clock: Clock) -> None:
         line
         for step in (50, 100, 150)
         for line in (
-            f"Step {step:6d}: Ran 1 train steps in 0.10 seconds",
-            f"Step {step:6d}: train loss | {step / 10:.8f}",
-            "",
+            f"Step {step:4d} of 1000  loss {describe_metric(step / 10):>6}",
             f"Saved step {step}.",
         )
     ]

@@ -6,7 +6,7 @@ from time import monotonic
 from trellis.errors import ArgumentError
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Event, Session
-from trellis.runtime import DRAW_INTERVAL, Bar, can_show_bar, describe_duration, describe_number, print_line
+from trellis.runtime import DRAW_INTERVAL, Bar, can_show_bar, describe_duration, describe_rate, print_line
 
 _ENDINGS = frozenset({"finished", "stopped", "preempted"})
 
@@ -123,7 +123,7 @@ class _Run:
         rate = self._rate()
         details = []
         if rate:
-            details.append(_describe_rate(rate))
+            details.append(describe_rate(rate))
             if self.target:
                 details.append(f"{describe_duration((self.target - self.step) / rate)} left")
         if loss is not None:
@@ -134,15 +134,9 @@ class _Run:
         """Returns what to show when the run is over."""
         rate = self._rate()
         took = f"took {describe_duration(self.time - self.started)}"
-        return [_describe_rate(rate), took] if rate else [took]
+        return [describe_rate(rate), took] if rate else [took]
 
     def _rate(self) -> float | None:
         if self.origin is None or self.origin[0] == self.step or self.origin[1] == self.time:
             return None
         return (self.step - self.origin[0]) / (self.time - self.origin[1])
-
-
-def _describe_rate(rate: float) -> str:
-    if rate < 1:
-        return f"{describe_number(1 / rate)} s/step"
-    return f"{describe_number(rate)} steps/s"

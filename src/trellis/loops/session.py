@@ -58,6 +58,8 @@ class Session:
     def __init__(self, *, stdout: bool = False, is_shared: bool = False) -> None:
         self.stopped_by = ""
         """What asks the loop to stop, such as `SIGTERM`; empty if nothing does."""
+        self.n_steps: int | None = None
+        """The step that the loop trains up to, once it does; None if that is not known."""
         self._is_running = False
         self._is_shared = is_shared
         self._stdout = stdout
@@ -140,6 +142,7 @@ class Session:
 
     def progress(self, step: int, n_steps: int | None) -> None:
         """Tells that `step` steps are completed, of `n_steps`."""
+        self.n_steps = n_steps
         for listener in self._progress_listeners:
             listener(step, n_steps)
 

@@ -34,12 +34,15 @@ if TYPE_CHECKING:
     from trellis.runtime.random import StepKeys as StepKeys, checked_key as checked_key
     from trellis.runtime.console import (
         describe_duration as describe_duration,
+        describe_metric as describe_metric,
         describe_number as describe_number,
+        describe_rate as describe_rate,
         describe_size as describe_size,
         describe_weights as describe_weights,
         ending_with_reader as ending_with_reader,
         flush_output as flush_output,
         lead_nowhere as lead_nowhere,
+        line_width as line_width,
         open_missing_streams as open_missing_streams,
         print_coloured as print_coloured,
         print_error as print_error,

@@ -6,6 +6,7 @@ no codes, is not wrapped, and is not cut.
 """
 
 import errno
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -159,6 +160,23 @@ def describe_number(value: float) -> str:
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
+def describe_metric(value: float) -> str:
+    """A number of any size for people, in four or five significant digits: mostly six characters."""
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    digits, exponent_text = f"{value:.3e}".split("e")
+    exponent = int(exponent_text)
+    if not -3 <= exponent <= 5:
+        return f"{digits}e{exponent}"
+    n_decimals = 4 - exponent if exponent >= 0 else 3 - exponent
+    return f"{value:.{max(0, n_decimals)}f}"
+
+
+def describe_rate(rate: float) -> str:
+    """A positive number of steps a second, or of seconds a step if that is less than one."""
+    return f"{describe_number(1 / rate)} s/step" if rate < 1 else f"{describe_number(rate)} steps/s"
+
+
 def describe_duration(seconds: float) -> str:
     """A time for people, in the two units that matter."""
     if seconds < 9.95:
@@ -191,6 +209,16 @@ def describe_weights(params: PyTree) -> str:
     leaves = jax.tree.leaves(params)
     size = describe_size(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves))
     return f"Total number of trainable weights: {sum(leaf.size for leaf in leaves)} {size}."
+
+
+def line_width() -> float:
+    """How many characters fit into a line on stdout: infinitely many where it is no terminal."""
+    try:
+        is_limited = sys.stdout.isatty()
+        # A terminal without a size, such as that of `docker run -t`, is as wide as it may be.
+        return (os.get_terminal_size(sys.stdout.fileno()).columns if is_limited else 0) or math.inf
+    except (OSError, ValueError, AttributeError):
+        return math.inf  # It was closed, or never there.
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -58,6 +58,8 @@ class TrainerConfig(Config):
     """How often the training data is seen, if `train_steps` is 0."""
     early_stopping_steps: int = 0
     """For how many steps `best_checkpoint_eval_metric` may fail to improve before training ends; 0 is for ever."""
+    report_details: bool = False
+    """Whether the screen shows every metric on a line of its own, norms and times too; the files have them anyway."""
 
     no_effect: ClassVar[Mapping[str, str]] = {
         "train_tf_while_loop": _COMPILED,

@@ -135,7 +135,7 @@ def default_extensions(
         *([_learning_rate(schedule)] if schedule else []),
         *([every(config.validation_interval, *due)] if due else []),
         *extensions,
-        SummaryLogger(),
+        SummaryLogger(details=config.report_details),
         *(_history_writers(config, model_dir) if save_summary else []),
         every(config.checkpoint_interval, save),
     ]

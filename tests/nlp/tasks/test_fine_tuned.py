@@ -190,7 +190,7 @@ def test_weights_are_evaluated_without_a_training(tmp_path: Path, capsys: pytest
     run_experiment(params, mode="eval", model_dir=tmp_path / "run")
     printed = capsys.readouterr().out
     assert f"There is no checkpoint file in `{tmp_path / 'run'}`: step 0 is `{directory}`." in printed
-    assert "Step      0: eval cls_accuracy" in printed
+    assert "Step      0  eval/cls_accuracy" in printed
     asked = read_hugging_face_experiment(directory)
     answers = load_predictor(directory, params=asked).read(data.input_path, text_fields=["sentence"])
     labels = [answer.values["label"] for answer in answers]
