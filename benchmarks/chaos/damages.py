@@ -164,8 +164,8 @@ def contents(directory: Path) -> dict[str, Any]:
     events = read_summaries(directory / "events.jsonl")
     found["history"] = {
         "events": {step: metrics_of(event) for step, event in events.items()},
-        "train": sorted(steps_with_points(directory / "train", group="train")),
-        "validation": sorted(steps_with_points(directory / "validation", group="eval")),
+        "train": sorted(steps_with_points(directory / "train")),
+        "validation": sorted(steps_with_points(directory / "validation")),
         "info": json.loads((directory / "best/info.json").read_text()),
         "skipped": [window.read_text() for window in directory.glob("skipped_data.json")],
         "params": (directory / "params.yaml").read_text(),

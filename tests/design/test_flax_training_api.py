@@ -135,9 +135,9 @@ def test_a_summary_writer_writes_for_tensorboard(train_loop: TrainLoop, eval_loo
         summary = eval_loop(checkpoint)
         _ = summary_writer(summary)
 
-    curves = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [point.step for point in curves.Scalars("eval/lnpp")] == [25, 50, 75, 100]
-    assert curves.Scalars("train/loss")[-1].value == pytest.approx(summary.loss)
+    curves = {run: EventAccumulator(str(tmp_path / "tensorboard" / run)).Reload() for run in ("train", "eval")}
+    assert [point.step for point in curves["eval"].Scalars("lnpp")] == [25, 50, 75, 100]
+    assert curves["train"].Scalars("loss")[-1].value == pytest.approx(summary.loss)
 
 
 def test_checkpoints_are_written_and_the_latest_starts_a_loop(train_loop: TrainLoop, tmp_path: Path) -> None:
@@ -251,6 +251,6 @@ def test_the_complete_example_runs_and_resumes(tmp_path: Path, capsys: pytest.Ca
     out = capsys.readouterr().out
     assert "A checkpoint was loaded in " in out
     assert "8 batches of the iterator were read and skipped" in out
-    curves = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [point.step for point in curves.Scalars("eval/lnpp")] == [3, 6, 8, 9]
-    assert all(np.isfinite(point.value) for point in curves.Scalars("train/gradients_l2norm"))
+    curves = {run: EventAccumulator(str(tmp_path / "tensorboard" / run)).Reload() for run in ("train", "eval")}
+    assert [point.step for point in curves["eval"].Scalars("lnpp")] == [3, 6, 8, 9]
+    assert all(np.isfinite(point.value) for point in curves["train"].Scalars("gradients_l2norm"))

@@ -52,7 +52,7 @@ def test_01_loop_trains_resumes_and_shows_what_it_learned(tmp_path: Path) -> Non
 
     out = run("01_loop.py", *flags, "--n_steps=6")
     assert "A checkpoint was loaded in " in out
-    assert re.findall(r"Step +(\d): Ran", out) == ["6"]
+    assert re.findall(r"Step +(\d) of 6  loss", out) == ["6"]
     assert re.findall(r"step (\d): lnpp", out) == ["2", "6"]
 
     out = run("01_loop.py", *flags, "--n_steps=6")

@@ -87,10 +87,14 @@ def points(directory: Path) -> dict[str, list[tuple[int, float]]]:
     """All points that TensorBoard shows."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    accumulator = EventAccumulator(str(directory / "tensorboard"), size_guidance={"scalars": 0})
-    accumulator.Reload()
-    tags = [tag for tag in accumulator.Tags()["scalars"] if not tag.endswith(TIMES)]
-    return {tag: [(point.step, point.value) for point in accumulator.Scalars(tag)] for tag in tags}
+    found = {}
+    for run in ("train", "eval"):
+        accumulator = EventAccumulator(str(directory / "tensorboard" / run), size_guidance={"scalars": 0})
+        accumulator.Reload()
+        for tag in accumulator.Tags()["scalars"]:
+            if not tag.endswith(TIMES):
+                found[f"{run}/{tag}"] = [(point.step, point.value) for point in accumulator.Scalars(tag)]
+    return found
 
 
 def assert_same(one: Path, other: Path) -> None:

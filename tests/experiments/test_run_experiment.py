@@ -104,7 +104,7 @@ def test_a_continuous_evaluation_sees_every_file_and_ends_with_the_training(tmp_
     assert len(list((tmp_path / "validation").iterdir())) == 1
     accumulator = EventAccumulator(str(tmp_path / "validation"))
     accumulator.Reload()
-    assert [point.step for point in accumulator.Scalars("eval/accuracy")] == [5, 10, 15]
+    assert [point.step for point in accumulator.Scalars("accuracy")] == [5, 10, 15]
 
 
 def test_a_continuous_evaluation_goes_past_a_damaged_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -722,7 +722,7 @@ def test_a_file_gets_its_name_when_all_of_it_and_all_that_was_logged_is_on_the_d
     loop.attach(process)
     for checkpoint in loop:
         process(checkpoint)
-    (file,) = (tmp_path / "tensorboard").iterdir()
+    (file,) = (tmp_path / "tensorboard/train").iterdir()
     logs = [("sync", path) for path in (tmp_path / "events.jsonl", tmp_path, file, file.parent)]
     calls = disk_calls.calls
     for step in (2, 4, 6):

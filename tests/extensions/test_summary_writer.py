@@ -19,33 +19,41 @@ Points = dict[str, list[tuple[int, float]]]
 
 
 def new_tensorboard(directory: Path) -> EventMultiplexer:
-    return EventMultiplexer(tensor_size_guidance={"tensors": 0}).AddRun(str(directory), name="run")
+    return EventMultiplexer(tensor_size_guidance={"tensors": 0}).AddRunsFromDirectory(str(directory))
 
 
 def points_in_tensorboard(multiplexer: EventMultiplexer) -> Points:
-    """Steps and values by tag, as TensorBoard shows them."""
+    """Steps and values by run and tag, as TensorBoard shows them."""
     multiplexer.Reload()
     return {
-        tag: [(event.step, event.tensor_proto.float_val[0]) for event in multiplexer.Tensors("run", tag)]
-        for tag in multiplexer.Runs()["run"]["tensors"]
+        f"{run}/{tag}": [(event.step, event.tensor_proto.float_val[0]) for event in multiplexer.Tensors(run, tag)]
+        for run, kinds in multiplexer.Runs().items()
+        for tag in kinds["tensors"]
     }
 
 
-def points_in_accumulator(accumulator: EventAccumulator) -> Points:
+def points_in_accumulators(accumulators: dict[str, EventAccumulator]) -> Points:
     """The same, as TensorBoard's older reader sees them."""
-    accumulator.Reload()
+    for accumulator in accumulators.values():
+        accumulator.Reload()
     return {
-        tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]
+        f"{run}/{tag}": [(event.step, event.value) for event in accumulator.Scalars(tag)]
+        for run, accumulator in accumulators.items()
+        for tag in accumulator.Tags()["scalars"]
     }
+
+
+def accumulators(directory: Path) -> dict[str, EventAccumulator]:
+    return {run.name: EventAccumulator(str(run), size_guidance={"scalars": 0}) for run in directory.iterdir()}
 
 
 def points_in_files(directory: Path) -> Points:
-    """Steps and values by tag, for a reader that takes what it finds: no marks, no order but that of the names."""
+    """Steps and values by run and tag, for a reader that takes what it finds: no marks, no order but of the names."""
     points: Points = {}
-    for path in sorted(directory.glob("events.out.tfevents.*")):
+    for path in sorted(directory.glob("*/events.out.tfevents.*")):
         for event in LegacyEventFileLoader(str(path)).Load():
             for value in event.summary.value:
-                points.setdefault(value.tag, []).append((event.step, value.simple_value))
+                points.setdefault(f"{path.parent.name}/{value.tag}", []).append((event.step, value.simple_value))
     return points
 
 
@@ -53,7 +61,7 @@ def assert_points(directory: Path, expected: Points) -> None:
     """Asserts that every kind of reader finds exactly these."""
     assert points_in_files(directory) == expected
     assert points_in_tensorboard(new_tensorboard(directory)) == expected
-    assert points_in_accumulator(EventAccumulator(str(directory), size_guidance={"scalars": 0})) == expected
+    assert points_in_accumulators(accumulators(directory)) == expected
 
 
 def write_steps(directory: Path, steps: range, loss: float) -> None:
@@ -75,9 +83,47 @@ def test_a_summary_is_read_back_by_tensorboard(tmp_path: Path) -> None:
     )
 
 
+def test_training_and_evaluation_are_two_runs_of_one_chart(tmp_path: Path) -> None:
+    trellis.SummaryWriter(tmp_path)(tiny.checkpoint(5, train={"loss": 0.5}, eval={"loss": 0.75}))
+    runs = new_tensorboard(tmp_path).Reload().Runs()
+    assert {run: kinds["tensors"] for run, kinds in runs.items()} == {"train": ["loss"], "eval": ["loss"]}
+
+
+def test_a_group_of_any_name_is_a_run_in_the_directory(tmp_path: Path) -> None:
+    writer = trellis.SummaryWriter(tmp_path / "runs", run_dirs={"eval": "."})
+    summary = tiny.checkpoint(5, eval={"loss": 0.5})
+    writer(summary.with_metrics(**{"../test/b": {"loss": 0.75}, "empty": {}}))
+    runs = new_tensorboard(tmp_path).Reload().Runs()
+    assert {run: kinds["tensors"] for run, kinds in runs.items()} == {"runs": ["loss"], "runs/test/b": ["loss"]}
+
+
+def test_lost_evaluations_are_gone_before_the_next_one(tmp_path: Path) -> None:
+    def write(steps: range, loss: float) -> None:
+        writer, session = trellis.SummaryWriter(tmp_path), Session()
+        for step in steps:
+            evaluation = {} if step % 3 else {"eval": {"loss": loss}}
+            writer(tiny.checkpoint(step, train={"loss": loss}, session=session, **evaluation))
+
+    write(range(1, 8), loss=1)
+    write(range(4, 6), loss=2)
+    losses = [(step, 1.0 if step < 4 else 2.0) for step in range(1, 6)]
+    assert_points(tmp_path, {"train/loss": losses, "eval/loss": [(3, 1.0)]})
+
+
+def test_points_that_an_earlier_version_wrote_for_lost_work_are_gone_too(tmp_path: Path) -> None:
+    write_steps(tmp_path, range(1, 5), loss=100)
+    (file,) = (tmp_path / "train").iterdir()
+    file.rename(tmp_path / file.name)
+    write_steps(tmp_path, range(3, 5), loss=200)
+    assert points_in_tensorboard(new_tensorboard(tmp_path)) == {
+        "./loss": [(1, 101), (2, 102)],
+        "train/loss": [(3, 203), (4, 204)],
+    }
+
+
 def test_tensorboard_takes_the_metrics_for_scalars(tmp_path: Path) -> None:
     write_steps(tmp_path, range(1, 2), loss=1)
-    (file,) = tmp_path.iterdir()
+    (file,) = (tmp_path / "train").iterdir()
     (value,) = [value for event in EventFileLoader(str(file)).Load() for value in event.summary.value]
     assert value.metadata.plugin_data.plugin_name == "scalars"
 
@@ -87,7 +133,7 @@ def test_a_process_writes_one_file_and_each_summary_is_there_at_once(tmp_path: P
     for step in range(1, 5):
         writer(tiny.checkpoint(step, train={"loss": step}))
         assert points_in_files(tmp_path) == {"train/loss": [(past, past) for past in range(1, step + 1)]}
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list((tmp_path / "train").iterdir())) == 1
 
 
 def test_a_checkpoint_that_was_not_evaluated_is_written_with_its_train_metrics(tmp_path: Path) -> None:
@@ -123,7 +169,7 @@ def test_after_a_resume_no_point_appears_twice(tmp_path: Path) -> None:
     write_steps(tmp_path, range(40, 90, 10), loss=200)
     first = [(step, 100 + step) for step in (10, 20, 30)]
     assert_points(tmp_path, {"train/loss": first + [(step, 200 + step) for step in range(40, 90, 10)]})
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list((tmp_path / "train").iterdir())) == 2
 
 
 def test_after_several_kills_in_a_row_no_point_appears_twice(tmp_path: Path) -> None:
@@ -138,7 +184,7 @@ def test_after_several_kills_in_a_row_no_point_appears_twice(tmp_path: Path) -> 
 
 def test_a_resume_that_lost_nothing_leaves_the_files_before_it_alone(tmp_path: Path) -> None:
     write_steps(tmp_path, range(1, 4), loss=100)
-    (file,) = tmp_path.iterdir()
+    (file,) = (tmp_path / "train").iterdir()
     before = file.read_bytes(), file.stat().st_ino
     write_steps(tmp_path, range(4, 6), loss=200)
     assert (file.read_bytes(), file.stat().st_ino) == before
@@ -168,7 +214,7 @@ def test_two_summaries_of_one_step_are_both_kept(tmp_path: Path) -> None:
 
 
 def test_a_tensorboard_that_is_running_forgets_lost_work(tmp_path: Path) -> None:
-    new, old = new_tensorboard(tmp_path), EventAccumulator(str(tmp_path))
+    new, old = new_tensorboard(tmp_path), {"train": EventAccumulator(str(tmp_path / "train"))}
     for loss, steps, expected in (
         (100, range(1, 6), [101, 102, 103, 104, 105]),
         (200, range(3, 5), [101, 102, 203, 204]),
@@ -176,14 +222,16 @@ def test_a_tensorboard_that_is_running_forgets_lost_work(tmp_path: Path) -> None
         (400, range(2, 4), [101, 402, 403]),
     ):
         write_steps(tmp_path, steps, loss)
-        assert points_in_tensorboard(new) == {"train/loss": list(enumerate(expected, start=1))}
-        assert points_in_accumulator(old) == {"train/loss": list(enumerate(expected, start=1))}
+        assert points_in_tensorboard(new.AddRunsFromDirectory(str(tmp_path))) == {
+            "train/loss": list(enumerate(expected, start=1))
+        }
+        assert points_in_accumulators(old) == {"train/loss": list(enumerate(expected, start=1))}
 
 
 @pytest.mark.parametrize("n_bytes_lost", [1, 5, 30])
 def test_a_record_that_was_cut_short_does_no_harm(tmp_path: Path, n_bytes_lost: int) -> None:
     write_steps(tmp_path, range(1, 5), loss=100)
-    (file,) = tmp_path.iterdir()
+    (file,) = (tmp_path / "train").iterdir()
     file.write_bytes(file.read_bytes()[:-n_bytes_lost])
     write_steps(tmp_path, range(4, 6), loss=200)
     assert_points(tmp_path, {"train/loss": [(1, 101), (2, 102), (3, 103), (4, 204), (5, 205)]})
@@ -193,7 +241,7 @@ def test_a_record_that_was_cut_short_does_no_harm(tmp_path: Path, n_bytes_lost: 
 
 def test_a_garbled_file_does_no_harm(tmp_path: Path) -> None:
     write_steps(tmp_path, range(1, 5), loss=100)
-    (file,) = tmp_path.iterdir()
+    (file,) = (tmp_path / "train").iterdir()
     content = bytearray(file.read_bytes())
     content[-20] ^= 0xFF
     file.write_bytes(content)
@@ -228,9 +276,9 @@ def test_files_are_in_the_order_of_the_runs_whatever_the_clock_says(
 
 @pytest.mark.parametrize("name", ["events.out.tfevents.1700000000.host", "events.out.tfevents.old.trellis"])
 def test_event_files_of_others_are_left_alone(tmp_path: Path, name: str) -> None:
-    other = tmp_path / name
+    other = tmp_path / "train" / name
     write_steps(tmp_path, range(1, 4), loss=100)
-    next(tmp_path.iterdir()).rename(other)
+    next((tmp_path / "train").iterdir()).rename(other)
     before = other.read_bytes()
     write_steps(tmp_path, range(1, 2), loss=200)
     assert other.read_bytes() == before
@@ -238,14 +286,14 @@ def test_event_files_of_others_are_left_alone(tmp_path: Path, name: str) -> None
 
 def test_a_damaged_file_is_set_aside_before_a_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_steps(tmp_path, range(1, 5), loss=100)
-    (file,) = tmp_path.iterdir()
+    (file,) = (tmp_path / "train").iterdir()
     content = bytearray(file.read_bytes())
     content[-20] ^= 1
     file.write_bytes(content)
     trellis.SummaryWriter(tmp_path).attach(Session(stdout=True))
     line = capsys.readouterr().out
     assert f"`{file}` is damaged: " in line
-    (aside,) = tmp_path.glob("*.damaged")
+    (aside,) = tmp_path.glob("train/*.damaged")
     assert f"It is set aside as `{aside.name}`; what comes before the damage is kept." in line
     assert aside.read_bytes() == content
     assert_points(tmp_path, {"train/loss": [(1, 101), (2, 102), (3, 103)]})
@@ -256,8 +304,8 @@ def test_a_file_that_a_kill_or_a_power_cut_has_left_without_its_end_is_no_damage
     n_bytes: int | None, end: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_steps(tmp_path, range(1, 5), loss=100)
-    (file,) = tmp_path.iterdir()
+    (file,) = (tmp_path / "train").iterdir()
     file.write_bytes(file.read_bytes()[:n_bytes] + end)
     trellis.SummaryWriter(tmp_path).attach(Session(stdout=True))
     assert capsys.readouterr().out == ""
-    assert list(tmp_path.iterdir()) == [file]
+    assert list(file.parent.iterdir()) == [file]

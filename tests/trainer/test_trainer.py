@@ -183,7 +183,7 @@ def test_host_metrics_may_be_nested_or_arrays(tmp_path: Path, capsys: pytest.Cap
     said = "Left out of the metrics of eval: predictions, name. A metric is a number, a small array of at most 100"
     assert capsys.readouterr().out.count(said) == 1
     for subdir in ("", "by_half/first", "by_half/second"):
-        assert steps_with_points(tmp_path / "validation" / subdir, group="eval") == {5, 10}
+        assert steps_with_points(tmp_path / "validation" / subdir) == {5, 10}
     (best,) = small.files(tmp_path / "best")
     assert "est_eval_by_half-first-right_" in best
     assert (tmp_path / "regular_10").is_dir()
@@ -191,4 +191,4 @@ def test_host_metrics_may_be_nested_or_arrays(tmp_path: Path, capsys: pytest.Cap
     longer = small.params(15, best_checkpoint_export_subdir="best", best_checkpoint_eval_metric="by_half|first|right")
     trellis.run_experiment(longer, mode="train_and_eval", model_dir=tmp_path, task=NestedTask(longer.task))
     assert "has no summary of" not in capsys.readouterr().out
-    assert steps_with_points(tmp_path / "validation/by_half/first", group="eval") == {5, 10, 15}
+    assert steps_with_points(tmp_path / "validation/by_half/first") == {5, 10, 15}

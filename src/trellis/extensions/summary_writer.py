@@ -4,9 +4,11 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trellis.aliases import Metrics
 from trellis.data import RecordWriter, read_records
 from trellis.disk import check_writable, describe_failure, set_aside, sync_appended
 from trellis.errors import CutShortError, DataError
@@ -20,70 +22,119 @@ _FRAME_BYTES = 16
 
 
 class SummaryWriter(Extension):
-    """Writes summaries for TensorBoard: a scalar `{group}/{metric}` at the step of each, such as `eval/accuracy`.
+    """Writes summaries for TensorBoard: a run for each group of metrics, a scalar for each metric, at its step.
 
-    There is one event file for each loop that the writer sees, in which a summary is whole or not at all, and is there
+    So `train/loss` and `eval/loss` are two lines in the chart `loss`: those of the runs `train` and `eval`, which are
+    directories in `output_dir`.
+
+    A run has one event file for each loop that the writer sees, in which a summary is whole or not at all, and is there
     when the call returns. It survives a power cut once a checkpoint file of its step is there.
 
-    The points in a directory are those of one run: when a resumed run writes its first, those past the step it resumed
-    from, which come from lost work, are taken out of the older files of this class, and a TensorBoard that is running
-    is told to forget them. A directory belongs to one writer at a time. An older file that is damaged is set aside
-    before the run goes on; the points before the damage are kept, and an event tells of it.
+    The points in a directory are those of one training: when a resumed one writes its first, those past the step it
+    resumed from, which come from lost work, are taken out of the older files of this class, and a TensorBoard that is
+    running is told to forget them. A directory belongs to one writer at a time. An older file that is damaged is set
+    aside before the training goes on; the points before the damage are kept, and an event tells of it.
 
     Example:
         process = serial(EvalLoop(task=task, n_steps=20), SummaryWriter("runs/digits"))
         # tensorboard --logdir runs
+
+    Args:
+        run_dirs: Where in `output_dir` the run of a group is, `.` being the directory itself, if not under its name.
     """
 
-    def __init__(self, output_dir: str | os.PathLike[str]) -> None:
+    def __init__(self, output_dir: str | os.PathLike[str], *, run_dirs: Mapping[str, str] | None = None) -> None:
         self._dir = Path(output_dir)
-        self._file = self._dir
+        self._run_dirs = {"train": "train", "eval": "eval"} if run_dirs is None else dict(run_dirs)
+        # An earlier version wrote all groups into the directory itself.
+        self._runs = {directory: _Run(directory) for directory in (self._dir, *map(self._run_dir, self._run_dirs))}
+        self._start = 0
         self._last_step: int | None = None
         check_writable(self._dir)
 
     def join(self, session: Session) -> None:
-        """Starts a new file with the next summary, as another loop may start at an earlier step."""
+        """Starts new files with the next summary, as another loop may start at an earlier step."""
         self._last_step = None
-        for path in summary_files(self._dir):
-            _mend(path, session)
+        for directory in self._runs:
+            for path in summary_files(directory):
+                _mend(path, session)
         session.before_commit(self._sync)
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         """Writes a summary, and returns the checkpoint as it came."""
         summary = Summary.from_checkpoint(checkpoint)
-        values = [
-            {"tag": f"{group}/{name}", "simple_value": float(value)}
-            for group, metrics in summary.metrics.items()
-            for name, value in metrics.items()
-        ]
-        records = [_record(step=summary.step, summary={"value": values})]
         if self._last_step is None or summary.step < self._last_step:
-            records = self._start_file(summary.step - summary.n_completed_steps) + records
+            self._start = summary.step - summary.n_completed_steps
+            for run in self._runs.values():
+                run.begin(self._start)
         self._last_step = summary.step
+        for group, metrics in summary.metrics.items():
+            if metrics:
+                self._run_of(group).write(summary.step, metrics)
+        return checkpoint
+
+    def _run_of(self, group: str) -> "_Run":
+        directory = self._run_dir(group)
+        if directory not in self._runs:
+            self._runs[directory] = _Run(directory)
+            self._runs[directory].begin(self._start)
+        return self._runs[directory]
+
+    def _run_dir(self, group: str) -> Path:
+        # A name that consists of dots would lead elsewhere.
+        return self._dir / self._run_dirs.get(group, "/".join(part for part in group.split("/") if part.strip(".")))
+
+    def _sync(self) -> None:
+        for run in self._runs.values():
+            run.sync()
+
+
+class _Run:
+    """The event files in a directory, which are one run to TensorBoard."""
+
+    def __init__(self, directory: Path) -> None:
+        self._dir = directory
+        self._file: Path | None = None
+        self._restarts_at: int | None = None
+        """The step after which a TensorBoard that is running has to forget what it has read."""
+
+    def begin(self, start: int) -> None:
+        """Takes points past the step `start` out of the files; what is written next is in a new one."""
+        n_mended = sum(_drop_points_past(start, path) for path in summary_files(self._dir))
+        self._file = None
+        self._restarts_at = start + 1 if n_mended else None
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        """Adds a point for each metric."""
+        values = [{"tag": name, "simple_value": float(value)} for name, value in metrics.items()]
+        records = [_record(step=step, summary={"value": values})]
+        if self._file is None:
+            self._file = self._new_file()
+            records = [*self._head(), *records]
         # Not kept open: there is nothing to close when a run ends, however it ends.
         with self._file.open("ab") as file:
             file.write(b"".join(records))
-        return checkpoint
 
-    def _sync(self) -> None:
-        if self._last_step is not None:
+    def sync(self) -> None:
+        """Brings what was written to the disk."""
+        if self._file is not None:
             sync_appended(self._file)
 
-    def _start_file(self, start: int) -> list[bytes]:
-        """Chooses the file to write to, takes points past the step `start` out of others; returns the file's head."""
+    def _new_file(self) -> Path:
+        check_writable(self._dir)
+        # TensorBoard reads files in the order of their names: that has to be the order of the runs, whatever the clock.
+        newest = max((int(path.name.removeprefix(_PREFIX)[:10]) for path in summary_files(self._dir)), default=0)
+        number = max(int(time.time()), newest + 1)
+        return self._dir / f"{_PREFIX}{number:010d}.{socket.gethostname()}{_SUFFIX}"
+
+    def _head(self) -> list[bytes]:
         from tensorboardX.proto.event_pb2 import SessionLog
 
-        files = summary_files(self._dir)
-        n_mended = sum(_drop_points_past(start, path) for path in files)
-        # TensorBoard reads files in the order of their names: that has to be the order of the runs, whatever the clock.
-        newest = max((int(path.name.removeprefix(_PREFIX)[:10]) for path in files), default=0)
-        number = max(int(time.time()), newest + 1)
-        self._file = self._dir / f"{_PREFIX}{number:010d}.{socket.gethostname()}{_SUFFIX}"
         head = [_record(file_version="brain.Event:2")]
-        if n_mended:
+        if self._restarts_at is not None:
             # What a running TensorBoard has read is gone from the files, but not from its memory. It takes the first
             # mark of a restart for the start of the run, and forgets what comes after the step of the second.
-            head += 2 * [_record(step=start + 1, session_log={"status": SessionLog.START})]
+            head += 2 * [_record(step=self._restarts_at, session_log={"status": SessionLog.START})]
         return head
 
 
@@ -107,16 +158,12 @@ def summary_files(directory: Path) -> list[Path]:
     return sorted(directory.glob(f"{_PREFIX}{10 * '[0-9]'}.*{_SUFFIX}"))
 
 
-def steps_with_points(directory: Path, *, group: str) -> set[int]:
-    """The steps at which the files of a `SummaryWriter` have points of a group of metrics."""
+def steps_with_points(directory: Path) -> set[int]:
+    """The steps at which the files of a `SummaryWriter` in a directory have points."""
     from tensorboardX.proto.event_pb2 import Event
 
     events = [Event.FromString(record) for path in summary_files(directory) for record in _whole_records(path)[0]]
-    return {
-        event.step
-        for event in events
-        if event.HasField("summary") and any(value.tag.startswith(f"{group}/") for value in event.summary.value)
-    }
+    return {event.step for event in events if event.HasField("summary")}
 
 
 def _mend(path: Path, session: Session) -> None:

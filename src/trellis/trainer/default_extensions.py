@@ -145,7 +145,7 @@ def _history_writers(config: TrainerConfig, model_dir: Path) -> list[Extension]:
     # The check comes last: the writers mend their files when they join.
     return [
         EventWriter(model_dir),
-        _OneGroup("train", SummaryWriter(model_dir / "train")),
+        _OneGroup("train", SummaryWriter(model_dir / "train", run_dirs={"train": "."})),
         _HistoryCheck(model_dir, validation_dir=model_dir / config.validation_summary_subdir),
     ]
 
@@ -172,11 +172,11 @@ class _HistoryCheck(Extension):
             return
         events = read_summaries(self._dir / "events.jsonl")
         points = {
-            "train": steps_with_points(self._dir / "train", group="train"),
+            "train": steps_with_points(self._dir / "train"),
             "eval": {
                 at
                 for directory in (self._validation_dir, *filter(Path.is_dir, self._validation_dir.rglob("*")))
-                for at in steps_with_points(directory, group="eval")
+                for at in steps_with_points(directory)
             },
         }
         due = {
@@ -287,7 +287,7 @@ class _NestedSummaries(Extension):
     def __init__(self, group: str, directory: Path) -> None:
         self._group = group
         self._directory = directory
-        self._writers = {"": SummaryWriter(directory)}
+        self._writers = {"": self._writer("")}
 
     def join(self, session: Session) -> None:
         for writer in self._writers.values():
@@ -302,9 +302,12 @@ class _NestedSummaries(Extension):
             nested.setdefault(subdir, {})[name] = value
         for subdir, metrics in nested.items():
             if subdir not in self._writers:
-                self._writers[subdir] = SummaryWriter(self._directory / subdir)
+                self._writers[subdir] = self._writer(subdir)
             self._writers[subdir](dataclasses.replace(summary, metrics={self._group: metrics}))
         return checkpoint
+
+    def _writer(self, subdir: str) -> SummaryWriter:
+        return SummaryWriter(self._directory / subdir, run_dirs={self._group: "."})
 
 
 def _learning_rate(schedule: optax.Schedule) -> Callable[[Checkpoint], Summary]:
