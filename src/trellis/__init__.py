@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         LowestCheckpointFileReader as LowestCheckpointFileReader,
         HighestCheckpointFileWriter as HighestCheckpointFileWriter,
         HighestCheckpointFileReader as HighestCheckpointFileReader,
+        BlowUpCheck as BlowUpCheck,
         DivergenceCheck as DivergenceCheck,
         EarlyStopping as EarlyStopping,
     )

@@ -46,6 +46,7 @@ OUR_TRAINER: dict[str, Any] = {
     "n_fused_steps": None,
     "train_epochs": 0.0,
     "early_stopping_steps": 0,
+    "blow_up_factor": 10.0,
     "report_details": False,
 }
 RUNTIME: dict[str, Any] = {

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
         regular_files as regular_files,
         restore_file as restore_file,
     )
-    from trellis.extensions.recovery import DivergenceCheck as DivergenceCheck, SkippedData as SkippedData
+    from trellis.extensions.recovery import (
+        BlowUpCheck as BlowUpCheck,
+        DivergenceCheck as DivergenceCheck,
+        SkippedData as SkippedData,
+    )
     from trellis.extensions.event_writer import (
         EventWriter as EventWriter,
         parse_event as parse_event,

@@ -3,8 +3,10 @@
 import json
 import math
 import os
+from collections import deque
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import jax
@@ -13,11 +15,16 @@ import numpy as np
 from trellis.aliases import Batch
 from trellis.data import SizedStream, StackingStream, Stream, is_stream, rows_of
 from trellis.disk import describe_failure, set_aside, write_whole
-from trellis.errors import CheckpointFileError, DivergedError
+from trellis.errors import ArgumentError, CheckpointFileError, DivergedError
 from trellis.extensions.checkpoint_files import recorded_notes
 from trellis.extensions.extension import Extension
-from trellis.loops import Checkpoint, Summary
+from trellis.loops import Checkpoint, Session, Summary
 from trellis.runtime import print_line
+
+_N_GOOD = 40
+_LEAST_GOOD = 3
+_N_HIGH = 3
+"""A mean loss or two that are high are batches with outliers; three in a row are a training that has lost its way."""
 
 
 class DivergenceCheck(Extension):
@@ -52,6 +59,67 @@ class DivergenceCheck(Extension):
             return f"the mean loss was {summary.loss:g}, more than loss_upper_bound={self._bound:g}"
         norm = summary.metrics["train"].get("weights_l2norm", 0.0)
         return "" if math.isfinite(norm) else f"the norm of the weights became {norm}"
+
+
+class BlowUpCheck(Extension):
+    """Emits an event `blown_up`, and prints its line, when the loss has grown by orders though it is finite.
+
+    That is told once, at the third checkpoint in a row whose loss is higher than all before it and more than `factor`
+    times the usual one: the median of up to twenty checkpoints, some checkpoints ago. Where those differ by more than
+    their size, as negative losses and noise may, their spread counts in its place. It is told again only after the loss
+    was good again. The run goes on: a `DivergenceCheck` with a bound is what stops it.
+
+    Example:
+        process = serial(BlowUpCheck(), SummaryLogger(), EventWriter("runs/digits"))
+    """
+
+    def __init__(self, *, factor: float = 10.0) -> None:
+        if not factor > 1:
+            raise ArgumentError(
+                f"factor is {factor}, but a loss that has blown up is a multiple of the usual: above 1."
+            )
+        self._factor = factor
+        self._good: deque[float] = deque(maxlen=_N_GOOD)
+        self._highest = -math.inf
+        self._n_high = 0
+
+    def join(self, session: Session) -> None:
+        """Forgets the losses of another loop."""
+        self._good.clear()
+        self._highest = -math.inf
+        self._n_high = 0
+
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Looks at the loss, and returns the checkpoint as it came."""
+        loss = checkpoint.loss
+        if not math.isfinite(loss):
+            return checkpoint  # The loop itself tells of it.
+        if not self._is_high(loss):
+            self._good.append(loss)
+            self._highest = max(self._highest, loss)
+            self._n_high = 0
+            return checkpoint
+        self._n_high += 1
+        if self._n_high == _N_HIGH:
+            usual = median(self._reference())
+            text = f"Step {checkpoint.step:6d}: the loss has blown up: it is {loss:.4g}, and was {usual:.4g}."
+            if checkpoint.session is None:
+                print_line(text)
+            else:
+                checkpoint.session.emit("blown_up", step=checkpoint.step, text=text, loss=loss, usual_loss=usual)
+        return checkpoint
+
+    def _is_high(self, loss: float) -> bool:
+        if len(self._good) < _LEAST_GOOD:
+            return False
+        reference = self._reference()
+        usual = median(reference)
+        size = max(abs(usual), max(reference) - min(reference))
+        return loss > self._highest and loss - usual > (self._factor - 1) * size
+
+    def _reference(self) -> list[float]:
+        """The older half of the good losses: the newer ones may have begun to grow."""
+        return list(self._good)[: max(_LEAST_GOOD, len(self._good) // 2)]
 
 
 class SkippedData:

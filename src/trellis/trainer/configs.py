@@ -58,6 +58,9 @@ class TrainerConfig(Config):
     """How often the training data is seen, if `train_steps` is 0."""
     early_stopping_steps: int = 0
     """For how many steps `best_checkpoint_eval_metric` may fail to improve before training ends; 0 is for ever."""
+    blow_up_factor: float = 10.0
+    """A training loss so many times the usual one, at three reports in a row, is told as a blow-up; 1 or less never is.
+    """
     report_details: bool = False
     """Whether the screen shows every metric on a line of its own, norms and times too; the files have them anyway."""
 

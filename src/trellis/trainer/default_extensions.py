@@ -15,6 +15,7 @@ from trellis.disk import set_aside, write_whole
 from trellis.errors import DirectoryTakenError
 from trellis.extensions import (
     BestCheckpointFileWriter,
+    BlowUpCheck,
     CheckpointFileWriter,
     DivergenceCheck,
     EarlyStopping,
@@ -76,8 +77,9 @@ def best_writer(config: TrainerConfig, *, model_dir: Path) -> BestCheckpointFile
 
 
 def metric_name(published: str) -> str:
-    """What an evaluation calls the metric that a config names as published."""
-    return "loss" if published == "validation_loss" else published.replace("|", "/")
+    """What an evaluation calls the metric that a config names as published, or as the screen does: `eval/loss`."""
+    name = published.removeprefix("eval/")
+    return "loss" if name == "validation_loss" else name.replace("|", "/")
 
 
 def published_name(metric: str) -> str:
@@ -131,6 +133,7 @@ def default_extensions(
     due = [extension for extension in (evaluation, stopping) if extension is not None]
     return [
         *([check] if config.recovery_max_trials >= 0 else []),
+        *([BlowUpCheck(factor=config.blow_up_factor)] if config.blow_up_factor > 1 else []),
         ProgressBar(),
         *([_learning_rate(schedule)] if schedule else []),
         *([every(config.validation_interval, *due)] if due else []),
