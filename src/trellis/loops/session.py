@@ -21,7 +21,7 @@ from trellis.errors import Preempted
 from trellis.runtime import is_any_stopping, print_line
 
 _T = TypeVar("_T")
-_STOPPING = "\nThe run saves and stops when the steps under way are done. Ctrl-C again leaves at once.\n"
+_STOPPING = "\nThe run {} when the steps under way are done. Ctrl-C again leaves at once.\n"
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class Session:
         """What asks the loop to stop, such as `SIGTERM`; empty if nothing does."""
         self.n_steps: int | None = None
         """The step that the loop trains up to, once it does; None if that is not known."""
+        self.is_stepping = False
+        """Whether steps are under way, in the midst of which there is no state to keep."""
         self._is_running = False
         self._is_shared = is_shared
         self._stdout = stdout
@@ -293,13 +295,21 @@ class Session:
             told = {} if isinstance(error, KeyboardInterrupt) and self.is_stopping else {"error": repr(error)}
             self.emit("stopped", step=step(), **told)
             raise
+        finally:
+            self.forget_interrupt()
         self.emit("finished", step=step())
+
+    def forget_interrupt(self) -> None:
+        """Forgets a Ctrl-C that was followed: in a notebook, the loop may be run again."""
+        if self.stopped_by == "Ctrl-C":
+            self.stopped_by = ""
 
     @contextmanager
     def watching_for_signals(self) -> Iterator[None]:
         """Turns SIGTERM and Ctrl-C into requests to stop, which a loop follows when its steps under way are done.
 
-        A second Ctrl-C raises KeyboardInterrupt at once, and so does the first if nothing would be saved.
+        A second Ctrl-C raises KeyboardInterrupt at once, and so does the first if no steps are under way and nothing
+        would be saved.
         """
         # Where processes train together, JAX itself handles the signal, and has all of them stop at the same step.
         if threading.current_thread() is not threading.main_thread() or self._is_shared:
@@ -374,12 +384,13 @@ class _Process:
 
     def _handle_sigint(self, number: int, frame: FrameType | None) -> None:
         is_first = not any(session.is_stopping for session in self._watching)
-        if is_first and any(session.can_save for session in self._watching):
+        can_save = any(session.can_save for session in self._watching)
+        if is_first and (can_save or any(session.is_stepping for session in self._watching)):
             for session in self._watching:
                 session.stopped_by = "Ctrl-C"
             # Not by Python's streams, which may be in the midst of a write.
             with suppress(OSError):
-                os.write(2, _STOPPING.encode())
+                os.write(2, _STOPPING.format("saves and stops" if can_save else "stops").encode())
         else:
             self._call_previous(number, frame)
 

@@ -14,7 +14,7 @@ from flax.core import DenyList
 from flax.core.scope import in_filter
 
 from trellis.aliases import Batch, Init, Key, PyTree
-from trellis.errors import ArgumentError, Preempted, StreamEndedError
+from trellis.errors import ArgumentError, Preempted, StaleCheckpointError, StreamEndedError
 from trellis.loops.batch import batch_size, check_divisible, split_batch
 from trellis.loops.feed import build_feed
 from trellis.loops.fused_steps import (
@@ -163,13 +163,30 @@ class TrainLoop:
         What is saved of its checkpoint is written before the writer returns, as this step may be the last.
         """
         running = self._start()
-        return self._advance(running, running.step + 1, self.n_steps)
+        return self._advance_alone(running, running.step + 1)
 
     def next_checkpoint(self) -> Checkpoint:
         """Trains up to the step at which the next checkpoint is due; saves are as those of `next_step`."""
         running = self._start()
         targets = [self._plan.due_after(running.step), self.n_steps or 0]
-        return self._advance(running, min(step for step in targets if step > running.step), self.n_steps)
+        return self._advance_alone(running, min(step for step in targets if step > running.step))
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The training as it is now: its last checkpoint, or what there is between two after an interrupt.
+
+        Its arrays are valid until the loop advances. A loop that has not begun makes them, or reads them from a file.
+        """
+        running = self._start()
+        running.check_whole()
+        if running.last is not None and not running.n_completed_steps:
+            return running.last
+        checkpoint = self._unfinished(running)
+        if not running.n_completed_steps:
+            return checkpoint
+        values = running.packing.start_compute(running.totals)()
+        values.pop(_DIVERGED)
+        return dataclasses.replace(checkpoint, loss=values.pop("loss"), train_metrics=values)
 
     def _run(self, target: int) -> Generator[Checkpoint, None, None]:
         running = self._start()
@@ -177,6 +194,7 @@ class TrainLoop:
             message = f"Stop training, already reached the total training steps {target}."
             self.session.emit("finished", step=running.step, text=message)
             return
+        running.check_whole()
         with self.session.running(lambda: running.step):
             while running.step < target:
                 yield self._advance(running, min(self._plan.due_after(running.step), target), target)
@@ -304,8 +322,29 @@ class TrainLoop:
             packing=self._traced.packing,
         )
 
+    def _advance_alone(self, running: "_Running", target: int) -> Checkpoint:
+        """Advances outside of an iteration."""
+        try:
+            with self.session.watching_for_signals():
+                checkpoint = self._advance(running, target, self.n_steps)
+            if self.session.is_stopping:
+                self._leave(running, time.perf_counter())
+            return checkpoint
+        finally:
+            self.session.forget_interrupt()
+
     def _advance(self, running: "_Running", target: int, n_steps: int | None) -> Checkpoint:
-        """Trains up to step `target`, or to the end of the data, and makes a checkpoint there."""
+        """Trains up to step `target`, or to the end of the data, and makes a checkpoint there.
+
+        A Ctrl-C waits for the steps under way, so that the loop can be gone on with.
+        """
+        self.session.is_stepping = True
+        try:
+            return self._advance_to(running, target, n_steps)
+        finally:
+            self.session.is_stepping = False
+
+    def _advance_to(self, running: "_Running", target: int, n_steps: int | None) -> Checkpoint:
         running.lease.is_over = True
         running.lease = Lease()
         started = time.perf_counter()
@@ -346,7 +385,7 @@ class TrainLoop:
             session=self.session,
             lease=running.lease,
         )
-        running.start_anew()
+        running.start_anew(checkpoint)
         return checkpoint
 
     def _train(self, running: "_Running", n: int, target: int) -> None:
@@ -376,22 +415,35 @@ class TrainLoop:
     def _leave(self, running: "_Running", started: float) -> NoReturn:
         """Saves and exits, as a signal asks; what was summed up since the last checkpoint is saved too."""
         running.steps.wait()
-        checkpoint = Checkpoint.of(
-            running.state,
-            step=running.step,
-            n_completed_steps=running.n_completed_steps,
-            elapsed_time=running.elapsed_time + time.perf_counter() - started,
-            totals=running.packing.unpack(running.totals) if running.n_completed_steps else None,
-            position=self._feed.position(),
-            session=self.session,
-        )
-        n_savers = self.session.preempt(checkpoint)
-        saved = f"saved step {running.step}" if n_savers else "no checkpoint writer is attached, nothing was saved"
+        running.elapsed_time += time.perf_counter() - started
+        # Without the lease: what saves it may still hold it when the loop is run again.
+        n_savers = self.session.preempt(dataclasses.replace(self._unfinished(running), lease=None))
         is_interrupted = self.session.stopped_by == "Ctrl-C"
-        text = f"Stopped by {self.session.stopped_by or 'SIGTERM'}: {saved}. The same command continues the run."
+        if n_savers:
+            way_on = f"saved step {running.step}. The same command continues the run."
+        elif is_interrupted:
+            way_on = (
+                f"step {running.step} is in `loop.checkpoint`, and in no file. To run the loop again goes on there."
+            )
+        else:
+            way_on = "no checkpoint writer is attached, nothing was saved. The same command continues the run."
+        text = f"Stopped by {self.session.stopped_by or 'SIGTERM'}: {way_on}"
         text = text if is_interrupted else f"{text} Exit code 143."
         self.session.emit("preempted", step=running.step, text=text)
         raise KeyboardInterrupt if is_interrupted else Preempted
+
+    def _unfinished(self, running: "_Running") -> Checkpoint:
+        """The state between two checkpoints, with the sums for the next."""
+        return Checkpoint.of(
+            running.state,
+            step=running.step,
+            n_completed_steps=running.n_completed_steps,
+            elapsed_time=running.elapsed_time,
+            totals=running.packing.unpack(running.totals) if running.n_completed_steps else None,
+            position=self._feed.position(),
+            session=self.session,
+            lease=running.lease,
+        )
 
     def _n_steps_in_call(self, running: "_Running", end: int) -> int:
         return self._plan.n_steps_in_call(running.step, running.steps.lengths, end)
@@ -485,9 +537,20 @@ class _Running:
     next_look: float = 0.0
     """When to look for a loss that is not a number."""
     lease: Lease = dataclasses.field(default_factory=Lease)
+    last: Checkpoint | None = None
+    """The last checkpoint."""
 
-    def start_anew(self) -> None:
+    def check_whole(self) -> None:
+        """Raises an error if the loop was left in the midst of a step, whose state is nowhere."""
+        if any(leaf.is_deleted() for leaf in jax.tree.leaves(self.state)):
+            raise StaleCheckpointError(
+                f"The loop was left in the midst of steps, after step {self.step} was begun, so that it has no state "
+                f"any more. Make a new one, from a checkpoint file if there is one."
+            )
+
+    def start_anew(self, checkpoint: Checkpoint) -> None:
         """Forgets what was counted for the checkpoint that was just made."""
+        self.last = checkpoint
         self.totals = self.no_totals
         self.n_completed_steps = 0
         self.elapsed_time = 0.0
