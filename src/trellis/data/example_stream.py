@@ -114,6 +114,11 @@ class ExampleStream:
         self._map = map
         self._orders: dict[int, Order] = {}
 
+    def __repr__(self) -> str:
+        order = f"seed={self._seed}" if self._shuffle else "shuffle=False"
+        end = "" if self._n_epochs is None else f", n_epochs={self._n_epochs}"
+        return f"ExampleStream({self.n_examples} examples, batch_size={self.batch_size}, {order}{end})"
+
     @property
     def n_batches(self) -> int | None:
         """How many batches there are, a short last one included; None if the stream is endless."""

@@ -28,6 +28,11 @@ class ExperimentConfig(Config):
     trainer: TrainerConfig = TrainerConfig()
     runtime: RuntimeConfig = RuntimeConfig()
 
+    def __repr__(self) -> str:
+        # All of it is hundreds of fields: `as_yaml()` and `trellis config show` have them.
+        parts = (f"{name}={type(getattr(self, name)).__name__}(…)" for name in ("task", "trainer", "runtime"))
+        return f"{type(self).__name__}({', '.join(parts)})"
+
 
 class BuildExperiment(Protocol):
     """Makes the config of an experiment: a new one each time, from nothing."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trellis.errors import ArgumentError
-from trellis.loops import Checkpoint, Session
+from trellis.loops import Checkpoint, EvalLoop, Session
 
 
 class Extension(ABC):
@@ -32,6 +32,9 @@ class Extension(ABC):
             session.fail(checkpoint.step)
             raise
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     def attach(self, session: Session) -> None:
         """Takes part in a session; a second call for the same session does nothing."""
         if session.admit(self):
@@ -51,6 +54,16 @@ class _Serial(Extension):
             if not callable(extension):
                 raise ArgumentError(f"{extension!r} is not an extension: it cannot be called with a checkpoint.")
         self._extensions = extensions
+
+    def __repr__(self) -> str:
+        return f"serial({self._list()})"
+
+    def _list(self) -> str:
+        return ", ".join(
+            # The repr of a function has an address in it.
+            repr(extension) if isinstance(extension, Extension | EvalLoop) else getattr(extension, "__name__", "…")
+            for extension in self._extensions
+        )
 
     def join(self, session: Session) -> None:
         for extension in self._extensions:
@@ -73,6 +86,9 @@ class _Every(_Serial):
         if n_steps < 1:
             raise ArgumentError(f"every(n_steps={n_steps}) has a period of less than one step.")
         self._n_steps = n_steps
+
+    def __repr__(self) -> str:
+        return f"every({self._n_steps}, {self._list()})"
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         is_due = checkpoint.step % self._n_steps == 0 or checkpoint.is_last

@@ -65,6 +65,9 @@ class EvalLoop:
             out_shardings=(self._placement.replicated, self._placement.replicated, None),
         )
 
+    def __repr__(self) -> str:
+        return f"EvalLoop(group={self._group!r}, n_steps={self.n_steps}, task={self._task!r})"
+
     def peek(self) -> Batch:
         """The first batch."""
         return self._batches.peek()

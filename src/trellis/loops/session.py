@@ -81,6 +81,9 @@ class Session:
         self._failed_step: int | None = None
         """The step of the last checkpoint, if it was not handled to the end."""
 
+    def __repr__(self) -> str:
+        return f"Session({len(self._joined)} extensions)"
+
     def admit(self, extension: object) -> bool:
         """Notes that an extension takes part; returns False if it did so before.
 

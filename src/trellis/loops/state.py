@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from html import escape
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from trellis.aliases import JSON, Array, Batch, Init, Metrics, PyTree
 from trellis.errors import StaleCheckpointError, TrellisError
 from trellis.loops.metrics import Metric
 from trellis.loops.session import Session
+from trellis.runtime import count_weights, describe_metric
 
 
 @struct.dataclass
@@ -30,6 +32,9 @@ class TrainState:
     """The model's other collections, such as batch statistics."""
     optimizer_state: PyTree
 
+    def __repr__(self) -> str:
+        return f"TrainState({count_weights(self.params)} weights)"
+
 
 @struct.dataclass
 class StepOutput:
@@ -38,6 +43,9 @@ class StepOutput:
     loss: Metric
     metrics: Mapping[str, Metric] = struct.field(default_factory=dict)
     grads: PyTree = None
+
+    def __repr__(self) -> str:
+        return f"StepOutput({', '.join(['loss', *self.metrics])})"
 
 
 @dataclass
@@ -50,7 +58,7 @@ class Lease:
 _LEASED = frozenset({"model_params", "model_state", "optimizer_state", "grads", "totals"})
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Checkpoint:
     """The training state at a step, in memory.
 
@@ -61,10 +69,10 @@ class Checkpoint:
             print(checkpoint.step, checkpoint.loss)
     """
 
-    model_params: PyTree = field(repr=False)
-    model_state: PyTree = field(repr=False)
-    optimizer_state: PyTree = field(repr=False)
-    grads: PyTree = field(repr=False)
+    model_params: PyTree
+    model_state: PyTree
+    optimizer_state: PyTree
+    grads: PyTree
     """The gradients of the last step; None if the loop was told not to keep them."""
     loss: float
     """The mean loss of the steps since the last checkpoint."""
@@ -79,12 +87,12 @@ class Checkpoint:
     """Whether the loop ends here."""
     train_metrics: Metrics = field(default_factory=dict)
     """Metrics of the training step itself, over the steps since the last checkpoint."""
-    totals: PyTree = field(default=None, repr=False)
+    totals: PyTree = None
     """Sums for the next checkpoint; None at a regular one, where they start anew."""
     position: JSON = None
     """Where the data stream stands, if that does not follow from the step."""
-    session: Session | None = field(default=None, repr=False, compare=False)
-    lease: Lease | None = field(default=None, repr=False, compare=False)
+    session: Session | None = None
+    lease: Lease | None = None
 
     @property
     def variables(self) -> dict[str, Any]:
@@ -107,6 +115,9 @@ class Checkpoint:
                 )
         return object.__getattribute__(self, name)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(step={self.step}, loss={describe_metric(self.loss)})"
+
     def copy(self) -> "Checkpoint":
         """The same checkpoint in memory of its own, valid for as long as it is held."""
         values = _values(self)
@@ -114,7 +125,7 @@ class Checkpoint:
         return type(self)(**values | arrays | {"lease": None})
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Summary(Checkpoint):
     """A checkpoint with metrics: `{group: {name: value}}`, groups `train` and `eval`."""
 
@@ -135,6 +146,25 @@ class Summary(Checkpoint):
         train["loss"] = checkpoint.loss
         return cls(**_values(checkpoint), metrics={"train": train | dict(checkpoint.train_metrics)})
 
+    def __repr__(self) -> str:
+        metrics = [f"{group}/{name}={text}" for group, name, text in self._rows()]
+        return f"Summary({', '.join([f'step={self.step}', *metrics])})"
+
+    def _repr_html_(self) -> str:
+        """A table, for notebooks."""
+        rows = "".join(
+            f"<tr><td>{escape(group)}/{escape(name)}</td><td style='text-align: right'>{text}</td></tr>"
+            for group, name, text in self._rows()
+        )
+        return f"<table><caption>Step {self.step}</caption>{rows}</table>"
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        return [
+            (group, name, describe_metric(value))
+            for group, named in self.metrics.items()
+            for name, value in named.items()
+        ]
+
     def with_metrics(self, **groups: Metrics) -> "Summary":
         """The summary with more groups of metrics."""
         return Summary(**_values(self) | {"metrics": {**self.metrics, **groups}})
@@ -152,6 +182,9 @@ class CheckpointSource(ABC):
 
     target: Init
     """Makes the variables if there is no checkpoint, and their structure if there is one."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
 
     @abstractmethod
     def __call__(self, initializer: Checkpoint) -> Checkpoint:
@@ -171,6 +204,11 @@ class Outline:
     """The names of what a step measures on the devices; those of a training step have the loss among them."""
     flops: float
     """About how many floating-point operations a step takes."""
+
+    def __repr__(self) -> str:
+        n_weights = count_weights(self.checkpoint.model_params)
+        batch = describe_arrays(self.batch)
+        return f"Outline({n_weights} weights, batch={batch}, metrics={self.metrics}, flops={self.flops:.4g})"
 
 
 @contextmanager

@@ -64,6 +64,9 @@ class TrainTask:
         if self.n_microbatches < 1:
             raise ArgumentError(f"n_microbatches is {self.n_microbatches}, but a batch has at least one part.")
 
+    def __repr__(self) -> str:
+        return f"TrainTask(data={type(self.data).__name__}, metrics={[*self.metrics]})"
+
 
 class ValidationStep(Protocol):
     """A whole validation step, to be traced and compiled."""
@@ -103,6 +106,9 @@ class EvalTask:
                 f"EvalTask.carry is a {type(self.carry).__name__}. Give collections by name: carry="
                 f"{{'memory': jnp.zeros((batch_size, 64))}}, or None in the place of arrays for the checkpoint's."
             )
+
+    def __repr__(self) -> str:
+        return f"EvalTask(data={type(self.data).__name__}, metrics={[*self.metrics]})"
 
 
 def _check_optimizer(optimizer: Any) -> None:

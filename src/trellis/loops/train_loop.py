@@ -111,6 +111,10 @@ class TrainLoop:
         self.n_steps = self._feed.n_batches if n_steps is None else n_steps
         self._running: _Running | None = None
 
+    def __repr__(self) -> str:
+        step = "" if self._running is None else f", step={self._running.step}"
+        return f"TrainLoop(n_steps={self.n_steps}, n_steps_per_checkpoint={self.n_steps_per_checkpoint}{step})"
+
     @property
     def step(self) -> int:
         """How many steps are completed. To tell, a loop that may go on from a checkpoint file reads it."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from trellis.runtime.random import StepKeys as StepKeys, checked_key as checked_key
     from trellis.runtime.console import (
+        count_weights as count_weights,
         describe_duration as describe_duration,
         describe_metric as describe_metric,
         describe_number as describe_number,

@@ -202,13 +202,20 @@ def describe_size(n_bytes: int) -> str:
     return text
 
 
+def count_weights(params: PyTree) -> int:
+    """How many numbers there are in a tree of arrays, or of their shapes."""
+    import jax  # commands that need no JAX print by this module too
+
+    return sum(math.prod(jax.numpy.shape(leaf)) for leaf in jax.tree.leaves(params))
+
+
 def describe_weights(params: PyTree) -> str:
     """How many weights there are, and their size in memory."""
     import jax  # commands that need no JAX print by this module too
 
     leaves = jax.tree.leaves(params)
     size = describe_size(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves))
-    return f"Total number of trainable weights: {sum(leaf.size for leaf in leaves)} {size}."
+    return f"Total number of trainable weights: {count_weights(params)} {size}."
 
 
 def line_width() -> float:

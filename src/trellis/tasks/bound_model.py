@@ -11,6 +11,7 @@ import jax
 
 from trellis.aliases import Apply, Init, Key, PyTree, Variables
 from trellis.loops import run_model
+from trellis.runtime import count_weights
 
 _LOSSES = "losses"
 _SOWN = (_LOSSES, "intermediates")
@@ -103,6 +104,9 @@ class BoundModel:
         self.model_state: Mapping[str, PyTree] = model_state or {}
         self.losses: list[Any] = []
         self._rngs = rngs or {}
+
+    def __repr__(self) -> str:
+        return f"BoundModel({type(self.model).__name__}, {count_weights(self.params)} weights)"
 
     @property
     def variables(self) -> Variables:

@@ -68,6 +68,9 @@ class Task(ABC):
         self.logging_dir = logging_dir or ""
         self.name = name or getattr(params, "name", None) or type(self).__name__
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self._task_config).__name__}(…))"
+
     @property
     def task_config(self) -> Any:
         """The config that the task was made from, with what it has filled in if that was left to it."""

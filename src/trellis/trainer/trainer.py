@@ -71,6 +71,10 @@ class StagedTrainer(ABC):
         self._watch = Session()
         self.last_steps = self.plan_stages()
 
+    def __repr__(self) -> str:
+        directory, n_steps = str(self.model_dir), self.config.train_steps
+        return f"{type(self).__name__}({self.task!r}, model_dir={directory!r}, train_steps={n_steps})"
+
     @abstractmethod
     def plan_stages(self) -> Sequence[int]:
         """The step at which each stage ends."""
