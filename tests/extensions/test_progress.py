@@ -1,8 +1,11 @@
 """Progress: lines in a log, a bar on a terminal, and nothing torn on either."""
 
+import builtins
 import contextlib
 import math
 import sys
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -322,3 +325,57 @@ def test_a_real_loop_moves_the_bar_from_its_first_step_to_its_last() -> None:
     assert weights.startswith("Total number of trainable weights: ")
     assert blank == ""
     assert bar_line.startswith("Step 6 of 6 |███")
+
+
+class ZMQInteractiveShell:
+    """The name by which a notebook's kernel is known."""
+
+
+class Cell:
+    """The output of a notebook's cell: what is displayed in it, and how often that was replaced."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.n_updates = 0
+
+    def display(self, content: dict[str, str], **options: Any) -> "Cell":
+        assert options == {"raw": True, "display_id": True}
+        self.lines.append(content["text/plain"])
+        return self
+
+    def update(self, content: dict[str, str], **options: Any) -> None:
+        assert options == {"raw": True}
+        self.lines[-1] = content["text/plain"]
+        self.n_updates += 1
+
+
+@pytest.fixture
+def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
+    """Has the test run as in a notebook."""
+    cell = Cell()
+    display = ModuleType("IPython.display")
+    display.display = cell.display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
+    return cell
+
+
+def test_in_a_notebook_there_is_one_line_that_is_replaced(
+    clock: Clock, cell: Cell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, session = attached()
+    train(session, clock, range(10, 1001, 10), 1000, rate=100)
+    session.emit("finished", step=1000)
+    assert cell.lines == [f"Step 1000 of 1000 |{'█' * 49}| 100 %, 100 steps/s, took 9.9 s"]
+    assert cell.n_updates == 99
+    assert capsys.readouterr() == ("", "")
+
+
+def test_reports_fit_into_a_notebook(cell: Cell, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = {f"metric_{index}": 0.5 for index in range(15)}
+    trellis.SummaryLogger()(tiny.checkpoint(1, train=metrics, eval=metrics))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert max(map(len, lines)) <= 100
+    assert cell.lines == []

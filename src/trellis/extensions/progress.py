@@ -6,7 +6,7 @@ from time import monotonic
 from trellis.errors import ArgumentError
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Event, Session
-from trellis.runtime import DRAW_INTERVAL, Bar, can_show_bar, describe_duration, describe_rate, print_line
+from trellis.runtime import DRAW_INTERVAL, Bar, NotebookBar, describe_duration, describe_rate, new_bar, print_line
 
 _ENDINGS = frozenset({"finished", "stopped", "preempted"})
 
@@ -16,6 +16,7 @@ class ProgressBar(Extension):
 
     On a terminal this is a bar on stderr, which nothing that Trellis prints will tear. A `print` of your own is on a
     line of its own below the bar, which is drawn anew below it; `trellis.runtime.print_line` prints above the bar.
+    In a notebook it is a line of the cell's output that is replaced.
     Elsewhere there are lines on stdout: the first, at most one every `line_interval` seconds, and the last.
 
     The rate is the mean of this run. It includes evaluations and excludes compilation, so that the time left is right,
@@ -34,7 +35,7 @@ class ProgressBar(Extension):
         self._line_interval = line_interval
         self._loss: float | None = None
         self._run: _Run | None = None
-        self._bar: Bar | None = None
+        self._bar: Bar | NotebookBar | None = None
         self._next_time = 0.0
         self._next_refresh = 0.0
 
@@ -77,7 +78,7 @@ class ProgressBar(Extension):
 
     def _begin(self, step: int, n_steps: int | None, now: float) -> "_Run":
         self._end()
-        self._bar = Bar() if can_show_bar() else None
+        self._bar = new_bar()
         self._next_time = now
         self._run = _Run(step, n_steps, started=now, time=now)
         return self._run

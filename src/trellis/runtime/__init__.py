@@ -53,8 +53,9 @@ if TYPE_CHECKING:
     from trellis.runtime.bar import (
         DRAW_INTERVAL as DRAW_INTERVAL,
         Bar as Bar,
+        NotebookBar as NotebookBar,
         Tally as Tally,
-        can_show_bar as can_show_bar,
+        new_bar as new_bar,
     )
     from trellis.runtime.compilation import jit_on as jit_on, run_by_parts as run_by_parts
     from trellis.runtime.program_cache import keep_programs as keep_programs

@@ -1,18 +1,21 @@
-"""A bar at the bottom of a terminal, and a tally of long work that is shown by one."""
+"""A bar at the bottom of a terminal or in a notebook, and a tally of long work that is shown by one."""
 
 import atexit
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
 
 from trellis.runtime.console import (
+    NOTEBOOK_WIDTH,
     describe_duration,
     describe_number,
     encodable,
+    is_notebook,
     is_terminal,
     open_bars,
     plain_text,
@@ -33,8 +36,14 @@ _MIN_BAR_WIDTH = 4
 _GONE = (OSError, ValueError)
 
 
-def can_show_bar() -> bool:
-    """Whether stderr is a terminal on which a line can be drawn again."""
+def new_bar() -> "Bar | NotebookBar | None":
+    """A bar for whoever watches: on a terminal or in a notebook; None if nobody does."""
+    if is_notebook():
+        return NotebookBar()
+    return Bar() if _can_draw_on_stderr() else None
+
+
+def _can_draw_on_stderr() -> bool:
     try:
         # A terminal without a size, such as that of `docker run -t`, has no room for a bar.
         return is_terminal(sys.stderr) and os.get_terminal_size(sys.stderr.fileno()).columns > 0
@@ -108,6 +117,30 @@ class Bar:
         self._excepthook(kind, error, trace)
 
 
+class NotebookBar:
+    """One line in the output of a notebook's cell, which is replaced again and again; printed lines are below it."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, text: str, *, share: float | None = None, details: str = "") -> None:
+        """Draws the line: the text, a bar that is filled to the share, and the details."""
+        from IPython.display import display
+
+        nowhere = io.StringIO()
+        console = terminal_console(nowhere)
+        options = console.options.update_width(NOTEBOOK_WIDTH)
+        line = "".join(segment.text for segment in console.render(_BarLine(text, share, details, nowhere), options))
+        content = {"text/plain": line.rstrip()}
+        if self._handle is None:
+            self._handle = display(content, raw=True, display_id=True)
+        else:
+            self._handle.update(content, raw=True)
+
+    def close(self) -> None:
+        """Leaves the line as it is."""
+
+
 class Tally:
     """Counts on the screen what a long piece of work has done. Without a terminal it counts in silence.
 
@@ -125,7 +158,7 @@ class Tally:
         self._count = 0
         self._start = monotonic()
         self._next_time = self._start
-        self._bar = Bar() if can_show_bar() else None
+        self._bar = new_bar()
 
     def add(self, count: int) -> None:
         """Counts what was done since the last call."""
@@ -157,7 +190,7 @@ class Tally:
             self._show(self._bar, seconds, f"took {describe_duration(seconds)}")
             self._bar.close()
 
-    def _show(self, bar: Bar, seconds: float, time_text: str) -> None:
+    def _show(self, bar: Bar | NotebookBar, seconds: float, time_text: str) -> None:
         text = f"{self._label}: {self._count}{f' of {self._total}' if self._total else ''} {self._unit}"
         share = self._count / self._total if self._total else None
         details = [] if share is None else [f"{int(100 * share)} %"]

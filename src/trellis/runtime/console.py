@@ -30,6 +30,9 @@ class LineAtTheBottom(Protocol):
         """Leaves the line as it is; what is printed next is below it."""
 
 
+NOTEBOOK_WIDTH = 100
+"""The characters of a line in a notebook, which most of them show without a break."""
+
 # There is one screen in a process, and whoever prints a line must know of the bar that is on it.
 open_bars: list[LineAtTheBottom] = []
 
@@ -218,8 +221,19 @@ def describe_weights(params: PyTree) -> str:
     return f"Total number of trainable weights: {count_weights(params)} {size}."
 
 
+def is_notebook() -> bool:
+    """Whether this runs in a cell of a notebook."""
+    if "IPython" not in sys.modules:
+        return False
+    from rich.console import Console
+
+    return Console().is_jupyter
+
+
 def line_width() -> float:
-    """How many characters fit into a line on stdout: infinitely many where it is no terminal."""
+    """How many characters fit into a line on stdout: infinitely many in a pipe or a file."""
+    if is_notebook():
+        return NOTEBOOK_WIDTH
     try:
         is_limited = sys.stdout.isatty()
         # A terminal without a size, such as that of `docker run -t`, is as wide as it may be.
