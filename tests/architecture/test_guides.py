@@ -13,7 +13,14 @@ from tests.architecture.test_types_of_snippets import python_blocks
 # Before any test imports Keras: it reads its backend then.
 os.environ["KERAS_BACKEND"] = "jax"
 # Those whose blocks, one after the other, are a program.
-PROGRAMS = ("write-a-train-step", "use-a-keras-model", "train-on-images", "train-on-tables")
+PROGRAMS = (
+    "write-a-train-step",
+    "use-a-keras-model",
+    "train-on-images",
+    "train-on-tables",
+    "work-in-a-notebook",
+    "stop-early-and-recover",
+)
 
 
 def emitted_events(package: Path) -> set[str]:
