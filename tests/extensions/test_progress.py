@@ -217,7 +217,7 @@ def test_lines_that_are_printed_meanwhile_are_not_torn(clock: Clock) -> None:
         line
         for step in (50, 100, 150)
         for line in (
-            f"Step {step:4d} of 1000  loss {describe_metric(step / 10):>6}",
+            f"Step {step:4d} of 1000  loss {describe_metric(step / 10)}",
             f"Saved step {step}.",
         )
     ]

@@ -39,21 +39,19 @@ def lines_on_terminal(n_columns: int, *summaries: trellis.Summary) -> list[str]:
 def test_a_report_is_one_line_of_what_matters(capsys: pytest.CaptureFixture[str]) -> None:
     log = trellis.SummaryLogger()
     session = session_of(60)
+    learning = "accuracy 0.1922  learning_rate 8.038e-5"
     train = train_metrics(2.27740955, accuracy=0.1921875)
     log(tiny.checkpoint(20, train=train, eval={"accuracy": 0.21212, "loss": 2.222643}, session=session))
-    log(tiny.checkpoint(40, train=train_metrics(2.23066, accuracy=0.2), session=session))
+    log(tiny.checkpoint(40, train=train_metrics(0.0223066, accuracy=0.1921875), session=session))
     log(
-        tiny.checkpoint(60, train=train_metrics(0.9, accuracy=0.24), eval={"accuracy": 1, "loss": 0.5}, session=session)
+        tiny.checkpoint(
+            60, train=train_metrics(0.0009, accuracy=0.1921875), eval={"accuracy": 1, "loss": 0.5}, session=session
+        )
     )
-    lines = [
-        "Step 20 of 60  loss 2.2774  accuracy 0.1922  learning_rate 8.038e-5  500 steps/s",
-        "Step 40 of 60  loss 2.2307  accuracy 0.2000  learning_rate 8.038e-5  500 steps/s",
-        "Step 60 of 60  loss 0.9000  accuracy 0.2400  learning_rate 8.038e-5  500 steps/s",
-    ]
     assert capsys.readouterr().out.splitlines() == [
-        f"{lines[0]}  eval/accuracy 0.2121  eval/loss 2.2226",
-        lines[1],
-        f"{lines[2]}  eval/accuracy 1.0000  eval/loss 0.5000",
+        f"Step 20 of 60  loss 2.2774    {learning}  500 steps/s   eval/accuracy 0.2121  eval/loss 2.2226",
+        f"Step 40 of 60  loss 0.02231   {learning}  500 steps/s",
+        f"Step 60 of 60  loss 9.000e-4  {learning}  500 steps/s   eval/accuracy 1.0000  eval/loss 0.5000",
     ]
 
 
@@ -64,15 +62,15 @@ def test_columns_are_below_each_other_from_line_to_line_and_never_get_narrower(
     for step, loss in enumerate((2.5, -13.25, math.nan, 0.0, 1e-12, 3e8, 12345.6, math.inf, -0.5), start=1):
         log(tiny.checkpoint(step, train={"loss": loss, "accuracy": 0.5}))
     assert capsys.readouterr().out.splitlines() == [
-        "Step      1  loss 2.5000  accuracy 0.5000",
-        "Step      2  loss -13.250  accuracy 0.5000",
-        "Step      3  loss     nan  accuracy 0.5000",
-        "Step      4  loss       0  accuracy 0.5000",
+        "Step      1  loss 2.5000    accuracy 0.5000",
+        "Step      2  loss -13.250   accuracy 0.5000",
+        "Step      3  loss nan       accuracy 0.5000",
+        "Step      4  loss 0         accuracy 0.5000",
         "Step      5  loss 1.000e-12  accuracy 0.5000",
-        "Step      6  loss   3.000e8  accuracy 0.5000",
-        "Step      7  loss     12346  accuracy 0.5000",
-        "Step      8  loss       inf  accuracy 0.5000",
-        "Step      9  loss   -0.5000  accuracy 0.5000",
+        "Step      6  loss 3.000e8    accuracy 0.5000",
+        "Step      7  loss 12346      accuracy 0.5000",
+        "Step      8  loss inf        accuracy 0.5000",
+        "Step      9  loss -0.5000    accuracy 0.5000",
     ]
 
 
@@ -80,10 +78,10 @@ def test_an_evaluation_that_does_not_fit_is_on_the_next_line() -> None:
     summary = tiny.checkpoint(
         20, train=train_metrics(2.2774, accuracy=0.19), eval={"accuracy": 0.21, "loss": 2.2}, session=session_of(60)
     )
-    train = "Step 20 of 60  loss 2.2774  accuracy 0.1900  learning_rate 8.038e-5  500 steps/s"
+    train = "Step 20 of 60  loss 2.2774    accuracy 0.1900  learning_rate 8.038e-5  500 steps/s"
     evaluation = "eval/accuracy 0.2100  eval/loss 2.2000"
-    assert lines_on_terminal(120, summary) == [f"{train}  {evaluation}"]
-    assert lines_on_terminal(80, summary) == [train, f"{' ' * 15}{evaluation}"]
+    assert lines_on_terminal(123, summary) == [f"{train}   {evaluation}"]
+    assert lines_on_terminal(122, summary) == [train, f"{' ' * 15}{evaluation}"]
 
 
 def test_where_room_is_short_the_metrics_of_the_task_come_before_the_rate() -> None:
@@ -92,10 +90,10 @@ def test_where_room_is_short_the_metrics_of_the_task_come_before_the_rate() -> N
         tiny.checkpoint(step, train=train | {"seconds_per_step": seconds}, eval={"loss": 2.2}, session=session_of(60))
         for step, seconds in ((20, 0.002), (40, 0.0001))
     ]
-    assert lines_on_terminal(80, *summaries) == [
-        "Step 20 of 60  loss 2.2774  accuracy 0.1900  learning_rate 8.038e-5  500 steps/s",
+    assert lines_on_terminal(83, *summaries) == [
+        "Step 20 of 60  loss 2.2774    accuracy 0.1900  learning_rate 8.038e-5  500 steps/s",
         "               eval/loss 2.2000",
-        "Step 40 of 60  loss 2.2774  accuracy 0.1900  learning_rate 8.038e-5",
+        "Step 40 of 60  loss 2.2774    accuracy 0.1900  learning_rate 8.038e-5",
         "               eval/loss 2.2000",
     ]
 
@@ -113,8 +111,8 @@ def test_each_of_two_validation_sets_has_its_line() -> None:
     summary = summary.with_metrics(mismatched={"loss": 3.0, "cls_accuracy": 0.5, "matthews_corrcoef": 0.25})
     assert lines_on_terminal(80, summary) == [
         "Step      5  loss 1.0000",
-        "             eval/loss 2.0000  eval/cls_accuracy 0.5000  +1",
-        "             mismatched/loss 3.0000  mismatched/cls_accuracy 0.5000  +1",
+        "             eval/loss 2.0000    eval/cls_accuracy 0.5000  +1",
+        "             mismatched/loss 3.0000    mismatched/cls_accuracy 0.5000  +1",
     ]
 
 
@@ -125,9 +123,9 @@ def test_metrics_that_do_not_fit_are_counted_and_all_are_in_a_pipe(capsys: pytes
         lines = lines_on_terminal(n_columns, summary)
         assert len(lines) == 2
         assert all(len(line) <= n_columns for line in lines)
-        assert lines[0].startswith("Step    20 of 10000  loss 2.2774  ")
+        assert lines[0].startswith("Step    20 of 10000  loss 2.2774    ")
         assert re.search(r"  \+\d+(  learning_rate 8.038e-5)?(  500 steps/s)?$", lines[0])
-    assert lines_on_terminal(80, summary)[1].endswith("eval/metric_0      0  eval/metric_1 0.1000  +13")
+    assert lines_on_terminal(80, summary)[1].endswith("eval/metric_0 0       eval/metric_1 0.1000  +13")
     trellis.SummaryLogger()(summary)
     out = capsys.readouterr().out
     assert out.count("\n") == 1
@@ -136,7 +134,7 @@ def test_metrics_that_do_not_fit_are_counted_and_all_are_in_a_pipe(capsys: pytes
 
 def test_a_line_fits_however_narrow_the_terminal_and_long_the_name() -> None:
     summary = tiny.checkpoint(20, train=train_metrics(2.2774, **{"x" * 100: 1.0}), eval={"y" * 100: 1.0})
-    assert lines_on_terminal(40, summary) == ["Step     20  loss 2.2774  +1", "             +1"]
+    assert lines_on_terminal(40, summary) == ["Step     20  loss 2.2774    +1", "             +1"]
 
 
 def test_a_group_or_a_summary_may_be_empty(capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +155,7 @@ def test_a_loop_is_reported_with_its_last_step_and_its_rate(capsys: pytest.Captu
         log(checkpoint)
     first, last = capsys.readouterr().out.splitlines()
     assert first.startswith("Step 2 of 4  loss ")
-    assert " steps/s  eval/accuracy 0." in last
+    assert re.search(r" steps/s +eval/accuracy 0\.", last)
 
 
 def test_details_are_all_metrics_in_eight_digits_one_to_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,7 +189,7 @@ def test_a_checkpoint_that_was_not_evaluated_is_reported_with_its_train_metrics(
     assert trellis.SummaryLogger()(checkpoint) is checkpoint
     assert trellis.SummaryLogger(details=True)(checkpoint) is checkpoint
     assert capsys.readouterr().out == (
-        "Step      8  loss 0.2500  accuracy 0.7500  2.00 steps/s\n"
+        "Step      8  loss 0.2500    accuracy 0.7500  2.00 steps/s\n"
         "Step      8: Ran 4 train steps in 2.00 seconds\n"
         "Step      8: train seconds_per_step | 0.5\n"
         "Step      8: train   weights_l2norm | 5\n"

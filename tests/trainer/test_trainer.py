@@ -15,6 +15,8 @@ from tests.trainer import small
 from trellis.bridges import NNXModel
 from trellis.errors import ArgumentError
 from trellis.extensions import steps_with_points
+from trellis.trainer import metric_name
+from trellis.trainer.default_extensions import default_extensions
 
 
 def train(params: trellis.ExperimentConfig, model_dir: Path, task: trellis.Task | None = None) -> Any:
@@ -192,3 +194,16 @@ def test_host_metrics_may_be_nested_or_arrays(tmp_path: Path, capsys: pytest.Cap
     trellis.run_experiment(longer, mode="train_and_eval", model_dir=tmp_path, task=NestedTask(longer.task))
     assert "has no summary of" not in capsys.readouterr().out
     assert steps_with_points(tmp_path / "validation/by_half/first") == {5, 10, 15}
+
+
+def test_a_metric_of_an_evaluation_is_named_as_published_or_as_on_the_screen() -> None:
+    assert {metric_name(name) for name in ("loss", "eval/loss", "validation_loss", "eval/validation_loss")} == {"loss"}
+    assert metric_name("by_half|first") == metric_name("eval/by_half/first") == "by_half/first"
+
+
+@pytest.mark.parametrize(("factor", "n_checks"), [(10.0, 1), (1.0, 0), (0.0, 0)])
+def test_a_training_tells_of_blow_ups_unless_it_is_told_not_to(tmp_path: Path, factor: float, n_checks: int) -> None:
+    config = trellis.TrainerConfig(train_steps=5, blow_up_factor=factor)
+    options: dict[str, Any] = {"evaluation": None, "stopping": None, "schedule": None}
+    extensions = default_extensions(config, model_dir=tmp_path, **options)
+    assert sum(isinstance(extension, trellis.BlowUpCheck) for extension in extensions) == n_checks

@@ -1,7 +1,6 @@
 """Summaries on the screen."""
 
 import itertools
-from collections import defaultdict
 from collections.abc import Mapping
 
 from trellis.extensions.extension import Extension
@@ -12,8 +11,8 @@ _FOR_DETAILS = frozenset({"seconds_per_step", "compile_seconds", "gradients_l2no
 _GAP = "  "
 _LEAST_WIDTH = 6
 """That of most values: `0.4127`, `-12.35`."""
-_LEAST_WIDTHS = {"learning_rate": 8, "rate": 11}
-"""Those of what is mostly small, `8.038e-5`, and of what has a unit, `500 steps/s`."""
+_LEAST_WIDTHS = {"loss": 8, "rate": 8, "steps/s": 12}
+"""Those of columns whose names end so: what gets small, `8.038e-5`, and what has a unit, `1500 steps/s`."""
 
 
 class SummaryLogger(Extension):
@@ -26,8 +25,8 @@ class SummaryLogger(Extension):
     Example:
         process = serial(EvalLoop(task=task, n_steps=20), SummaryLogger())
 
-        Step   500 of 10000  loss 0.4127  accuracy 0.8711  289 steps/s  eval/accuracy 0.8750
-        Step  1000 of 10000  loss 0.3865  accuracy 0.8805  291 steps/s  eval/accuracy 0.8828
+        Step   500 of 10000  loss 0.4127    accuracy 0.8711  289 steps/s   eval/accuracy 0.8750
+        Step  1000 of 10000  loss 0.08865   accuracy 0.8805  1291 steps/s  eval/accuracy 0.8828
 
     Args:
         details: Whether to print a line for each metric instead, with norms and times, in eight digits.
@@ -38,7 +37,7 @@ class SummaryLogger(Extension):
         self._details = details
         self._is_split = False
         """Whether evaluations have had a line of their own, where the next ones go too."""
-        self._widths: defaultdict[str, int] = defaultdict(lambda: _LEAST_WIDTH, _LEAST_WIDTHS)
+        self._widths: dict[str, int] = {}
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         """Prints the report, and returns the checkpoint as it came."""
@@ -58,7 +57,7 @@ class SummaryLogger(Extension):
         seconds = train.get("seconds_per_step", 0.0)
         loss = self._cells({name: train.pop(name) for name in ("loss",) if name in train})
         learning_rate = self._cells({name: train.pop(name) for name in ("learning_rate",) if name in train})
-        rate = [self._padded("rate", describe_rate(1 / seconds))] if seconds > 0 else []
+        rate = [self._padded("steps/s", describe_rate(1 / seconds))] if seconds > 0 else []
         others = self._cells({name: value for name, value in train.items() if name not in _FOR_DETAILS})
         evals = [
             self._cells({f"{group}/{name}": value for name, value in metrics.items()})
@@ -78,8 +77,11 @@ class SummaryLogger(Extension):
 
     def _padded(self, column: str, text: str) -> str:
         """The text in a column that never gets narrower."""
+        if column not in self._widths:
+            ending = next((ending for ending in _LEAST_WIDTHS if column.endswith(ending)), "")
+            self._widths[column] = _LEAST_WIDTHS.get(ending, _LEAST_WIDTH)
         self._widths[column] = max(self._widths[column], len(text))
-        return text.rjust(self._widths[column])
+        return text.ljust(self._widths[column])
 
 
 def _fitting(first: list[str], middle: list[str], endings: list[list[str]], width: float) -> str:
