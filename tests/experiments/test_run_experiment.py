@@ -117,7 +117,7 @@ def test_a_continuous_evaluation_goes_past_a_damaged_file(tmp_path: Path, capsys
     out = capsys.readouterr().out
     assert f"Skipping the damaged checkpoint file `{tmp_path}/regular_5`: manifest.json is garbled." in out
     assert f"`{tmp_path}/regular_10` is damaged, and so was not evaluated: arrays/_METADATA is missing." in out
-    assert "Step     15: eval" in out
+    assert "Step     15  eval/" in out
 
 
 def test_a_continuous_evaluation_ends_when_nothing_comes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from trellis.experiments.preflight import Preflight
 from trellis.experiments.reports import write_params
 from trellis.extensions import best_files, checkpoint_storage, regular_files
 from trellis.loops import Summary
-from trellis.runtime import ONE_DEVICE, describe_metric, is_first_process, print_line, wait_for_processes
+from trellis.runtime import ONE_DEVICE, is_first_process, print_line, wait_for_processes
 from trellis.tasks import BoundModel, Task, get_task
 from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, StagedTrainer, Trainer, published_name
 
@@ -246,7 +246,7 @@ def _evaluate_file(trainer: StagedTrainer, path: Path) -> Summary | None:
 
 
 def _report(summary: Summary) -> Summary:
-    values = "  ".join(f"eval/{name} {describe_metric(value)}" for name, value in summary.metrics["eval"].items())
+    values = "  ".join(f"eval/{name} {value:.6g}" for name, value in summary.metrics["eval"].items())
     print_line(f"Step {summary.step:6d}  {values}")
     return summary
 
