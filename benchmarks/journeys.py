@@ -125,11 +125,11 @@ class Journey:
 
 
 JOURNEYS = {
-    "loop": Journey("a loop script", ("loop.py",), r"eval\s+loss \| "),
+    "loop": Journey("a loop script", ("loop.py",), r" eval/loss "),
     "bert": Journey(
         "`trellis train --experiment=bert/local`",
         ("-m", "trellis", "train", "--experiment=bert/local", "--model_dir=run", *SHORT_RUN),
-        r"eval\s+\w+ \| ",
+        r" eval/\w+ ",
     ),
     "module": Journey(
         "`trellis run` of a module file",
