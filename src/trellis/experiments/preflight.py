@@ -24,8 +24,8 @@ from trellis.loops import Outline, batch_size
 from trellis.optimizers import AverageState
 from trellis.runtime import describe_size
 from trellis.spelling import nearest
-from trellis.tasks import BoundModel, Task
-from trellis.trainer import Change, StagedTrainer, StageOutline, metric_name
+from trellis.tasks import BoundModel, Task, all_metrics
+from trellis.trainer import Change, StagedTrainer, StageOutline, build_task_metrics, metric_name, start_of
 
 BEST = "trainer.best_checkpoint_eval_metric"
 
@@ -71,6 +71,7 @@ class Preflight:
                 f"trainer.validation_steps is {n_asked} ({origin}), but the validation data has {n_known} batches: "
                 f"all of them are taken."
             )
+        yield from self._unmeasured()
         step, changes = self.changes
         refused = [change for change in changes if change.matters]
         harmless = [change for change in changes if not change.matters]
@@ -84,6 +85,20 @@ class Preflight:
                 f"trainer.train_steps is {last_step}, but the run in `{self.trainer.model_dir}` has reached step "
                 f"{step}: nothing is trained, and nothing that it has reached is lost."
             )
+
+    def _unmeasured(self) -> Iterator[str]:
+        """Yields a line for a step of the task's own that leaves out metrics which the task has built."""
+        task = self.trainer.task
+        sides = {"train_step": self.outline.train, "validation_step": self.outline.validation}
+        for step, side in sides.items():
+            built = all_metrics(build_task_metrics(task, training=step == "train_step"))
+            left_out = [] if side is None else [metric.name for metric in built if metric.name not in side.metrics]
+            # What the host adds to an evaluation is known when it comes.
+            if left_out and not (step == "validation_step" and self.has_host_metrics):
+                yield (
+                    f"Not measured: {', '.join(left_out)}. {type(task).__name__}.build_metrics builds it, but {step} "
+                    f"does not return it. Return it too: **self.process_metrics(metrics, labels, outputs)"
+                )
 
     @cached_property
     def memory(self) -> dict[str, int]:
@@ -235,7 +250,7 @@ def warm_start_problems(run: Preflight) -> Iterator[Problem]:
 
     def initialized(params: PyTree, model_state: PyTree) -> dict[str, Any]:
         model = BoundModel(run.outline.model, params=params, model_state=model_state)
-        return dict(run.trainer.task.initialize(model))
+        return dict(start_of(run.trainer.task)(model))
 
     try:
         jax.eval_shape(initialized, checkpoint.model_params, checkpoint.model_state)

@@ -341,6 +341,7 @@ def update_state(
     """
     scale = current_loss_scale(state.optimizer_state)
     compute = _compute_gradients if n_parts == 1 else _compute_gradients_in_parts
+    forward = _with_means(forward)
     grads, model_state, metrics = compute(forward, state, batch, keys, n_parts=n_parts, loss_scale=scale)
     loss = metrics.pop("loss")
 
@@ -359,6 +360,19 @@ def update_state(
         one = jnp.float32(1)
         metrics |= {"loss_scale": Mean(scale, one), "skipped_updates": Mean(jnp.float32(~is_good), one)}
     return TrainState(state.step, params, model_state, optimizer_state), StepOutput(loss, metrics, grads)
+
+
+def _with_means(forward: ForwardPass) -> ForwardPass:
+    """The same, with plain scalars among its metrics as means over the examples of the batch."""
+
+    def measured(params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys) -> tuple[PyTree, dict[str, Metric]]:
+        model_state, metrics = forward(params, model_state, batch, keys)
+        if "loss" not in metrics:
+            raise ModelError(f"A forward pass measured {', '.join(metrics) or 'nothing'}, but no 'loss' to descend.")
+        n_examples = batch_size(batch)
+        return model_state, {name: as_metric(value, n_examples, f"{name!r}") for name, value in metrics.items()}
+
+    return measured
 
 
 def _compute_gradients(

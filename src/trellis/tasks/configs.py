@@ -54,7 +54,17 @@ class DigitsConfig(TaskConfig):
 
 @dataclass(frozen=True)
 class InputContext:
-    """What a stream may depend on beside its own config."""
+    """What a stream may depend on beside its own config.
+
+    Published streams ask it for their share of the data: here a stream is one, and its batches are global.
+    """
 
     seed: int = 0
     """The seed of the run, for data configs that have none of their own."""
+    num_input_pipelines: int = 1
+    input_pipeline_id: int = 0
+    num_replicas_in_sync: int = 1
+
+    def get_per_replica_batch_size(self, global_batch_size: int) -> int:
+        """The batch size of the stream: that of all devices together."""
+        return global_batch_size

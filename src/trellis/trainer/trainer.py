@@ -1,6 +1,5 @@
 """A task, run: its two sides become a training and an evaluation loop, its config a list of extensions."""
 
-import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +25,7 @@ from trellis.extensions import (
 )
 from trellis.loops import Checkpoint, Session, Summary, finish_saves
 from trellis.runtime import ONE_DEVICE, Placement, RuntimeConfig, print_line, runtime_problems
-from trellis.tasks import BoundModel, Model, Task
+from trellis.tasks import BoundModel, Model, Task, options_for
 from trellis.trainer.changes import Change, find_changes, notes_of
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
@@ -36,7 +35,8 @@ from trellis.trainer.default_extensions import (
     early_stopping,
     evaluation_extensions,
 )
-from trellis.trainer.stage import Stage, StageOutline, build_task_inputs, stage_id_of
+from trellis.trainer.stage import Stage, StageOutline, stage_id_of
+from trellis.trainer.task_calls import build_task_inputs, build_task_model, check_shapes, start_of
 
 
 class StagedTrainer(ABC):
@@ -299,8 +299,8 @@ class Trainer(StagedTrainer):
         task, data = self.task, self.task.task_config
         return Stage(
             task=task,
-            model=task.build_model(),
-            initialize=task.initialize,
+            model=build_task_model(task),
+            initialize=start_of(task),
             build_train_data=lambda: build_task_inputs(task, params=data.train_data, runtime=self.runtime),
             build_validation_data=lambda: build_task_inputs(task, params=data.validation_data, runtime=self.runtime),
             config=self.config,
@@ -331,9 +331,9 @@ def build_placement(config: RuntimeConfig) -> Placement:
 
 
 def _check_task(task: Task, config: TrainerConfig) -> None:
-    """Raises an error if the task's own step cannot do what the config asks for."""
-    takes_parts = "n_microbatches" in inspect.signature(task.train_step).parameters
-    if config.n_microbatches != 1 and not takes_parts:
+    """Raises an error if the task's methods cannot be called, or its step cannot do what the config asks for."""
+    check_shapes(task)
+    if config.n_microbatches != 1 and not options_for(task.train_step, {"n_microbatches": config.n_microbatches}):
         raise ArgumentError(
             f"trainer.n_microbatches is {config.n_microbatches}, but {type(task).__name__}.train_step takes no "
             f"n_microbatches. Let it cut the batch into so many parts, or leave trainer.n_microbatches at 1."
