@@ -388,7 +388,8 @@ class TrainLoop:
         n_savers = self.session.preempt(checkpoint)
         saved = f"saved step {running.step}" if n_savers else "no checkpoint writer is attached, nothing was saved"
         is_interrupted = self.session.stopped_by == "Ctrl-C"
-        text = f"Stopped by {self.session.stopped_by or 'SIGTERM'}: {saved}. The same command continues the run."
+        goes_on = "continues the run" if n_savers else "goes on from its last checkpoint file, if there is one"
+        text = f"Stopped by {self.session.stopped_by or 'SIGTERM'}: {saved}. The same command {goes_on}."
         text = text if is_interrupted else f"{text} Exit code 143."
         self.session.emit("preempted", step=running.step, text=text)
         raise KeyboardInterrupt if is_interrupted else Preempted
