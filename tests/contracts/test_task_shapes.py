@@ -84,7 +84,10 @@ class Named(PlainTask):
 
 
 class Shared(PlainTask):
-    """Data that asks for its share, and arguments without defaults."""
+    """Data that asks for its share, and arguments without defaults or by position."""
+
+    def __init__(self, params: Any, logging_dir: Any = None, name: Any = None) -> None:
+        super().__init__(params, logging_dir, name=name)
 
     def build_inputs(self, params: Any, input_context: Any = None) -> Any:
         assert (input_context.num_input_pipelines, input_context.input_pipeline_id) == (1, 0)
@@ -201,6 +204,9 @@ def validation_step_of_two(self: Any, inputs: Any, model: Any) -> Any: ...
 def losses_of_two(self: Any, labels: Any, model_outputs: Any) -> Any: ...
 
 
+def losses_that_update(self: Any, labels: Any, model_outputs: Any, metrics: Any, aux_losses: Any = None) -> Any: ...
+
+
 def losses_of_tensorflow(self: Any, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Any:
     return [tf.reduce_mean(output) for output in model_outputs]
 
@@ -245,7 +251,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("train_step", train_step_of_logs, "returned a dict: JAX's arrays do not change"),
     ("validation_step", validation_step_of_two, r"is called as validation_step\(inputs, model, metrics\)"),
     ("inference_step", lambda self, inputs: inputs, r"is called as inference_step\(inputs, model\)"),
-    ("build_losses", losses_of_two, r"is called as build_losses\(labels, model_outputs, aux_losses\)"),
+    ("build_losses", losses_of_two, r"is called as build_losses\(labels, model_outputs, aux_losses=…\)"),
+    ("build_losses", losses_that_update, r"is called as build_losses\(labels, model_outputs, aux_losses=…\)"),
     ("build_losses", losses_of_tensorflow, r"computes with TensorFlow \(`tf`\)"),
     ("process_compiled_metrics", process_compiled_metrics, "is not called: nothing is compiled into a model"),
     ("process_metrics", metrics_of_nothing, "neither returned nor updated 'accuracy'"),
@@ -273,7 +280,7 @@ def test_a_shape_that_cannot_work_is_refused_with_its_place_and_code(
     with pytest.raises(ModelError, match=rf"(?s)Pasted\.{name} \({re.escape(__file__)}:{line}\) .*{said}") as raised:
         run(task, tmp_path)
     shown = SHAPES.get(name, SHAPES["process_metrics"]).code.strip("\n")
-    assert str(raised.value).endswith(f". Write:\n{textwrap.indent(shown, '    ')}")
+    assert str(raised.value).endswith(f" Write:\n{textwrap.indent(shown, '    ')}")
     assert not any(tmp_path.iterdir())
 
 
@@ -359,3 +366,10 @@ def test_a_metric_that_a_step_does_not_return_is_told_of(tmp_path: Path, capsys:
     trellis.run_experiment(params, mode="train_and_eval", task=Losing(params.task), model_dir=tmp_path)
     said = "Not measured: accuracy. Losing.build_metrics builds it, but validation_step does not return it."
     assert capsys.readouterr().out.count(said) == 1
+
+
+def test_a_method_that_is_not_needed_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = type("Pasted", (Listed,), {"process_compiled_metrics": process_compiled_metrics})
+    params = small.params(2)
+    trellis.run_experiment(params, mode="train", task=task(params.task), model_dir=tmp_path)
+    assert "is not called: nothing is compiled into a model here. Metrics are those of" in capsys.readouterr().out

@@ -24,7 +24,7 @@ from trellis.loops import Outline, batch_size
 from trellis.optimizers import AverageState
 from trellis.runtime import describe_size
 from trellis.spelling import nearest
-from trellis.tasks import BoundModel, Task, all_metrics
+from trellis.tasks import BoundModel, Task, all_metrics, uncalled_methods
 from trellis.trainer import Change, StagedTrainer, StageOutline, build_task_metrics, metric_name, start_of
 
 BEST = "trainer.best_checkpoint_eval_metric"
@@ -72,6 +72,7 @@ class Preflight:
                 f"trainer.validation_steps is {n_asked} ({origin}), but the validation data has {n_known} batches: "
                 f"all of them are taken."
             )
+        yield from uncalled_methods(self.trainer.task)
         yield from self._unmeasured()
         step, changes = self.changes
         refused = [change for change in changes if change.matters]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         place_of as place_of,
         refused as refused,
         shape_problems as shape_problems,
+        uncalled_methods as uncalled_methods,
     )
     from trellis.tasks.export import (
         export_task as export_task,

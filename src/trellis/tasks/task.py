@@ -65,7 +65,7 @@ class Task(ABC):
     rng_collections: ClassVar[tuple[str, ...]] = ("dropout",)
     """Of the keys that the model is given in training."""
 
-    def __init__(self, params: Any, *, logging_dir: str | None = None, name: str | None = None) -> None:
+    def __init__(self, params: Any, logging_dir: str | None = None, name: str | None = None) -> None:
         self._task_config = params
         self.logging_dir = logging_dir or ""
         self.name = name or getattr(params, "name", None) or type(self).__name__
@@ -234,7 +234,7 @@ class Task(ABC):
         metrics: Any,
         n_examples: int,
     ) -> dict[str, Metric]:
-        loss = self.build_losses(labels, outputs, model.losses or None)
+        loss = self.build_losses(labels, outputs, aux_losses=model.losses or None)
         values = {self.loss: loss, **self._measured(metrics, labels, outputs)}
         return {name: as_metric(value, n_examples, f"{self.name}'s {name!r}") for name, value in values.items()}
 
