@@ -13,7 +13,13 @@ from tests.architecture.test_types_of_snippets import python_blocks
 # Before any test imports Keras: it reads its backend then.
 os.environ["KERAS_BACKEND"] = "jax"
 # Those whose blocks, one after the other, are a program.
-PROGRAMS = ("write-a-train-step", "use-a-keras-model", "train-on-images", "train-on-tables")
+PROGRAMS = (
+    "port-a-model-garden-task",
+    "write-a-train-step",
+    "use-a-keras-model",
+    "train-on-images",
+    "train-on-tables",
+)
 
 
 def emitted_events(package: Path) -> set[str]:

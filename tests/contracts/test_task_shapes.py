@@ -247,7 +247,7 @@ def returning(value: Any) -> Any:
 
 REFUSED: list[tuple[str, Any, str]] = [
     ("train_step", pasted_train_step, r"takes \(inputs.*, optimizer.* it is called as train_step\(inputs, state=…"),
-    ("train_step", tolerant_train_step, r"calls apply_gradients\(\), which there is not: JAX's arrays do not change"),
+    ("train_step", tolerant_train_step, r"calls `apply_gradients`, which is TensorFlow's: JAX's arrays do not change"),
     ("train_step", train_step_of_logs, "returned a dict: JAX's arrays do not change"),
     ("validation_step", validation_step_of_two, r"is called as validation_step\(inputs, model, metrics\)"),
     ("inference_step", lambda self, inputs: inputs, r"is called as inference_step\(inputs, model\)"),
@@ -258,9 +258,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("process_metrics", metrics_of_nothing, "neither returned nor updated 'accuracy'"),
     ("process_metrics", metrics_of_a_number, "returned a float"),
     ("build_metrics", lambda self: [], r"is called as build_metrics\(training=…\)"),
-    ("aggregate_logs", logs_of_replicas, r"calls numpy\(\), which there is not: step_outputs are whole NumPy arrays"),
+    ("aggregate_logs", logs_of_replicas, r"calls `numpy`, which is TensorFlow's: step_outputs are whole NumPy arrays"),
     ("reduce_aggregated_logs", reduction_without_step, r"is called as reduce_aggregated_logs\(aggregated_logs, global"),
-    ("initialize", restoring_initialize, r"calls assert_existing_objects_matched\(\)"),
+    ("initialize", restoring_initialize, r"calls `assert_existing_objects_matched`"),
     ("initialize", returning(3), "returned a int"),
     ("initialize", lambda self: None, r"is called as initialize\(model\)"),
     ("create_optimizer", keras_optimizer, "returned a Keras: it returns an optimizer of optax"),

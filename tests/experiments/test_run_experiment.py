@@ -468,6 +468,7 @@ def test_a_run_without_a_directory_leaves_only_what_it_returns(
     assert logs["accuracy"] > 0
     assert "goes when it ends. The run cannot be resumed." in capsys.readouterr().out
     trainer = made_trainer(small.params(10))
+    assert "and goes with it. The run cannot be resumed." in capsys.readouterr().out
     assert trainer.train().step == 10
     assert trainer.model_dir.parent == tmp_path / "scratch"
     del trainer

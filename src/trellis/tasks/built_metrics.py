@@ -136,9 +136,10 @@ def _built(name: Any, metric: Any, place: str) -> BuiltMetric:
     if callable(getattr(metric, "update_state", None)):
         kind = type(metric).__name__
         function = _COUNTERPARTS.get(kind, "a function of (outputs, labels) that returns trellis.Mean(total, weight)")
+        note = " (the area under the ROC curve)" if kind == "AUC" else ""
         raise ModelError(
             f"{place} returned Keras's {kind} as {str(name)!r}, which keeps what it has seen in variables: a step that "
-            f"is compiled cannot change these. Return in its place: {{{str(name)!r}: {function}}}"
+            f"is compiled cannot change these. Return in its place: {{{str(name)!r}: {function}}}{note}"
         )
     if not callable(metric):
         raise ModelError(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trellis.config import Config
 from trellis.data import DataConfig
@@ -23,7 +23,11 @@ class TaskConfig(Config):
 
     init_checkpoint: str = ""
     """A checkpoint file, or a directory with some, to take parameters from at step 0."""
-    model: Config | None = None
+    if TYPE_CHECKING:
+        # A task's own config names the class of its model: to a type checker that is no mistake.
+        model: Any = None
+    else:
+        model: Config | None = None
     train_data: DataConfig = DataConfig()
     validation_data: DataConfig = DataConfig()
     name: str | None = None

@@ -245,7 +245,7 @@ def _reason(method: Any, shape: Shape, name: str) -> str:
         )
     calls = [call for call in shape.foreign_calls if call in _called_methods(function)]
     if calls:
-        return f"calls {calls[0]}(), which there is not: {shape.why}"
+        return f"calls `{calls[0]}`, which is TensorFlow's: {shape.why}"
     return ""
 
 

@@ -347,6 +347,10 @@ def build_placement(config: RuntimeConfig) -> Placement:
 def _temporary_dir(owner: object) -> Path:
     """A directory that is removed when its owner is no more."""
     directory = tempfile.mkdtemp(prefix="trellis-")
+    print_line(
+        f"model_dir is not given: what the trainer writes lies in `{directory}`, and goes with it. The run cannot be "
+        f"resumed."
+    )
     weakref.finalize(owner, shutil.rmtree, directory, ignore_errors=True)
     return Path(directory)
 
