@@ -302,7 +302,8 @@ def test_all_that_is_refused_is_told_at_once(tmp_path: Path) -> None:
         ({"hinge": Hinge()}, r"Return in its place: \{'hinge': a function of \(outputs, labels\) that returns trellis"),
         ([trellis.Accuracy(), trellis.Accuracy(n_best=2)], "two metrics that are called 'accuracy'. Give each a name"),
         ([lambda outputs, labels: 0.0], "in a list, where nothing says what it is called. Return a mapping"),
-        ([trellis.F1], "in a list, where nothing says what it is called"),
+        ([trellis.F1], r"returned the class F1 as 'F1'. Return one of it: F1\(\)"),
+        ({"f1": trellis.F1}, r"returned the class F1 as 'f1'. Return one of it: F1\(\)"),
         ({"accuracy": 3}, "returned 3 as 'accuracy', which cannot be called"),
     ],
 )

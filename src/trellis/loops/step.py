@@ -15,7 +15,16 @@ from trellis.aliases import Apply, Array, Batch, Key, PyTree, Variables
 from trellis.errors import ArgumentError, ModelError
 from trellis.loops.batch import as_outputs, batch_size, split_batch
 from trellis.loops.fused_steps import is_slow_in_scan
-from trellis.loops.metrics import HostMetrics, Mean, Metric, MetricFunction, as_metric, merge, zeros
+from trellis.loops.metrics import (
+    HostMetrics,
+    Mean,
+    Metric,
+    MetricFunction,
+    as_metric,
+    is_metric_class,
+    merge,
+    zeros,
+)
 from trellis.loops.state import StepOutput, TrainState, describe_arrays
 from trellis.optimizers import all_finite, current_loss_scale
 from trellis.runtime import StepKeys
@@ -134,6 +143,9 @@ def _check_metrics(metrics: Any, place: str) -> None:
         raise ArgumentError(f"{place} is a {kind}. Give each metric a name: {{'accuracy': trellis.Accuracy()}}")
     for name, function in metrics.items():
         _check_callable(function, f"{place}[{name!r}]")
+        if is_metric_class(function):
+            kind = function.__name__
+            raise ArgumentError(f"{place}[{name!r}] is the class {kind}. Give one of it: {kind}()")
 
 
 def _check_signature(train_step: Callable[..., Any]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from trellis.aliases import Array
 from trellis.errors import ModelError
-from trellis.loops import Metric, MetricFunction, as_metric
+from trellis.loops import Metric, MetricFunction, as_metric, is_metric_class
 
 _COUNTERPARTS = {
     "SparseCategoricalAccuracy": "trellis.Accuracy()",
@@ -133,6 +133,9 @@ def results(metrics: BuiltMetrics) -> Iterator[tuple[str, Metric]]:
 def _built(name: Any, metric: Any, place: str) -> BuiltMetric:
     if isinstance(metric, BuiltMetric):
         return metric
+    if is_metric_class(metric):
+        kind = metric.__name__
+        raise ModelError(f"{place} returned the class {kind} as {str(name)!r}. Return one of it: {kind}()")
     if callable(getattr(metric, "update_state", None)):
         kind = type(metric).__name__
         function = _COUNTERPARTS.get(kind, "a function of (outputs, labels) that returns trellis.Mean(total, weight)")
@@ -156,7 +159,9 @@ def _name_of(metric: Any, place: str) -> str:
         return name
     if inspect.isfunction(metric) and metric.__name__ != "<lambda>":
         return metric.__name__
-    if type(metric).__module__ in ("builtins", "functools") or isinstance(metric, type):
+    if isinstance(metric, type):
+        return metric.__name__
+    if type(metric).__module__ in ("builtins", "functools"):
         raise ModelError(
             f"{place} returned {metric!r} in a list, where nothing says what it is called. Return a mapping: "
             f"{{'accuracy': …}}"
