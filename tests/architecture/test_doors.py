@@ -15,6 +15,8 @@ MANY_POSITIONAL = {
     f"Task.{name}": "published so; users override it"
     for name in ("build_inputs", "build_losses", "process_metrics", "validation_step", "inference_step")
 } | {
+    "Task.__init__": "published so; users call it from theirs",
+    "Task.create_optimizer": "published so; users call it from theirs",
     "ProgressivePolicy.get_model": "published so; users override it",
     "Executor.Do": "published so",
 }

@@ -14,6 +14,7 @@ from tests.architecture.test_types_of_snippets import python_blocks
 os.environ["KERAS_BACKEND"] = "jax"
 # Those whose blocks, one after the other, are a program.
 PROGRAMS = (
+    "port-a-model-garden-task",
     "write-a-train-step",
     "use-a-keras-model",
     "train-on-images",

@@ -394,5 +394,15 @@ def test_problems_in_a_file_are_corrected_in_the_language_of_the_file(tmp_path: 
 
 
 def test_an_interval_of_no_steps_is_a_problem_and_no_error(tmp_path: Path) -> None:
-    _, problems = planned(digits("trainer.checkpoint_interval=0"), tmp_path)
-    assert problems[0].startswith("--set: trainer.checkpoint_interval is 0.")
+    _, problems = planned(digits("trainer.summary_interval=0"), tmp_path)
+    assert problems[0].startswith("--set: trainer.summary_interval is 0.")
+
+
+def test_a_run_without_checkpoint_files_is_planned_as_one(tmp_path: Path) -> None:
+    report, problems = planned(small.params(10, checkpoint_interval=0), tmp_path)
+    assert not problems
+    said = "no checkpoint files are written. The run cannot be resumed"
+    assert report.count(said) == 1
+    assert "Disk       no checkpoint files\n" in report
+    assert "regular_" not in report
+    assert "steps: training metrics, evaluation\n" in report

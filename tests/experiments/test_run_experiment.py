@@ -1,5 +1,6 @@
 """Runs in every mode: what they leave, what they return, what they refuse."""
 
+import gc
 import json
 import shutil
 import threading
@@ -357,3 +358,121 @@ def test_a_chosen_checkpoint_file_is_evaluated_and_the_run_stays_as_it_is(
             trellis.run_experiment(params, mode="eval", model_dir=tmp_path, checkpoint=wrong)
     with pytest.raises(ArgumentError, match="checkpoint is '5', but mode 'train' chooses its files"):
         trellis.run_experiment(params, mode="train", model_dir=tmp_path, checkpoint="5")
+
+
+def made_trainer(params: trellis.ExperimentConfig, kind: Any = trellis.Trainer, **options: Any) -> Any:
+    task = small.SmallTask(params.task)
+    return kind(task, config=params.trainer, runtime=params.runtime, **options)
+
+
+def test_a_trainer_of_ones_own_is_run_in_every_mode(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    class Own(trellis.Trainer):
+        def stage_extensions(self, stage: Any) -> Any:
+            return [lambda checkpoint: seen.append(checkpoint.step) or checkpoint]
+
+    params = small.params(10)
+    expected, _ = trellis.run_experiment(params, mode="train", model_dir=tmp_path / "built")
+    trainer = made_trainer(params, Own, model_dir=tmp_path / "own")
+    model, _ = trellis.run_experiment(params, mode="train", trainer=trainer)
+    tiny.assert_equal(model.params, expected.params)
+    assert seen == [5, 10]
+    assert ["eval" in point["metrics"] for point in summaries(tmp_path / "own")] == [False, False]
+    assert (tmp_path / "own/params.yaml").read_text() == params.as_yaml()
+    for mode in ("eval", "continuous_eval"):
+        again = small.params(10, continuous_eval_timeout=0)
+        trainer = made_trainer(again, Own, model_dir=tmp_path / "own")
+        _, logs = trellis.run_experiment(again, mode=mode, trainer=trainer, run_post_eval=mode == "eval")
+    assert logs == {}
+    trainer = made_trainer(params, Own, model_dir=tmp_path / "both", evaluate=False)
+    trellis.run_experiment(params, mode="train_and_eval", trainer=trainer, model_dir=tmp_path / "both")
+    assert ["eval" in point["metrics"] for point in summaries(tmp_path / "both")] == [True, True]
+    trainer = made_trainer(params, Own, model_dir=tmp_path / "post")
+    _, logs = trellis.run_experiment(params, mode="train_and_post_eval", trainer=trainer, task=trainer.task)
+    assert logs["accuracy"] == summaries(tmp_path / "both")[-1]["metrics"]["eval"]["accuracy"]
+
+
+def test_a_trainer_that_does_not_fit_its_run_is_refused(tmp_path: Path) -> None:
+    params = small.params(10)
+    trainer = made_trainer(params, model_dir=tmp_path / "own")
+    other = small.SmallTask(params.task)
+    for options, said in (
+        ({"trainer": trellis.Trainer}, "which is no trainer. Give one: trainer=Trainer"),
+        ({"mode": "continuous_train_and_eval"}, "trainer is given, but mode 'continuous_train_and_eval' makes one for"),
+        ({"model_dir": tmp_path / "b"}, "model_dir is `.*/b`, but the trainer's is `.*/own`. Leave it out here"),
+        ({"task": other}, "task is given beside trainer, which has its own. Make it with that"),
+        ({"extensions": [print]}, "extensions is given beside trainer"),
+        ({"save_summary": False}, "save_summary is given beside trainer"),
+        ({"params": small.params(20)}, "params.trainer.train_steps is 20, but the trainer was made with 10"),
+        ({"params": params.replace(runtime={"seed": 7})}, "params.runtime.seed is 7, but the trainer was made with 0"),
+    ):
+        given: dict[str, Any] = {"params": params, "mode": "train", "trainer": trainer} | options
+        with pytest.raises(ArgumentError, match=said):
+            trellis.run_experiment(given.pop("params"), **given)
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_trainer_whose_length_is_left_to_its_data_is_refused(tmp_path: Path) -> None:
+    params = small.params(0, train_epochs=1.0)
+    with pytest.raises(ArgumentError, match=r"left to its data \(16 steps\), but a trainer that is given is made"):
+        trellis.run_experiment(params, mode="train", trainer=made_trainer(params, model_dir=tmp_path))
+
+
+def test_a_run_without_checkpoint_files_learns_the_same_and_says_that_it_cannot_be_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected, _ = trellis.run_experiment(small.params(12), mode="train_and_eval", model_dir=tmp_path / "saved")
+    capsys.readouterr()
+    params = small.params(12, checkpoint_interval=0)
+    model, logs = trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path / "not", run_post_eval=True)
+    tiny.assert_equal(model.params, expected.params)
+    assert logs["accuracy"] > 0
+    assert small.files(tmp_path / "not") == []
+    out = capsys.readouterr().out
+    assert out.count("no checkpoint files are written. The run cannot be resumed, and its model is not kept") == 1
+    again, _ = trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path / "not")
+    tiny.assert_equal(again.params, expected.params)
+    assert [point["step"] for point in summaries(tmp_path / "not")] == [5, 10, 12]
+
+
+def test_a_run_without_checkpoint_files_keeps_the_best_and_does_not_mistake_an_earlier_one_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "accuracy"}
+    params = small.params(10, checkpoint_interval=0, **best)
+    trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path)
+    assert "and of its models only the best is kept when it ends" in capsys.readouterr().out
+    assert len(small.files(tmp_path / "best")) == 1
+    with pytest.raises(ConfigError, match=r"highest_eval_accuracy_\d+` is of an earlier run, which cannot be gone on"):
+        trellis.run_experiment(params, mode="train_and_eval", model_dir=tmp_path)
+
+
+def test_what_needs_checkpoint_files_is_refused_without_them(tmp_path: Path) -> None:
+    params = small.params(10, checkpoint_interval=0, max_to_keep=0)
+    with pytest.raises(ConfigError, match="(?s)max_to_keep is 0.*is 0, so that no .* continuous_eval follows those"):
+        trellis.run_experiment(params, mode="continuous_eval", model_dir=tmp_path)
+    with pytest.raises(ConfigError, match="trainer.checkpoint_interval is -1"):
+        trellis.run_experiment(small.params(10, checkpoint_interval=-1), mode="train", model_dir=tmp_path)
+
+
+def test_a_run_without_a_directory_leaves_only_what_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected, _ = trellis.run_experiment(small.params(10), mode="train", model_dir=tmp_path / "saved")
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    capsys.readouterr()
+    model, logs = trellis.run_experiment(small.params(10), mode="train_and_post_eval")
+    tiny.assert_equal(model.params, expected.params)
+    assert logs["accuracy"] > 0
+    assert "goes when it ends. The run cannot be resumed." in capsys.readouterr().out
+    trainer = made_trainer(small.params(10))
+    assert "and goes with it. The run cannot be resumed." in capsys.readouterr().out
+    assert trainer.train().step == 10
+    assert trainer.model_dir.parent == tmp_path / "scratch"
+    del trainer
+    gc.collect()
+    assert not any((tmp_path / "scratch").iterdir())
+    with pytest.raises(ArgumentError, match="model_dir is not given: mode 'eval' needs that of a run"):
+        trellis.run_experiment(small.params(10), mode="eval")

@@ -498,6 +498,11 @@ def words() -> trellis.ExampleStream:
             "TrainTask.metrics is a list. Give each metric a name",
         ),
         (
+            lambda: tiny.train_task(metrics={"f1": trellis.F1}),
+            ArgumentError,
+            r"TrainTask.metrics\['f1'\] is the class F1. Give one of it: F1\(\)",
+        ),
+        (
             lambda: tiny.train_task(metrics={"a": 1}),
             ArgumentError,
             r"TrainTask.metrics\['a'\] is 1, which cannot be called",

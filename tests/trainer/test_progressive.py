@@ -346,3 +346,12 @@ def test_the_first_stage_starts_from_parts_that_task_and_policy_give(tmp_path: P
     np.testing.assert_array_equal(found["layer_0"]["bias"], 1)
     np.testing.assert_array_equal(found["classifier"]["bias"], 2)
     np.testing.assert_array_equal(found["classifier"]["kernel"], own["classifier"]["kernel"])
+
+
+def test_stages_that_save_nothing_learn_the_same(tmp_path: Path) -> None:
+    expected, _ = run(tmp_path / "saved")
+    model, _ = run(tmp_path / "not", params(checkpoint_interval=0, export_checkpoint=False))
+    tiny.assert_equal(model.params, expected.params)
+    assert small.files(tmp_path / "not") == []
+    with pytest.raises(ConfigError, match="checkpoint_interval is 0, and trainer.export_checkpoint takes its interval"):
+        run(tmp_path, params(checkpoint_interval=0))

@@ -80,7 +80,8 @@ def train(flags: argparse.Namespace) -> None:
         steps, epochs = params.trainer.train_steps, params.trainer.train_epochs
         length = f"up to step {steps}" if steps else f"{epochs:g} epochs of its data"
         print_line(f"{flags.experiment}, {flags.mode}, {length}.")
-        print_line(f"It writes to {directory}, and resumes from there if it is interrupted.")
+        resumes = ", and resumes from there if it is interrupted" if params.trainer.saves else ""
+        print_line(f"It writes to {directory}{resumes}.")
     logs = _run(params, flags, directory)
     if not runtime.is_first_process():
         print_line(f"Done. The first of the processes has written to {directory}.")
@@ -112,7 +113,7 @@ def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -
 
 def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float], has_trained: bool) -> Iterator[str]:
     """Yields lines that say what the run has reached, and where it is."""
-    last = _last_summary(directory) if has_trained else None
+    last = _last_summary(directory, is_saved=params.trainer.saves) if has_trained else None
     steps = params.trainer.train_steps
     if last and steps and last["step"] > steps:
         yield f"Done: nothing was trained. Step {last['step']} was reached before; trainer.train_steps is {steps}."
@@ -143,12 +144,16 @@ def _values(summary: dict[str, Any] | None) -> dict[str, float]:
     return {f"train/{name}": value for name, value in metrics.get("train", {}).items() if name == "loss"}
 
 
-def _last_summary(directory: Path) -> dict[str, Any] | None:
-    """Returns the last summary of a run that is not of lost work; None if there is none."""
+def _last_summary(directory: Path, *, is_saved: bool) -> dict[str, Any] | None:
+    """Returns the last summary of a run that is not of lost work; None if there is none.
+
+    Args:
+        is_saved: Whether checkpoint files were written, which tell how far the run has come.
+    """
     file = extensions.newest_file(directory)
     last_step = -1 if file is None else int(file.name.removesuffix(".replaced").rpartition("_")[2])
     summaries = extensions.read_summaries(directory / "events.jsonl")
-    steps = [step for step in summaries if step <= last_step]
+    steps = [step for step in summaries if step <= last_step or not is_saved]
     return summaries[max(steps)] if steps else None
 
 

@@ -7,6 +7,7 @@ from trellis.data import CountedStream
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.tasks import Task
+from trellis.trainer import build_task_inputs, check_shapes
 
 _INTERVALS = ("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval")
 _WARMUP_SHARE = 0.1
@@ -55,7 +56,8 @@ def _derive_steps(params: ExperimentConfig, task: Task, *, trains: bool) -> None
     if not trains:
         _merge(params, "trainer", {"train_steps": 1}, Origin("nothing is trained"))
         return
-    stream = task.build_inputs(params.task.train_data)
+    check_shapes(task)
+    stream = build_task_inputs(task, params=params.task.train_data, runtime=params.runtime)
     if not isinstance(stream, CountedStream):
         raise ArgumentError(
             f"trainer.train_steps is 0, and cannot be derived from trainer.train_epochs={trainer.train_epochs:g}: "

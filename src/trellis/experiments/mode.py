@@ -77,6 +77,7 @@ def mode_problems(params: ExperimentConfig, *, mode: Mode, model_dir: Path | Non
     """
     yield from _number_problems(params, trains=mode.trains)
     yield from _early_stopping_problems(params)
+    yield from _no_checkpoint_problems(params, mode=mode)
     yield from runtime_problems(params.runtime)
     if mode.trains:
         yield from _optimizer_problems(params)
@@ -111,7 +112,8 @@ def problem_at(path: str, *, config: Config, message: str, advice: str = "", val
 
 def _number_problems(params: ExperimentConfig, *, trains: bool) -> Iterator[Problem]:
     at_least = {"max_to_keep": 1, "n_microbatches": 1, "early_stopping_steps": 0, "validation_steps": -1}
-    at_least |= dict.fromkeys(("steps_per_loop", "summary_interval", "checkpoint_interval", "validation_interval"), 1)
+    at_least |= dict.fromkeys(("steps_per_loop", "summary_interval", "validation_interval"), 1)
+    at_least |= {"checkpoint_interval": 0}
     at_least |= {"train_steps": 1} if trains and params.trainer.train_epochs <= 0 else {}
     for name in ("n_fused_steps", "export_checkpoint_interval", "export_max_to_keep"):
         at_least |= {name: 1} if getattr(params.trainer, name, None) is not None else {}
@@ -119,10 +121,27 @@ def _number_problems(params: ExperimentConfig, *, trains: bool) -> Iterator[Prob
         current = getattr(params.trainer, name)
         if current < value:
             advice = f"It has to be {value} or more."
+            if name == "max_to_keep":
+                advice = f"{advice} To write no checkpoint files: --set=trainer.checkpoint_interval=0"
             yield problem_at(f"trainer.{name}", config=params, message=f"is {current}.", advice=advice)
     if params.trainer.validation_steps == 0:
         advice = "Give the number of batches, or -1 for all of them."
         yield problem_at("trainer.validation_steps", config=params, message="is 0.", advice=advice)
+
+
+def _no_checkpoint_problems(params: ExperimentConfig, *, mode: Mode) -> Iterator[Problem]:
+    """Yields what cannot be done by a run that writes no checkpoint files."""
+    if params.trainer.checkpoint_interval:
+        return
+    path = "trainer.checkpoint_interval"
+    if mode.follows:
+        message = f"is 0, so that no checkpoint file is written, but {mode} follows those of a training."
+        yield problem_at(path, config=params, message=message, advice="Write some:", value=1000)
+    is_export_due = getattr(params.trainer, "export_checkpoint", False)
+    if is_export_due and getattr(params.trainer, "export_checkpoint_interval", None) is None:
+        message = "is 0, and trainer.export_checkpoint takes its interval from it."
+        advice = "Set trainer.export_checkpoint=false, or trainer.export_checkpoint_interval to a number of steps."
+        yield problem_at(path, config=params, message=message, advice=advice)
 
 
 def _early_stopping_problems(params: ExperimentConfig) -> Iterator[Problem]:

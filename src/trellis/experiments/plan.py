@@ -159,7 +159,7 @@ def _steps(run: Preflight) -> Iterator[str]:
 def _intervals(run: Preflight) -> Iterator[str]:
     config = run.params.trainer
     things = {"evaluation": config.validation_interval} if run.mode.evaluates_while_training else {}
-    things |= {"checkpoint file": config.checkpoint_interval}
+    things |= {"checkpoint file": config.checkpoint_interval} if config.saves else {}
     # Whatever a loop stops for is reported with the metrics of the steps before it.
     periods = {config.steps_per_loop, config.summary_interval, *things.values()}
     for interval in sorted(periods):
@@ -205,6 +205,9 @@ def _memory(run: Preflight) -> Iterator[str]:
 
 def _disk(run: Preflight) -> Iterator[str]:
     disk = run.disk
+    if not disk.n_files:
+        yield "no checkpoint files"
+        return
     yield f"{size_text(disk.file)} a checkpoint file, up to {disk.n_files} more: {size_text(disk.total)}"
     yield f"{size_text(disk.free)} are free"
 
@@ -257,7 +260,8 @@ def _writes(run: Preflight) -> Iterator[str]:
     directory, config = run.trainer.model_dir, run.params.trainer
     if run.mode.trains:
         yield f"{directory}/params.yaml, provenance.yaml, versions.json, events.jsonl"
-        yield f"{directory}/regular_{{step}}, the newest {config.max_to_keep}; train/ for TensorBoard"
+        files = f"regular_{{step}}, the newest {config.max_to_keep}; " if config.saves else ""
+        yield f"{directory}/{files}train/ for TensorBoard"
     if run.mode.evaluates:
         yield f"{directory}/{config.validation_summary_subdir}/ for TensorBoard"
         if config.keeps_best:

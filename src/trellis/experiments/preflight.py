@@ -19,13 +19,13 @@ from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import is_derived
 from trellis.experiments.mode import Mode, problem_at, warmup_notices
 from trellis.experiments.reports import leaves_of
-from trellis.extensions import checkpoint_storage as storage, newest_file, regular_files
+from trellis.extensions import best_files, checkpoint_storage as storage, newest_file, regular_files
 from trellis.loops import Outline, batch_size
 from trellis.optimizers import AverageState
 from trellis.runtime import describe_size
 from trellis.spelling import nearest
-from trellis.tasks import BoundModel, Task
-from trellis.trainer import Change, StagedTrainer, StageOutline, metric_name
+from trellis.tasks import BoundModel, Task, all_metrics, uncalled_methods
+from trellis.trainer import Change, StagedTrainer, StageOutline, build_task_metrics, metric_name, start_of
 
 BEST = "trainer.best_checkpoint_eval_metric"
 
@@ -64,6 +64,7 @@ class Preflight:
         """What a run says before it starts: what is shorter than meant; what has changed, if it goes on."""
         if self.mode.trains:
             yield from warmup_notices(self.params)
+            yield from self._unsaved()
         n_known, n_asked = n_batches(self.outline.validation), self.params.trainer.validation_steps
         if n_known is not None and n_known < n_asked:
             origin = origin_of(self.params, "trainer.validation_steps")
@@ -71,6 +72,8 @@ class Preflight:
                 f"trainer.validation_steps is {n_asked} ({origin}), but the validation data has {n_known} batches: "
                 f"all of them are taken."
             )
+        yield from uncalled_methods(self.trainer.task)
+        yield from self._unmeasured()
         step, changes = self.changes
         refused = [change for change in changes if change.matters]
         harmless = [change for change in changes if not change.matters]
@@ -84,6 +87,35 @@ class Preflight:
                 f"trainer.train_steps is {last_step}, but the run in `{self.trainer.model_dir}` has reached step "
                 f"{step}: nothing is trained, and nothing that it has reached is lost."
             )
+
+    def _unsaved(self) -> Iterator[str]:
+        """Yields a line about a run that writes no checkpoint files."""
+        config = self.params.trainer
+        if not config.saves:
+            origin = origin_of(self.params, "trainer.checkpoint_interval")
+            kept = (
+                "of its models only the best is kept"
+                if config.keeps_best and self.mode.evaluates
+                else "its model is not kept"
+            )
+            yield (
+                f"trainer.checkpoint_interval is 0 ({origin}): no checkpoint files are written. The run cannot be "
+                f"resumed, and {kept} when it ends."
+            )
+
+    def _unmeasured(self) -> Iterator[str]:
+        """Yields a line for a step of the task's own that leaves out metrics which the task has built."""
+        task = self.trainer.task
+        sides = {"train_step": self.outline.train, "validation_step": self.outline.validation}
+        for step, side in sides.items():
+            built = all_metrics(build_task_metrics(task, training=step == "train_step"))
+            left_out = [] if side is None else [metric.name for metric in built if metric.name not in side.metrics]
+            # What the host adds to an evaluation is known when it comes.
+            if left_out and not (step == "validation_step" and self.has_host_metrics):
+                yield (
+                    f"Not measured: {', '.join(left_out)}. {type(task).__name__}.build_metrics builds it, but {step} "
+                    f"does not return it. Return it too: **self.process_metrics(metrics, labels, outputs)"
+                )
 
     @cached_property
     def memory(self) -> dict[str, int]:
@@ -107,12 +139,12 @@ class Preflight:
         """What is written."""
         checkpoint, config = self.outline.checkpoint, self.params.trainer
         model_dir = self.trainer.model_dir.absolute()
-        n_due = math.ceil(config.train_steps / max(1, config.checkpoint_interval))
-        n_files = min(config.max_to_keep, n_due) + 1 + 2 * config.keeps_best
+        n_due = math.ceil(config.train_steps / config.checkpoint_interval) if config.saves else 0
+        n_files = min(config.max_to_keep, n_due) + config.saves + 2 * (config.keeps_best and self.mode.evaluates)
         existing = next(path for path in (model_dir, *model_dir.parents) if path.exists())
         return Disk(
             file=n_bytes([checkpoint.model_params, checkpoint.model_state, checkpoint.optimizer_state]),
-            n_files=max(1, n_files - len(regular_files(model_dir))),
+            n_files=max(min(1, n_files), n_files - len(regular_files(model_dir))),
             free=shutil.disk_usage(existing).free,
         )
 
@@ -195,11 +227,20 @@ def _start_problems(run: Preflight) -> Iterator[Problem]:
     path = run.resumes_from
     if path is not None:
         yield from _resume_problems(run, path)
+    elif run.mode.trains and not run.params.trainer.saves and run.params.trainer.keeps_best:
+        yield from _earlier_best_problems(run)
     elif run.mode.needs_checkpoint and not run.trainer.task.starts_from:
         message = (
             f"There is no checkpoint file in model_dir `{run.trainer.model_dir}`, so there is nothing to evaluate."
         )
         yield Problem(message, DEFAULT, advice="Train first (--mode=train), or give the model_dir of a run.")
+
+
+def _earlier_best_problems(run: Preflight) -> Iterator[Problem]:
+    """A run that begins anew each time does not go on with the best of another."""
+    for path in best_files(run.trainer.model_dir / run.params.trainer.best_checkpoint_export_subdir):
+        message = f"`{path}` is of an earlier run, which cannot be gone on with: it has left no other checkpoint file."
+        yield Problem(message, DEFAULT, advice="Remove it, or give another model_dir.")
 
 
 def _change_problems(run: Preflight) -> Iterator[Problem]:
@@ -235,7 +276,7 @@ def warm_start_problems(run: Preflight) -> Iterator[Problem]:
 
     def initialized(params: PyTree, model_state: PyTree) -> dict[str, Any]:
         model = BoundModel(run.outline.model, params=params, model_state=model_state)
-        return dict(run.trainer.task.initialize(model))
+        return dict(start_of(run.trainer.task)(model))
 
     try:
         jax.eval_shape(initialized, checkpoint.model_params, checkpoint.model_state)

@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -18,11 +19,11 @@ from trellis.experiments.lengths import derive_lengths
 from trellis.experiments.mode import Mode, get_mode, mode_problems
 from trellis.experiments.new_files import new_files
 from trellis.experiments.preflight import Preflight
-from trellis.experiments.reports import write_params
+from trellis.experiments.reports import leaves_of, write_params
 from trellis.extensions import best_files, checkpoint_storage, regular_files
 from trellis.loops import Summary
 from trellis.runtime import ONE_DEVICE, is_first_process, print_line, wait_for_processes
-from trellis.tasks import BoundModel, Task, get_task
+from trellis.tasks import BoundModel, Task, TaskConfig, get_task
 from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, StagedTrainer, Trainer, published_name
 
 
@@ -30,8 +31,9 @@ def run_experiment(
     params: ExperimentConfig,
     *,
     mode: str,
-    model_dir: str | os.PathLike[str],
+    model_dir: str | os.PathLike[str] | None = None,
     task: Task | None = None,
+    trainer: StagedTrainer | None = None,
     run_post_eval: bool = False,
     save_summary: bool = True,
     extensions: Sequence[Callable[[Any], Any]] = (),
@@ -55,7 +57,10 @@ def run_experiment(
     interrupted, a run goes on where it was.
 
     Args:
+        model_dir: Where the run writes, and resumes from. Without it a training leaves only what is returned.
         task: The default is the one that is registered for `params.task`.
+        trainer: One of your own, made with `params.trainer` and `params.runtime`; the run takes place in its
+            `model_dir`. The mode says whether it evaluates.
         extensions: What else to do with every checkpoint of the training.
         pretrain_steps: The last step of the pretraining that `continuous_train_and_eval` follows; without it, files
             are awaited until none has come for `trainer.continuous_eval_timeout` seconds.
@@ -65,12 +70,20 @@ def run_experiment(
         when_ready: Is called when all is built and checked, before the first step.
     """
     run_mode = get_mode(mode)
-    directory = _checked(params, run_mode, model_dir)
-    if checkpoint is not None and not run_mode.needs_checkpoint:
-        raise ArgumentError(f"checkpoint is {str(checkpoint)!r}, but mode {mode!r} chooses its files. Set mode 'eval'.")
-    chosen = None if checkpoint is None else find_checkpoint(checkpoint, params=params, model_dir=directory)
-    # Of several processes that run one experiment, the first one writes.
-    with Ownership(directory) if run_mode.trains and is_first_process() else nullcontext():
+    if trainer is not None:
+        given = {"task": task, "extensions": extensions or None, "save_summary": None if save_summary else False}
+        _check_trainer(trainer, params=params, mode=run_mode, model_dir=model_dir, given=given)
+        model_dir, task = trainer.model_dir, trainer.task
+    with ExitStack() as stack:
+        directory = _checked(params, run_mode, _temporary_dir(run_mode, stack) if model_dir is None else model_dir)
+        if checkpoint is not None and not run_mode.needs_checkpoint:
+            raise ArgumentError(
+                f"checkpoint is {str(checkpoint)!r}, but mode {mode!r} chooses its files. Set mode 'eval'."
+            )
+        chosen = None if checkpoint is None else find_checkpoint(checkpoint, params=params, model_dir=directory)
+        # Of several processes that run one experiment, the first one writes.
+        if run_mode.trains and is_first_process():
+            stack.enter_context(Ownership(directory))
         if run_mode.trains and run_mode.follows:
             when_ready()
             return _finetune_continuously(
@@ -79,10 +92,13 @@ def run_experiment(
         runs_post_eval = run_post_eval or run_mode.evaluates_after_training
         if task is None:
             task, params = build_task(params, model_dir=directory)
-        params = derive_lengths(params, task=task, trains=run_mode.trains or run_mode.follows)
-        trainer = build_trainer(
-            params, mode=run_mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
-        )
+        if trainer is None:
+            params = derive_lengths(params, task=task, trains=run_mode.trains or run_mode.follows)
+            trainer = build_trainer(
+                params, mode=run_mode, model_dir=directory, task=task, extensions=extensions, save_summary=save_summary
+            )
+        else:
+            params = _adopt(trainer, params=params, mode=run_mode)
         outline = trainer.outline(trains=run_mode.trains, evaluates=run_mode.evaluates or runs_post_eval)
         preflight = Preflight(
             params=params,
@@ -146,6 +162,71 @@ def _check_processes(params: ExperimentConfig, mode: Mode) -> None:
     if isinstance(params.trainer, ProgressiveTrainerConfig) or mode.follows:
         what = f"mode {str(mode)!r}" if mode.follows else "training in stages"
         raise ArgumentError(f"{what} takes one worker, which uses all devices of its machine. Leave out workers.")
+
+
+def _check_trainer(
+    trainer: Any,
+    *,
+    params: ExperimentConfig,
+    mode: Mode,
+    model_dir: str | os.PathLike[str] | None,
+    given: Mapping[str, Any],
+) -> None:
+    """Raises an error if a run cannot be that of a trainer.
+
+    Args:
+        given: What else the run was given that a trainer has of its own; None for what was not.
+    """
+    make = "Trainer(task, config=params.trainer, runtime=params.runtime, model_dir=…)"
+    if not isinstance(trainer, StagedTrainer):
+        raise ArgumentError(f"trainer is {trainer!r}, which is no trainer. Give one: trainer={make}")
+    if mode.trains and mode.follows:
+        raise ArgumentError(f"trainer is given, but mode {str(mode)!r} makes one for each file. Leave it out.")
+    if model_dir is not None and Path(model_dir).absolute() != trainer.model_dir.absolute():
+        raise ArgumentError(
+            f"model_dir is `{os.fspath(model_dir)}`, but the trainer's is `{trainer.model_dir}`. Leave it out here."
+        )
+    for name, value in given.items():
+        if value is not None and value is not trainer.task:
+            raise ArgumentError(f"{name} is given beside trainer, which has its own. Make it with that: {make}")
+    for name, config in {"trainer": trainer.config, "runtime": trainer.runtime}.items():
+        theirs = leaves_of(config)
+        for path, (value, _) in leaves_of(getattr(params, name)).items():
+            if path not in theirs or theirs[path][0] != value:
+                there = theirs[path][0] if path in theirs else "nothing"
+                raise ArgumentError(
+                    f"params.{name}.{path} is {value}, but the trainer was made with {there}. Make it with what is to "
+                    f"be run: {make}"
+                )
+
+
+def _adopt(trainer: StagedTrainer, *, params: ExperimentConfig, mode: Mode) -> ExperimentConfig:
+    """The config as a trainer runs it; the trainer evaluates as the mode says."""
+    derived = derive_lengths(params, task=trainer.task, trains=mode.trains or mode.follows)
+    if mode.trains and derived is not params:
+        raise ArgumentError(
+            f"The length of the run is left to its data ({derived.trainer.train_steps} steps), but a trainer that is "
+            f"given is made before that is known. Set trainer.train_steps, and warmup_steps if it warms up."
+        )
+    trainer.evaluate_while_training(mode.evaluates_while_training)
+    if trainer.task.task_config is params.task or not isinstance(trainer.task.task_config, TaskConfig):
+        return params
+    params = params.replace(task=trainer.task.task_config)
+    params.lock()
+    return params
+
+
+def _temporary_dir(mode: Mode, stack: ExitStack) -> str:
+    """A directory for a run that is to leave nothing, removed when the run ends."""
+    if not mode.trains or jax.process_count() > 1:
+        needs = "several processes share one" if mode.trains else f"mode {str(mode)!r} needs that of a run"
+        raise ArgumentError(f"model_dir is not given: {needs}, as in model_dir='runs/digits'.")
+    directory = stack.enter_context(TemporaryDirectory(prefix="trellis-"))
+    print_line(
+        f"model_dir is not given: what the run writes lies in `{directory}`, and goes when it ends. The run cannot be "
+        f"resumed."
+    )
+    return directory
 
 
 def _checked(params: ExperimentConfig, mode: Mode, model_dir: str | os.PathLike[str]) -> Path:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Metric as Metric,
         MetricFunction as MetricFunction,
         as_metric as as_metric,
+        is_metric_class as is_metric_class,
         weighted_mean as weighted_mean,
     )
     from trellis.loops.classification_metrics import (

@@ -87,6 +87,11 @@ class FirstStep:
         return self.step
 
 
+def is_metric_class(function: Any) -> bool:
+    """Whether this is a class in the place of one of its metric functions: `F1` for `F1()`."""
+    return isinstance(function, type) and any("__call__" in vars(base) for base in function.__mro__)
+
+
 def as_metric(value: Any, n_examples: int, name: str) -> Metric:
     """Turns what a loss or metric function returned into a metric state.
 

@@ -15,7 +15,16 @@ from trellis.aliases import Apply, Array, Batch, Key, PyTree, Variables
 from trellis.errors import ArgumentError, ModelError
 from trellis.loops.batch import as_outputs, batch_size, split_batch
 from trellis.loops.fused_steps import is_slow_in_scan
-from trellis.loops.metrics import HostMetrics, Mean, Metric, MetricFunction, as_metric, merge, zeros
+from trellis.loops.metrics import (
+    HostMetrics,
+    Mean,
+    Metric,
+    MetricFunction,
+    as_metric,
+    is_metric_class,
+    merge,
+    zeros,
+)
 from trellis.loops.state import StepOutput, TrainState, describe_arrays
 from trellis.optimizers import all_finite, current_loss_scale
 from trellis.runtime import StepKeys
@@ -140,6 +149,9 @@ def _check_metrics(metrics: Any, place: str) -> None:
         raise ArgumentError(f"{place} is a {kind}. Give each metric a name: {{'accuracy': trellis.Accuracy()}}")
     for name, function in metrics.items():
         _check_callable(function, f"{place}[{name!r}]")
+        if is_metric_class(function):
+            kind = function.__name__
+            raise ArgumentError(f"{place}[{name!r}] is the class {kind}. Give one of it: {kind}()")
 
 
 def _check_signature(train_step: Callable[..., Any]) -> None:
@@ -347,6 +359,7 @@ def update_state(
     """
     scale = current_loss_scale(state.optimizer_state)
     compute = _compute_gradients if n_parts == 1 else _compute_gradients_in_parts
+    forward = _with_means(forward)
     grads, model_state, metrics = compute(forward, state, batch, keys, n_parts=n_parts, loss_scale=scale)
     loss = metrics.pop("loss")
 
@@ -365,6 +378,19 @@ def update_state(
         one = jnp.float32(1)
         metrics |= {"loss_scale": Mean(scale, one), "skipped_updates": Mean(jnp.float32(~is_good), one)}
     return TrainState(state.step, params, model_state, optimizer_state), StepOutput(loss, metrics, grads)
+
+
+def _with_means(forward: ForwardPass) -> ForwardPass:
+    """The same, with plain scalars among its metrics as means over the examples of the batch."""
+
+    def measured(params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys) -> tuple[PyTree, dict[str, Metric]]:
+        model_state, metrics = forward(params, model_state, batch, keys)
+        if "loss" not in metrics:
+            raise ModelError(f"A forward pass measured {', '.join(metrics) or 'nothing'}, but no 'loss' to descend.")
+        n_examples = batch_size(batch)
+        return model_state, {name: as_metric(value, n_examples, f"{name!r}") for name, value in metrics.items()}
+
+    return measured
 
 
 def _compute_gradients(

@@ -430,7 +430,10 @@ class TrainLoop:
                 f"step {running.step} is in `loop.checkpoint`, and in no file. To run the loop again goes on there."
             )
         else:
-            way_on = "no checkpoint writer is attached, nothing was saved. The same command continues the run."
+            way_on = (
+                "no checkpoint writer is attached, nothing was saved. The same command goes on from its last "
+                "checkpoint file, if there is one."
+            )
         text = f"Stopped by {self.session.stopped_by or 'SIGTERM'}: {way_on}"
         text = text if is_interrupted else f"{text} Exit code 143."
         self.session.emit("preempted", step=running.step, text=text)

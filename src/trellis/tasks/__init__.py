@@ -20,6 +20,21 @@ if TYPE_CHECKING:
         ModelWithItems as ModelWithItems,
         WrappedModel as WrappedModel,
     )
+    from trellis.tasks.built_metrics import (
+        BuiltMetric as BuiltMetric,
+        BuiltMetrics as BuiltMetrics,
+        all_metrics as all_metrics,
+        name_metrics as name_metrics,
+        renewed as renewed,
+        results as results,
+    )
+    from trellis.tasks.shapes import (
+        options_for as options_for,
+        place_of as place_of,
+        refused as refused,
+        shape_problems as shape_problems,
+        uncalled_methods as uncalled_methods,
+    )
     from trellis.tasks.export import (
         export_task as export_task,
         export_weights as export_weights,

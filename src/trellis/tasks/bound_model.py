@@ -79,7 +79,7 @@ class BoundModel:
 
     A call tells the model whether it is `training` if the model's `__call__` has an argument of that name. What a call
     leaves behind is here afterwards: `model_state`, after training, and `losses`, the values that layers have sown
-    (`self.sow("losses", name, value)`).
+    (`self.sow("losses", name, value)`). Published steps ask a model what was compiled into it: here that is nothing.
 
     Example:
         outputs = BoundModel(Classifier(), params=checkpoint.model_params)(images)
@@ -87,6 +87,10 @@ class BoundModel:
     Args:
         rngs: Keys by the names of the model's rng collections, such as `dropout`.
     """
+
+    compiled_loss: None = None
+    compiled_metrics: None = None
+    metrics: tuple[()] = ()
 
     def __init__(
         self,

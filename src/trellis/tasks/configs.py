@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trellis.config import Config
 from trellis.data import DataConfig
@@ -23,7 +23,11 @@ class TaskConfig(Config):
 
     init_checkpoint: str = ""
     """A checkpoint file, or a directory with some, to take parameters from at step 0."""
-    model: Config | None = None
+    if TYPE_CHECKING:
+        # A task's own config names the class of its model: to a type checker that is no mistake.
+        model: Any = None
+    else:
+        model: Config | None = None
     train_data: DataConfig = DataConfig()
     validation_data: DataConfig = DataConfig()
     name: str | None = None
@@ -54,7 +58,17 @@ class DigitsConfig(TaskConfig):
 
 @dataclass(frozen=True)
 class InputContext:
-    """What a stream may depend on beside its own config."""
+    """What a stream may depend on beside its own config.
+
+    Published streams ask it for their share of the data: here a stream is one, and its batches are global.
+    """
 
     seed: int = 0
     """The seed of the run, for data configs that have none of their own."""
+    num_input_pipelines: int = 1
+    input_pipeline_id: int = 0
+    num_replicas_in_sync: int = 1
+
+    def get_per_replica_batch_size(self, global_batch_size: int) -> int:
+        """The batch size of the stream: that of all devices together."""
+        return global_batch_size

@@ -2,7 +2,7 @@
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
 import jax
@@ -26,8 +26,10 @@ from trellis.optimizers import OptimizationConfig, build_optimizer, scale_loss
 from trellis.registry import Registry
 from trellis.runtime import RuntimeConfig, StepKeys
 from trellis.tasks.bound_model import BoundModel, InferenceStep, Model
+from trellis.tasks.built_metrics import BuiltMetrics, all_metrics, measure, name_metrics, renewed, results
 from trellis.tasks.configs import DifferentialPrivacyConfig, InputContext, TaskConfig
 from trellis.tasks.gradient_noise import add_gradient_noise
+from trellis.tasks.shapes import place_of, refused
 from trellis.tasks.warm_start import read_warm_start
 
 
@@ -63,7 +65,7 @@ class Task(ABC):
     rng_collections: ClassVar[tuple[str, ...]] = ("dropout",)
     """Of the keys that the model is given in training."""
 
-    def __init__(self, params: Any, *, logging_dir: str | None = None, name: str | None = None) -> None:
+    def __init__(self, params: Any, logging_dir: str | None = None, name: str | None = None) -> None:
         self._task_config = params
         self.logging_dir = logging_dir or ""
         self.name = name or getattr(params, "name", None) or type(self).__name__
@@ -101,15 +103,21 @@ class Task(ABC):
         total: Array = sum(aux_losses or (), jnp.float32(0))
         return total
 
-    def build_metrics(self, training: bool = True) -> Mapping[str, MetricFunction]:
-        """Functions of (model outputs, labels) by name."""
+    def build_metrics(self, training: bool = True) -> Mapping[str, MetricFunction] | Sequence[MetricFunction]:
+        """Functions of (model outputs, labels) by name; in a list each has its own name, or that of its class."""
         return {}
 
     def process_metrics(
-        self, metrics: Mapping[str, MetricFunction], labels: Any, model_outputs: Any, **kwargs: Any
+        self, metrics: Any, labels: Any, model_outputs: Any, **kwargs: Any
     ) -> Mapping[str, Array | Metric]:
-        """The metrics of a batch. Override it where a metric does not take outputs and labels as they are."""
-        return {name: metric(model_outputs, labels) for name, metric in metrics.items()}
+        """The metrics of a batch. Override it where a metric does not take outputs and labels as they are.
+
+        Return them by name; or return nothing, and update each of them: `metric.update_state(labels, model_outputs)`.
+
+        Args:
+            metrics: What `build_metrics` has returned, in its shape; each metric has its `name`.
+        """
+        return measure(metrics or {}, labels=labels, outputs=model_outputs, place=self._place("build_metrics"))
 
     def train_step(
         self,
@@ -118,7 +126,7 @@ class Task(ABC):
         state: TrainState,
         model: Model,
         optimizer: optax.GradientTransformation,
-        metrics: Mapping[str, MetricFunction] | None = None,
+        metrics: Any = None,
         keys: StepKeys,
         n_microbatches: int = 1,
     ) -> tuple[TrainState, StepOutput]:
@@ -140,12 +148,11 @@ class Task(ABC):
             state, forward=forward, optimizer=optimizer, batch=inputs, keys=keys, n_parts=n_microbatches
         )
 
-    def validation_step(
-        self, inputs: Batch, model: BoundModel, metrics: Mapping[str, MetricFunction] | None = None
-    ) -> Mapping[str, Any]:
+    def validation_step(self, inputs: Batch, model: BoundModel, metrics: Any = None) -> Mapping[str, Any]:
         """What is measured on a batch, by name: the loss and metrics are summed up, arrays go to `aggregate_logs`.
 
-        A plain scalar is a mean over the examples of the batch, and goes to `aggregate_logs` too.
+        A plain scalar is a mean over the examples of the batch, and goes to `aggregate_logs` too. Metrics that were
+        updated and are not returned count all the same.
         """
         features, labels = batch_sides(inputs)
         outputs = self.inference_step(features, model)
@@ -201,9 +208,9 @@ class Task(ABC):
     def create_optimizer(
         cls,
         optimizer_config: OptimizationConfig,
-        *,
         runtime_config: RuntimeConfig | None = None,
         dp_config: DifferentialPrivacyConfig | None = None,
+        *,
         n_steps: int | None = None,
     ) -> optax.GradientTransformation:
         """The optimizer after its config.
@@ -227,12 +234,27 @@ class Task(ABC):
         labels: Any,
         outputs: Any,
         model: BoundModel,
-        metrics: Mapping[str, MetricFunction] | None,
+        metrics: Any,
         n_examples: int,
     ) -> dict[str, Metric]:
-        loss = self.build_losses(labels, outputs, model.losses or None)
-        values = {self.loss: loss, **self.process_metrics(metrics or {}, labels, outputs)}
+        loss = self.build_losses(labels, outputs, aux_losses=model.losses or None)
+        values = {self.loss: loss, **self._measured(metrics, labels, outputs)}
         return {name: as_metric(value, n_examples, f"{self.name}'s {name!r}") for name, value in values.items()}
+
+    def _measured(self, metrics: Any, labels: Any, outputs: Any) -> dict[str, Array | Metric]:
+        """What `process_metrics` returns, and what it has updated in its place."""
+        built: BuiltMetrics = renewed(name_metrics(metrics or {}, place=self._place("build_metrics")))
+        returned: Any = self.process_metrics(built, labels, outputs)
+        if returned is not None and not isinstance(returned, Mapping):
+            raise refused(self, "process_metrics", f"returned a {type(returned).__name__}")
+        measured = {**dict(results(built)), **(returned or {})}
+        left_out = [metric.name for metric in all_metrics(built) if metric.name not in measured]
+        if returned is None and left_out:
+            raise refused(self, "process_metrics", f"neither returned nor updated {left_out[0]!r}")
+        return measured
+
+    def _place(self, name: str) -> str:
+        return place_of(self, name)
 
 
 TaskClass = TypeVar("TaskClass", bound=type[Task])

@@ -11,6 +11,12 @@ if TYPE_CHECKING:
         build_placement as build_placement,
     )
     from trellis.trainer.stage import Stage as Stage, StageOutline as StageOutline, computing_model as computing_model
+    from trellis.trainer.task_calls import (
+        build_task_inputs as build_task_inputs,
+        build_task_metrics as build_task_metrics,
+        check_shapes as check_shapes,
+        start_of as start_of,
+    )
     from trellis.trainer.progressive_trainer import ProgressiveTrainer as ProgressiveTrainer
     from trellis.trainer.progressive_policy import (
         ProgressivePolicy as ProgressivePolicy,

@@ -24,6 +24,7 @@ class TrainerConfig(Config):
     """How often training metrics are reported."""
     summary_interval: int = 1000
     checkpoint_interval: int = 1000
+    """How often a checkpoint file is written; 0 writes none, and then the run cannot be resumed."""
     max_to_keep: int = 5
     """How many checkpoint files stay."""
     continuous_eval_timeout: int | None = 3600
@@ -71,6 +72,11 @@ class TrainerConfig(Config):
         "eval_tf_while_loop": _COMPILED,
         "allow_tpu_summary": "summaries are written by the host on every platform",
     }
+
+    @property
+    def saves(self) -> bool:
+        """Whether checkpoint files are written that a run can be resumed from."""
+        return self.checkpoint_interval > 0
 
     @property
     def keeps_best(self) -> bool:

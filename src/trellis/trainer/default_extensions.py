@@ -126,9 +126,6 @@ def default_extensions(
         extensions: The user's own; they see all metrics, and come before anything is written.
         notes: What the checkpoint files say of the run.
     """
-    writer = CheckpointFileWriter(model_dir, keep=config.max_to_keep, notes=notes or {})
-    # The method alone takes no part in the session, so that nothing is saved when the run is stopped.
-    save = writer if config.preemption_on_demand_checkpoint else writer.handle
     check = DivergenceCheck(loss_upper_bound=config.loss_upper_bound, begin_steps=config.recovery_begin_steps)
     due = [extension for extension in (evaluation, stopping) if extension is not None]
     return [
@@ -140,8 +137,15 @@ def default_extensions(
         *extensions,
         SummaryLogger(details=config.report_details),
         *(_history_writers(config, model_dir) if save_summary else []),
-        every(config.checkpoint_interval, save),
+        *(_savers(config, model_dir, notes or {}) if config.saves else []),
     ]
+
+
+def _savers(config: TrainerConfig, model_dir: Path, notes: Mapping[str, JSON]) -> list[Extension]:
+    writer = CheckpointFileWriter(model_dir, keep=config.max_to_keep, notes=notes)
+    # The method alone takes no part in the session, so that nothing is saved when the run is stopped.
+    save = writer if config.preemption_on_demand_checkpoint else writer.handle
+    return [every(config.checkpoint_interval, save)]
 
 
 def _history_writers(config: TrainerConfig, model_dir: Path) -> list[Extension]:

@@ -13,7 +13,8 @@ from trellis.registry import Registry
 from trellis.runtime import RuntimeConfig
 from trellis.tasks import BoundModel, Task
 from trellis.trainer.configs import ProgressiveConfig, ProgressiveTrainerConfig
-from trellis.trainer.stage import build_task_inputs, stage_id_of
+from trellis.trainer.stage import stage_id_of
+from trellis.trainer.task_calls import build_task_inputs
 
 
 class ProgressivePolicy(ABC):

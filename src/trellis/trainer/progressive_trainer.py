@@ -17,6 +17,7 @@ from trellis.trainer.configs import ProgressiveTrainerConfig
 from trellis.trainer.default_extensions import on_averages
 from trellis.trainer.progressive_policy import ProgressivePolicy, get_policy
 from trellis.trainer.stage import Stage
+from trellis.trainer.task_calls import start_of
 from trellis.trainer.trainer import StagedTrainer
 
 EXPORT_DIR = "exported_ckpts"
@@ -61,7 +62,7 @@ class ProgressiveTrainer(StagedTrainer):
         def initialize(model: BoundModel) -> Variables:
             own = model.variables
             if not stage_id:
-                own = overlaid(own, self.task.initialize(model), place="Task.initialize")
+                own = overlaid(own, start_of(self.task)(model), place="Task.initialize")
             return overlaid(own, bound.variables, place=place)
 
         start = self.last_steps[stage_id - 1] if stage_id else 0

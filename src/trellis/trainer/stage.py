@@ -1,6 +1,5 @@
 """A stretch of a training: a task's two sides as the two loops that run it."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import optax
 
 from trellis.aliases import Batch, PyTree, Variables
 from trellis.data import SizedStream, is_stream
-from trellis.errors import ArgumentError, ModelError
+from trellis.errors import ArgumentError
 from trellis.extensions import CheckpointFileReader, SkippedData, restore_file
 from trellis.loops import (
     Checkpoint,
@@ -25,7 +23,6 @@ from trellis.loops import (
     TrainLoop,
     TrainState,
     TrainTask,
-    as_metric,
     batch_size,
     is_traceable,
     overlaid,
@@ -34,9 +31,10 @@ from trellis.loops import (
 )
 from trellis.optimizers import build_schedule
 from trellis.runtime import Placement, Precision, RuntimeConfig, StepKeys
-from trellis.tasks import BoundModel, InputContext, Model, Task, WrappedModel, lasting_init
+from trellis.tasks import BoundModel, Model, Task, WrappedModel, lasting_init, refused, results
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import on_averages
+from trellis.trainer.task_calls import build_task_metrics, build_task_optimizer, sort_logs
 
 
 @dataclass(eq=False, kw_only=True)
@@ -63,11 +61,8 @@ class Stage:
 
     def __post_init__(self) -> None:
         self._n_steps = self.config.train_steps - self.start_step
-        self.optimizer = self.task.create_optimizer(
-            self.config.optimizer_config,
-            runtime_config=self.runtime,
-            dp_config=getattr(self.task.task_config, "differential_privacy_config", None),
-            n_steps=self._n_steps or None,
+        self.optimizer = build_task_optimizer(
+            self.task, config=self.config.optimizer_config, runtime=self.runtime, n_steps=self._n_steps or None
         )
         self.skipped_data = SkippedData(self.model_dir)
         self._root = self.placement.put_state(jax.random.key(self.runtime.seed))
@@ -210,21 +205,28 @@ class Stage:
     def _train(self, state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
         # A task's own step need not know of parts if there are none.
         parts = {"n_microbatches": self.config.n_microbatches} if self.config.n_microbatches != 1 else {}
-        return self.task.train_step(
+        result: Any = self.task.train_step(
             batch,
             state=state,
             model=self._computing_model(gathers=True),
             optimizer=self.optimizer,
-            metrics=self.task.build_metrics(training=True),
+            metrics=build_task_metrics(self.task, training=True),
             keys=keys,
             **parts,
         )
+        if not isinstance(result, tuple):
+            raise refused(self.task, "train_step", f"returned a {type(result).__name__}")
+        return result
 
     def _validate(
         self, params: PyTree, model_state: PyTree, batch: Batch, keys: StepKeys
     ) -> tuple[dict[str, Metric], dict[str, Any]]:
         model = BoundModel(self._computing_model(), params=params, model_state=model_state)
-        logs = self.task.validation_step(batch, model, self.task.build_metrics(training=False))
+        metrics = build_task_metrics(self.task, training=False)
+        logs: Any = self.task.validation_step(batch, model, metrics)
+        if isinstance(logs, Mapping):
+            # What a published step has updated is not in what it returns.
+            logs = {**dict(results(metrics)), **logs}
         return sort_logs(self.task, logs, n_examples=batch_size(batch))
 
     def _computing_model(self, *, gathers: bool = False) -> Model:
@@ -256,54 +258,10 @@ class StageOutline:
     placement: Placement
 
 
-def sort_logs(task: Task, logs: Any, *, n_examples: int) -> tuple[dict[str, Metric], dict[str, Any]]:
-    """What a task's validation step returned: the metrics in it, a plain scalar being a mean, and what is for the host.
-
-    A scalar is both, if the task aggregates logs.
-
-    Args:
-        n_examples: Of the batch: what a plain scalar weighs.
-    """
-    place = f"{type(task).__name__}.validation_step"
-    if not isinstance(logs, Mapping):
-        raise ModelError(
-            f"{place} returned {'nothing' if logs is None else f'a {type(logs).__name__}'}, but it has to return what "
-            f"it has measured by name: return {{self.loss: loss}}"
-        )
-    metrics = {
-        name: as_metric(value, n_examples, f"{place}'s {name!r}")
-        for name, value in logs.items()
-        if isinstance(value, Metric) or _is_scalar(value)
-    }
-    arrays = {name: value for name, value in logs.items() if not isinstance(value, Metric)}
-    aggregates = type(task).aggregate_logs is not Task.aggregate_logs
-    lost = [] if aggregates else [name for name in arrays if name not in metrics]
-    if lost:
-        raise ModelError(
-            f"{place} returned {lost[0]!r}, which is no scalar, and {type(task).__name__} has no aggregate_logs that "
-            f"would take it. Return a scalar or trellis.Mean(total, weight), or override aggregate_logs and "
-            f"reduce_aggregated_logs."
-        )
-    if not metrics and not aggregates:
-        raise ModelError(f"{place} returned nothing to measure. Return at least the loss: return {{self.loss: loss}}")
-    return metrics, arrays if aggregates else {}
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, int | float | np.generic) or (isinstance(value, jax.Array | np.ndarray) and not value.ndim)
-
-
 def computing_model(model: Model, *, runtime: RuntimeConfig) -> Model:
     """The model in the precision that a run computes in."""
     dtype = runtime.mixed_precision_dtype
     return WrappedModel(model, Precision(dtype).applied_to) if dtype else model
-
-
-def build_task_inputs(task: Task, *, params: Any, runtime: RuntimeConfig) -> Any:
-    """The stream of a task for a data config."""
-    takes_context = "input_context" in inspect.signature(task.build_inputs).parameters
-    context = {"input_context": InputContext(seed=runtime.seed)} if takes_context else {}
-    return task.build_inputs(params, **context)
 
 
 def stage_id_of(step: int, *, last_steps: Sequence[int]) -> int:

@@ -1,7 +1,9 @@
 """A task, run: its two sides become a training and an evaluation loop, its config a list of extensions."""
 
-import inspect
 import os
+import shutil
+import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -26,7 +28,7 @@ from trellis.extensions import (
 )
 from trellis.loops import Checkpoint, Session, Summary, finish_saves
 from trellis.runtime import ONE_DEVICE, Placement, RuntimeConfig, print_line, runtime_problems
-from trellis.tasks import BoundModel, Model, Task
+from trellis.tasks import BoundModel, Model, Task, options_for
 from trellis.trainer.changes import Change, find_changes, notes_of
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
@@ -36,14 +38,15 @@ from trellis.trainer.default_extensions import (
     early_stopping,
     evaluation_extensions,
 )
-from trellis.trainer.stage import Stage, StageOutline, build_task_inputs, stage_id_of
+from trellis.trainer.stage import Stage, StageOutline, stage_id_of
+from trellis.trainer.task_calls import build_task_inputs, build_task_model, check_shapes, start_of
 
 
 class StagedTrainer(ABC):
     """Runs a task as a config says, in one stage or several: `train()`, `evaluate()`.
 
-    A stage is trained up to an absolute step. Its last checkpoint is always saved, and the next stage starts from it:
-    in memory, or from its file if the run was interrupted there, to the same effect. A checkpoint file belongs to the
+    A stage is trained up to an absolute step. Its last checkpoint is saved, and the next stage starts from it: in
+    memory, or from its file if the run was interrupted there, to the same effect. A checkpoint file belongs to the
     stage that ran its step.
     """
 
@@ -53,7 +56,7 @@ class StagedTrainer(ABC):
         *,
         config: TrainerConfig,
         runtime: RuntimeConfig | None = None,
-        model_dir: str | os.PathLike[str],
+        model_dir: str | os.PathLike[str] | None = None,
         evaluate: bool = True,
         extensions: Sequence[Callable[[Any], Any]] = (),
         save_summary: bool = True,
@@ -62,7 +65,7 @@ class StagedTrainer(ABC):
         self.task = task
         self.config = config
         self.runtime = runtime or RuntimeConfig()
-        self.model_dir = Path(model_dir)
+        self.model_dir = _temporary_dir(self) if model_dir is None else Path(model_dir)
         self.placement = build_placement(self.runtime)
         self._evaluates = evaluate
         self._extensions = tuple(extensions)
@@ -87,6 +90,13 @@ class StagedTrainer(ABC):
             old_model: That of the stage before, as it was trained. None in the first stage, and for a stage whose
                 variables come from a checkpoint file.
         """
+
+    def evaluate_while_training(self, evaluates: bool) -> None:
+        """Says whether `train` evaluates, in the place of what the trainer was made with: a run's mode decides that."""
+        if evaluates != self._evaluates:
+            self._evaluates = evaluates
+            # Its loop stops for evaluations.
+            self._stage = None
 
     def stage_extensions(self, stage: Stage) -> Sequence[Callable[[Any], Any]]:
         """What is done with every checkpoint of a stage, beside what the config and the user ask for."""
@@ -129,10 +139,9 @@ class StagedTrainer(ABC):
             if step >= self.config.train_steps:
                 return summary
             if self._watch.is_stopping:
-                print_line(
-                    f"Stopped by {self._watch.stopped_by} between two stages: step {step} is saved. The same command "
-                    f"continues the run."
-                )
+                saved = f"step {step} is saved. The same command continues the run."
+                saved = saved if self.config.saves else "nothing is saved, as trainer.checkpoint_interval=0 has it."
+                print_line(f"Stopped by {self._watch.stopped_by} between two stages: {saved}")
                 raise KeyboardInterrupt if self._watch.stopped_by == "Ctrl-C" else Preempted
             old_model = _on_the_host(stage.model, summary or stage.read_checkpoint(trains=True))
         return summary
@@ -276,8 +285,12 @@ class StagedTrainer(ABC):
 
     def _periods(self, config: TrainerConfig) -> tuple[int, ...]:
         """How often something is done with a checkpoint."""
-        periods = (config.steps_per_loop, config.summary_interval, config.checkpoint_interval)
-        return (*periods, config.validation_interval) if self._evaluates else periods
+        periods = [config.steps_per_loop, config.summary_interval]
+        if config.saves:
+            periods.append(config.checkpoint_interval)
+        if self._evaluates:
+            periods.append(config.validation_interval)
+        return tuple(periods)
 
 
 class Trainer(StagedTrainer):
@@ -289,6 +302,7 @@ class Trainer(StagedTrainer):
         trainer.train()
 
     Args:
+        model_dir: Where a run writes, and resumes from. The default is a directory that goes with the trainer.
         evaluate: Whether `train` evaluates every `validation_interval` steps and at the last.
         extensions: What else to do with every checkpoint of the training, metrics included.
         save_summary: Whether to write metrics to files.
@@ -303,8 +317,8 @@ class Trainer(StagedTrainer):
         task, data = self.task, self.task.task_config
         return Stage(
             task=task,
-            model=task.build_model(),
-            initialize=task.initialize,
+            model=build_task_model(task),
+            initialize=start_of(task),
             build_train_data=lambda: build_task_inputs(task, params=data.train_data, runtime=self.runtime),
             build_validation_data=lambda: build_task_inputs(task, params=data.validation_data, runtime=self.runtime),
             config=self.config,
@@ -334,10 +348,21 @@ def build_placement(config: RuntimeConfig) -> Placement:
     return Placement(devices[:n_devices], data=mesh.data, fsdp=mesh.fsdp, model=mesh.model)
 
 
+def _temporary_dir(owner: object) -> Path:
+    """A directory that is removed when its owner is no more."""
+    directory = tempfile.mkdtemp(prefix="trellis-")
+    print_line(
+        f"model_dir is not given: what the trainer writes lies in `{directory}`, and goes with it. The run cannot be "
+        f"resumed."
+    )
+    weakref.finalize(owner, shutil.rmtree, directory, ignore_errors=True)
+    return Path(directory)
+
+
 def _check_task(task: Task, config: TrainerConfig) -> None:
-    """Raises an error if the task's own step cannot do what the config asks for."""
-    takes_parts = "n_microbatches" in inspect.signature(task.train_step).parameters
-    if config.n_microbatches != 1 and not takes_parts:
+    """Raises an error if the task's methods cannot be called, or its step cannot do what the config asks for."""
+    check_shapes(task)
+    if config.n_microbatches != 1 and not options_for(task.train_step, {"n_microbatches": config.n_microbatches}):
         raise ArgumentError(
             f"trainer.n_microbatches is {config.n_microbatches}, but {type(task).__name__}.train_step takes no "
             f"n_microbatches. Let it cut the batch into so many parts, or leave trainer.n_microbatches at 1."

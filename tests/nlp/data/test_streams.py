@@ -309,6 +309,7 @@ def test_tokens_are_kept_beside_the_file_and_serve_every_length(tmp_path: Path) 
         ({"tfds_name": {"a": "glue/mrpc"}}, ConfigError, r"tfds_name has several sources \(a\). Name one"),
         ({"text_fields": ["premise"]}, DataError, "there is no column 'premise'"),
         ({"label_field": "label"}, DataError, "the label 'label' is missing"),
+        ({"label_values": []}, ConfigError, r"task.train_data.label_values is empty, but it names .*='\[no, yes\]'"),
         ({"label_values": ["no"]}, DataError, "the label '1' is none of 'no'"),
         ({"global_batch_size": 0}, ConfigError, "global_batch_size is 0"),
         ({"is_training": False, "global_batch_size": 64}, DataError, "10 examples, fewer than global_batch_size=64"),

@@ -195,4 +195,4 @@ def test_weights_are_evaluated_without_a_training(tmp_path: Path, capsys: pytest
     answers = load_predictor(directory, params=asked).read(data.input_path, text_fields=["sentence"])
     labels = [answer.values["label"] for answer in answers]
     right = np.mean([label == name for label, name in zip(labels, ("good", "bad"), strict=True)])
-    assert f"eval cls_accuracy {right:g}," in printed
+    assert f"eval/cls_accuracy {right:g} " in printed

@@ -331,6 +331,11 @@ def _read_text(params: SentencePredictionTextDataConfig, tokenizer: Tokenizer | 
             f"{data_place(params)}.text_fields is {params.text_fields}. Name the column with the text, or two for "
             f"pairs, as in: --set {data_place(params)}.text_fields='[sentence1, sentence2]'"
         )
+    if params.label_values is not None and not params.label_values:
+        raise ConfigError(
+            f"{data_place(params)}.label_values is empty, but it names the classes. Name them in their order, as in: "
+            f"--set {data_place(params)}.label_values='[no, yes]'; or leave it out, if labels are numbers."
+        )
     if params.preprocessing_hub_module_url:
         raise ConfigError("preprocessing_hub_module_url has no meaning here: give the vocabulary as vocab_file.")
     if tokenizer is None:
