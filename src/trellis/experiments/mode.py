@@ -136,6 +136,10 @@ def _optimizer_problems(params: ExperimentConfig) -> Iterator[Problem]:
     config = params.trainer.optimizer_config
     # A task may build an optimizer of its own, and then the config names none.
     if config.optimizer.type is None:
+        if config.groups:
+            message = "is set, but the optimizer is the own one of the task, which has no groups."
+            advice = "Name one: --set=trainer.optimizer_config.optimizer.type=adamw"
+            yield problem_at("trainer.optimizer_config.groups", config=params, message=message, advice=advice)
         return
     # A warm-up without a length is no problem: its length follows from that of the run.
     problems = optimization_problems(config, n_steps=max(1, params.trainer.train_steps))

@@ -32,7 +32,7 @@ from trellis.loops import (
     split_batch,
     traceable,
 )
-from trellis.optimizers import build_schedule
+from trellis.optimizers import AverageState, FrozenState, OptimizationConfig, build_schedule
 from trellis.runtime import Placement, Precision, RuntimeConfig, StepKeys
 from trellis.tasks import BoundModel, InputContext, Model, Task, WrappedModel, lasting_init
 from trellis.trainer.configs import TrainerConfig
@@ -63,12 +63,13 @@ class Stage:
 
     def __post_init__(self) -> None:
         self._n_steps = self.config.train_steps - self.start_step
-        self.optimizer = self.task.create_optimizer(
+        optimizer = self.task.create_optimizer(
             self.config.optimizer_config,
             runtime_config=self.runtime,
             dp_config=getattr(self.task.task_config, "differential_privacy_config", None),
             n_steps=self._n_steps or None,
         )
+        self.optimizer = _checked_optimizer(optimizer, task=self.task, config=self.config.optimizer_config)
         self.skipped_data = SkippedData(self.model_dir)
         self._root = self.placement.put_state(jax.random.key(self.runtime.seed))
         self._reader = CheckpointFileReader(
@@ -79,14 +80,22 @@ class Stage:
         self._validation_step = jax.jit(self._validate, inline=True)
 
     @property
-    def schedule(self) -> optax.Schedule | None:
-        """The learning rate, as a function of the step; None if the config leaves it to the task's own optimizer."""
+    def schedules(self) -> dict[str, optax.Schedule]:
+        """The learning rates by name, as functions of the step; none if the task has its own optimizer.
+
+        That of a group with a `layer_decay` is the rate of its last layer.
+        """
         optimization = self.config.optimizer_config
         if optimization.learning_rate.type is None:
-            return None
+            return {}
         schedule = build_schedule(optimization, n_steps=self._n_steps)
-        # An optimizer counts the steps of its own stage.
-        return lambda step: schedule(step - self.start_step)
+
+        def times(factor: float) -> optax.Schedule:
+            # An optimizer counts the steps of its own stage.
+            return lambda step: factor * schedule(step - self.start_step)
+
+        groups = {f"learning_rate/{group.title}": times(group.learning_rate_factor) for group in optimization.groups}
+        return {"learning_rate": times(1.0), **groups}
 
     @cached_property
     def train_data(self) -> Any:
@@ -254,6 +263,34 @@ class StageOutline:
     n_steps: int
     """The step at which the stage ends."""
     placement: Placement
+
+
+def _has_node(tree: PyTree, kind: type) -> bool:
+    nodes = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kind))
+    return any(isinstance(node, kind) for node in nodes)
+
+
+def _checked_optimizer(
+    optimizer: optax.GradientTransformation, *, task: Task, config: OptimizationConfig
+) -> optax.GradientTransformation:
+    """The optimizer; an error if its state shows that it leaves out what the config asks for, as a task's own may."""
+
+    def init(params: PyTree) -> PyTree:
+        state = optimizer.init(params)
+        asked = {
+            "freeze_parameters": ("frozen", bool(config.frozen), FrozenState),
+            "average_parameters": ("ema", config.ema is not None, AverageState),
+        }
+        for function, (field, is_asked, kind) in asked.items():
+            if is_asked and not _has_node(state, kind):
+                raise ArgumentError(
+                    f"trainer.optimizer_config.{field} is set, but the optimizer of {type(task).__name__}."
+                    f"create_optimizer does nothing about it. Let it return trellis.optimizers.{function}(…), or "
+                    f"leave the field out."
+                )
+        return state
+
+    return optax.GradientTransformationExtraArgs(init, optax.with_extra_args_support(optimizer).update)
 
 
 def sort_logs(task: Task, logs: Any, *, n_examples: int) -> tuple[dict[str, Metric], dict[str, Any]]:
