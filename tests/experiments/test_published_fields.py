@@ -156,6 +156,8 @@ def test_an_experiment_has_a_task_a_trainer_and_a_runtime() -> None:
         "ema": None,
         "learning_rate": {"type": None},
         "warmup": {"type": None},
+        "frozen": [],
+        "groups": [],
     }
 
 
