@@ -198,6 +198,10 @@ def _init_checkpoint_problems(params: ExperimentConfig, *, follows: bool) -> Ite
     if follows and not checkpoint:
         advice = "Give the model_dir of the pretraining, as in: --set=task.init_checkpoint=runs/pretraining"
         yield problem_at(path, config=params, message="is not set.", advice=advice)
+    if params.task.init_parts and not params.task.starts_from:
+        message = f"is {params.task.init_parts}, but nothing says from where to take them."
+        advice = "Give a checkpoint file or the model_dir of a run: --set=task.init_checkpoint=runs/pretraining"
+        yield problem_at("task.init_parts", config=params, message=message, advice=advice)
     # A pretraining that is to be followed may not have begun: that there is nothing yet is no problem.
     if checkpoint and not follows and not os.path.exists(checkpoint):
         message = f"names a checkpoint that is not there: `{checkpoint}`."
