@@ -110,6 +110,7 @@ DATA: dict[str, Any] = {
             TaskConfig(),
             {
                 "init_checkpoint": "",
+                "init_parts": [],
                 "model": None,
                 "train_data": DATA,
                 "validation_data": DATA,
