@@ -28,7 +28,8 @@ from trellis.optimizers.configs import (
     SGDConfig,
     SGDExperimentalConfig,
 )
-from trellis.optimizers.parts import freeze_parameters, update_by_groups
+from trellis.optimizers.groups import update_by_groups
+from trellis.optimizers.parts import freeze_parameters
 from trellis.optimizers.requirements import PLACE, optimization_problems, weight_decay_field
 from trellis.optimizers.schedule import build_schedule
 from trellis.registry import Registry

@@ -1,8 +1,7 @@
-"""Parts of a model's parameters, chosen by path: frozen ones, and groups with learning rates of their own."""
+"""Parts of a model's parameters, chosen by path; and an optimizer that leaves some of them as they are."""
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import wraps
 from typing import Any
@@ -14,12 +13,10 @@ from flax import struct
 
 from trellis.aliases import PyTree
 from trellis.errors import ArgumentError
-from trellis.optimizers.configs import ParameterGroupConfig
 from trellis.spelling import did_you_mean
 
 _ADVICE = "A pattern is the path of a part, such as encoder/layer_0; `*` is for any name, `**` for any number of them."
 _MOST_NAMED = 6
-_REST = "rest"
 
 
 @struct.dataclass
@@ -102,99 +99,14 @@ def with_part(whole: PyTree, *, part: PyTree) -> PyTree:
     return jax.tree.map(lambda own, other: own if other is None else other, whole, part)
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Parameters with a rule of their own."""
-
-    learning_rate_factor: float
-    weight_decay: float | None
-
-
-BuildRule = Callable[[float, float | None], optax.GradientTransformation]
-"""Builds the rule of a group from the factor of its learning rate and its weight decay, None for the common one."""
-
-
-def update_by_groups(
-    build_rule: BuildRule, *, groups: Sequence[ParameterGroupConfig], place: str
-) -> optax.GradientTransformation:
-    """Returns an optimizer whose rule differs between groups of parameters; a parameter is of the first that fits.
-
-    Args:
-        place: Where the groups were given, for errors.
-    """
-
-    def by_label(params: PyTree) -> optax.GradientTransformationExtraArgs:
-        labels, members = _assign(params, groups, place)
-        rules = {label: build_rule(group.learning_rate_factor, group.weight_decay) for label, group in members.items()}
-        tree = jax.tree_util.tree_map_with_path(lambda path, _: labels[_path_text(path)], params)
-        return optax.multi_transform(rules, tree)
-
-    def init(params: PyTree) -> PyTree:
-        return by_label(params).init(params)
-
-    def update(updates: PyTree, state: PyTree, params: PyTree = None, **extra: Any) -> tuple[PyTree, PyTree]:
-        updates, state = by_label(params).update(updates, state, params, **extra)
-        return updates, state
-
-    return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _assign(
-    params: PyTree, groups: Sequence[ParameterGroupConfig], place: str
-) -> tuple[dict[str, str], dict[str, _Group]]:
-    """The label of each parameter, and what each label stands for."""
-    trained = set(parameter_paths(params))
-    # A frozen parameter is None here: it is a layer all the same, and its name is not misspelt.
-    known = [
-        _path_text(path) for path, _ in jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda leaf: leaf is None)
-    ]
-    labels: dict[str, str] = {}
-    members: dict[str, _Group] = {}
-    for number, group in enumerate(groups):
-        here = f"{place}[{number}].parameters"
-        for pattern in group.parameters:
-            check_matches(pattern, known, place=here)
-        layers = _layers([path for path in known if path not in labels], group.parameters)
-        if not any(path in trained for inside in layers.values() for path in inside):
-            raise ArgumentError(
-                f"{here}: all that {', '.join(group.parameters)} matches is frozen, or in a group before this one, and "
-                f"the first counts. Put what is special before what is general."
-            )
-        for depth, (layer, inside) in enumerate(reversed(layers.items())):
-            label = str(number) if group.layer_decay is None else f"{number}/{layer}"
-            factor = group.learning_rate_factor * (1.0 if group.layer_decay is None else group.layer_decay) ** depth
-            members[label] = _Group(factor, group.weight_decay)
-            labels |= dict.fromkeys(inside, label)
-    members[_REST] = _Group(1.0, None)
-    labels |= {path: _REST for path in trained if path not in labels}
-    used = {labels[path] for path in trained}
-    return labels, {label: group for label, group in members.items() if label in used}
-
-
-def _layers(paths: Sequence[str], patterns: Sequence[str]) -> dict[str, list[str]]:
-    """The parameters in each part that a pattern matches: in the order of the patterns, then of names and numbers."""
-    layers: dict[str, list[str]] = {}
-    taken: set[str] = set()
-    for pattern in patterns:
-        found: dict[str, list[str]] = {}
-        for path in paths:
-            n_names = _n_matched(path.split("/"), pattern.split("/"))
-            if n_names is not None and path not in taken:
-                found.setdefault("/".join(path.split("/")[:n_names]), []).append(path)
-        for layer in sorted(found, key=_natural_order):
-            layers[layer] = found[layer]
-            taken.update(found[layer])
-    return layers
-
-
-def _natural_order(name: str) -> list[tuple[int, str]]:
-    """A key by which layer_10 comes after layer_9."""
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """Returns a key by which layer_10 comes after layer_9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def parameter_paths(tree: PyTree) -> list[str]:
     """Returns the path of every leaf, such as `encoder/layer_0/attention/bias`."""
-    return [_path_text(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    return [path_text(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def matches(path: str, patterns: Sequence[str]) -> bool:
@@ -204,7 +116,7 @@ def matches(path: str, patterns: Sequence[str]) -> bool:
         >>> matches("encoder/layer_1/bias", ["encoder/layer_[01]"]), matches("encoder/layer_10/bias", ["*/layer_1"])
         (True, False)
     """
-    return any(_n_matched(path.split("/"), pattern.split("/")) is not None for pattern in patterns)
+    return any(n_matched(path.split("/"), pattern.split("/")) is not None for pattern in patterns)
 
 
 def check_matches(pattern: str, paths: Sequence[str], *, place: str) -> None:
@@ -223,7 +135,7 @@ def _beside(pattern: str, parts: Collection[str]) -> str:
     above = "/".join(names[: max(known)]) if known else ""
     n_names = max(known, default=0) + 1
     inside = [part for part in parts if part.count("/") + 1 == n_names and (not above or matches(part, [above]))]
-    listed = sorted(inside, key=_natural_order)
+    listed = sorted(inside, key=natural_order)
     more = f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
     return f"There is {', '.join(listed[:_MOST_NAMED]) or 'nothing'}{more}."
 
@@ -237,25 +149,26 @@ def _checked_patterns(patterns: Sequence[str], place: str) -> tuple[str, ...]:
 def _without(tree: PyTree, patterns: Sequence[str]) -> PyTree:
     """The tree with None in the place of the leaves that are chosen."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: None if matches(_path_text(path), patterns) else leaf, tree
+        lambda path, leaf: None if matches(path_text(path), patterns) else leaf, tree
     )
 
 
-def _n_matched(names: Sequence[str], pattern: Sequence[str]) -> int | None:
-    """With how many of its first names a path matches a pattern; None if it does not."""
+def n_matched(names: Sequence[str], pattern: Sequence[str]) -> int | None:
+    """Returns with how many of its first names a path matches a pattern; None if it does not."""
     if not pattern:
         return 0
     if pattern[0] == "**":
         for n_skipped in range(len(names) + 1):
-            n_more = _n_matched(names[n_skipped:], pattern[1:])
+            n_more = n_matched(names[n_skipped:], pattern[1:])
             if n_more is not None:
                 return n_skipped + n_more
         return None
     if not names or not fnmatchcase(names[0], pattern[0]):
         return None
-    n_more = _n_matched(names[1:], pattern[1:])
+    n_more = n_matched(names[1:], pattern[1:])
     return None if n_more is None else n_more + 1
 
 
-def _path_text(path: Any) -> str:
+def path_text(path: Any) -> str:
+    """Returns the path of a leaf as text."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
