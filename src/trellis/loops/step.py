@@ -356,7 +356,7 @@ def update_state(
         return _mean_loss(forward(params, state.model_state, batch, keys)[1]["loss"])
 
     # Whole, whatever the optimizer is made of; what freezes drops the zeros, and so they are never made.
-    whole = with_part(jax.tree.map(jnp.zeros_like, state.params), part=grads)
+    whole = jax.tree.map(lambda leaf, grad: jnp.zeros_like(leaf) if grad is None else grad, state.params, grads)
     # What line searches and others look at; XLA leaves out what is not used.
     known = {"value": _mean_loss(loss), "grad": whole, "value_fn": value_fn, "step": state.step}
     update = optax.with_extra_args_support(optimizer).update

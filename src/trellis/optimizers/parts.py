@@ -66,7 +66,7 @@ def freeze_parameters(
         inner_update = optax.with_extra_args_support(optimizer).update
         part, inner = inner_update(_without(updates, patterns), state.optimizer, _without(params, patterns), **known)
         # The zero that changes no number, not even the sign of a zero.
-        whole = with_part(jax.tree.map(lambda leaf: jnp.full_like(leaf, -0.0), params), part=part)
+        whole = jax.tree.map(lambda leaf, new: jnp.full_like(leaf, -0.0) if new is None else new, params, part)
         return whole, FrozenState(optimizer=inner, frozen=patterns)
 
     return optax.GradientTransformationExtraArgs(init, update)
