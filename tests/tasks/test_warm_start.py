@@ -171,6 +171,17 @@ def test_a_run_takes_the_parts_that_its_config_names(pretrained: Path, tmp_path:
         )
 
 
+def test_a_run_tells_what_does_not_fit_and_nothing_of_jax(pretrained: Path, tmp_path: Path) -> None:
+    class WiderTask(small.SmallTask):
+        def build_model(self) -> Any:
+            return Wider()
+
+    params = small.params(5, task={"init_checkpoint": str(pretrained)})
+    with pytest.raises(CheckpointMismatchError, match=r"--set=task.init_parts=\[encoder\]") as raised:
+        trellis.run_experiment(params, mode="train", model_dir=tmp_path / "run", task=WiderTask(params.task))
+    assert not any("internal frames" in note for note in getattr(raised.value, "__notes__", []))
+
+
 def test_a_damaged_file_is_told_with_its_place(pretrained: Path) -> None:
     (pretrained / "regular_10" / "manifest.json").write_text("{")
     with pytest.raises(CheckpointFileError, match=r"task.init_checkpoint: `.*regular_10` is damaged: manifest.json is"):

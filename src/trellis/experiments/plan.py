@@ -233,7 +233,9 @@ def _start(run: Preflight) -> Iterator[str]:
         yield f"{word} {run.resumes_from}{', not from task.init_checkpoint' if init_checkpoint else ''}"
     elif run.mode.trains:
         source = _source(run.trainer.task)
-        yield f"step 0, with parameters from {source}" if source else "step 0, with new parameters"
+        parts = ", ".join(run.params.task.init_parts)
+        what = f"{parts} of" if parts else "parameters from"
+        yield f"step 0, with {what} {source}" if source else "step 0, with new parameters"
     yield from run.notices()
 
 
