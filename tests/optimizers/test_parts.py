@@ -129,6 +129,9 @@ WRAPPED: dict[str, Any] = {
     "averaged within": lambda inner: freeze_parameters(
         average_parameters(inner, config=EMAConfig()), frozen=["Dense_0"]
     ),
+    "twice": lambda inner: freeze_parameters(
+        freeze_parameters(inner, frozen=["Dense_0/kernel"]), frozen=["Dense_0/bias"]
+    ),
     "clipped": lambda inner: optax.chain(
         optax.clip_by_global_norm(1.0), freeze_parameters(inner, frozen=["Dense_0"]), optax.add_decayed_weights(1e-2)
     ),

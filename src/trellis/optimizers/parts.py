@@ -1,7 +1,7 @@
 """Parts of a model's parameters, chosen by path; and an optimizer that leaves some of them as they are."""
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import wraps
 from typing import Any
@@ -89,9 +89,15 @@ def trained_part(params: PyTree, *, optimizer_state: PyTree) -> PyTree:
     Args:
         params: Parameters, their shapes, or whatever else has their structure.
     """
-    nodes = jax.tree.leaves(optimizer_state, is_leaf=lambda node: isinstance(node, FrozenState))
-    frozen = [pattern for node in nodes if isinstance(node, FrozenState) for pattern in node.frozen]
+    frozen = [*_frozen_in(optimizer_state)]
     return _without(params, frozen) if frozen else params
+
+
+def _frozen_in(optimizer_state: PyTree) -> Iterator[str]:
+    for node in jax.tree.leaves(optimizer_state, is_leaf=lambda node: isinstance(node, FrozenState)):
+        if isinstance(node, FrozenState):
+            yield from node.frozen
+            yield from _frozen_in(node.optimizer)
 
 
 def with_part(whole: PyTree, *, part: PyTree) -> PyTree:
