@@ -5,10 +5,14 @@ import os
 import re
 from pathlib import Path
 
+import jax
 import pytest
 
+import trellis
 from tests.architecture.source import PACKAGE, REPOSITORY, parsed_files
 from tests.architecture.test_types_of_snippets import python_blocks
+from trellis.experiments import resolve
+from trellis.optimizers import build_optimizer, trained_part
 
 # Before any test imports Keras: it reads its backend then.
 os.environ["KERAS_BACKEND"] = "jax"
@@ -21,6 +25,7 @@ PROGRAMS = (
     "train-on-tables",
     "work-in-a-notebook",
     "stop-early-and-recover",
+    "freeze-average-and-transfer",
 )
 
 
@@ -56,8 +61,6 @@ def test_an_event_that_is_emitted_is_found(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 @pytest.mark.parametrize("guide", PROGRAMS)
 def test_a_guide_that_is_a_program_runs(guide: str) -> None:
-    import jax
-
     page = REPOSITORY / f"docs/guides/{guide}.md"
     # A block's lines have the numbers of the page.
     blocks = [compile("\n" * line + code, page, "exec") for line, code in python_blocks(page.read_text())]
@@ -65,3 +68,27 @@ def test_a_guide_that_is_a_program_runs(guide: str) -> None:
     with jax.numpy_rank_promotion("allow"):  # as users have it
         for block in blocks:
             exec(block, namespace)  # noqa: S102
+
+
+def test_the_config_of_the_guide_on_parts_is_one_for_bert(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs/guides/freeze-average-and-transfer.md").read_text()
+    file = tmp_path / "parts.yaml"
+    file.write_text("".join(re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)))
+    settings = [
+        "task.model.num_classes=2",
+        "task.init_checkpoint=",
+        "task.init_parts=[]",
+        "trainer.optimizer_config.warmup.type=null",
+    ]
+    params = resolve("bert/sentence_prediction", config_file=[str(file)], settings=settings)
+    model = trellis.get_task(params.task).build_model()
+    inputs = {
+        name: jax.ShapeDtypeStruct((1, 128), "int32") for name in ("input_word_ids", "input_mask", "input_type_ids")
+    }
+    weights = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
+    state = jax.eval_shape(build_optimizer(params.trainer.optimizer_config, n_steps=100).init, weights)
+    counted = [
+        sum(leaf.size for leaf in jax.tree.leaves(tree))
+        for tree in (weights, trained_part(weights, optimizer_state=state))
+    ]
+    assert "BertClassifier: {:,} parameters, 419.9 MB, {:,} of them trained".format(*counted) in page

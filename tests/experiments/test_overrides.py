@@ -166,7 +166,7 @@ def test_diff_tells_values_and_origins(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     path.write_text(resolve("garden/plain", params_override="task.model.beds=9").as_yaml())
     told = " ".join(diff_configs("garden/plain", str(path)).replace(str(path), "params.yaml").split())
-    assert told == "task.model.beds garden/plain 3 (default) params.yaml 9 (params.yaml:4)"
+    assert told == "task.model.beds garden/plain 3 (default) params.yaml 9 (params.yaml:5)"
     assert diff_configs("garden/plain", "garden/plain") == ""
 
 

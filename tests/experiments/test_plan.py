@@ -67,6 +67,26 @@ def test_a_plan_tells_what_the_run_is_made_of_and_writes_nothing(tmp_path: Path)
     assert lines_of(report, "No effect") == ["runtime.enable_xla (--set): JAX compiles every step"]
 
 
+def test_a_plan_counts_frozen_parameters_apart_and_tells_the_rates_of_groups(tmp_path: Path) -> None:
+    groups = "trainer.optimizer_config.groups=[{parameters: [encoder], name: body, learning_rate_factor: 0.1}]"
+    report, problems = planned(digits("trainer.optimizer_config.frozen=[encoder/kernel]", groups), tmp_path)
+    assert problems == []
+    assert lines_of(report, "Model")[:3] == [
+        "DigitsClassifier: 4,810 parameters, 18.7 kB, 714 of them trained",
+        "  classifier    650  13.5%  float32   2.5 kB",
+        "  encoder     4,160  86.5%  float32  16.2 kB  4,096 frozen",
+    ]
+    assert lines_of(report, "Steps")[-1] == "  body: 0.1 times that"
+    assert lines_of(report, "Memory")[0] == (
+        "35.2 kB on each device: parameters 18.7 kB, gradients 2.7 kB, optimizer state 5.5 kB, batch 8.1 kB"
+    )
+
+
+def test_a_plan_names_frozen_parts_that_are_not_there(tmp_path: Path) -> None:
+    _, problems = planned(digits("trainer.optimizer_config.frozen=[encodr]"), tmp_path)
+    assert "'encodr' matches no parameter. Did you mean 'encoder'?" in problems[0]
+
+
 def test_a_plan_leaves_a_directory_that_is_there_as_it_is(tmp_path: Path) -> None:
     class Writing(small.SmallTask):
         """Keeps a file with its run, as tasks do that need one to answer later."""

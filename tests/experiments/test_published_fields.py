@@ -110,6 +110,7 @@ DATA: dict[str, Any] = {
             TaskConfig(),
             {
                 "init_checkpoint": "",
+                "init_parts": [],
                 "model": None,
                 "train_data": DATA,
                 "validation_data": DATA,
@@ -156,6 +157,8 @@ def test_an_experiment_has_a_task_a_trainer_and_a_runtime() -> None:
         "ema": None,
         "learning_rate": {"type": None},
         "warmup": {"type": None},
+        "frozen": [],
+        "groups": [],
     }
 
 

@@ -1,5 +1,7 @@
 """Moving averages of parameters."""
 
+import dataclasses
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import optax
 import pytest
 
 import trellis
-from tests.tiny import Classifier, assert_equal, train_loop, train_task
+from tests.tiny import Classifier, assert_equal, cross_entropy, eval_loop, stream, train_loop, train_task
 from trellis.optimizers import (
     AverageState,
     EMAConfig,
@@ -122,6 +124,28 @@ def test_averages_are_part_of_a_donated_state() -> None:
     fused = run((jax.tree.map(jnp.copy, params), optimizer.init(params)))
     assert isinstance(fused[1], AverageState)
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-6), plain, fused)
+
+
+def test_the_example_of_averages_is_evaluated_by_a_loop() -> None:
+    text = str(average_parameters.__doc__)
+    example = text.partition("Example:\n")[2]
+    seen: list[trellis.Summary] = []
+    names: dict[str, Any] = {
+        "average_parameters": average_parameters,
+        "average_weights": average_weights,
+        "EMAConfig": EMAConfig,
+        "TrainTask": trellis.TrainTask,
+        "TrainLoop": trellis.TrainLoop,
+        "optax": optax,
+        "dataclasses": dataclasses,
+        "model": Classifier(),
+        "cross_entropy": cross_entropy,
+        "stream": stream(),
+        "evaluate": lambda checkpoint: seen.append(eval_loop()(checkpoint)),
+    }
+    exec(textwrap.dedent(example), names)  # noqa: S102
+    assert [summary.step for summary in seen] == [1, 2, 3, 4]
+    assert all(summary.metrics["eval"]["loss"] > 0 for summary in seen)
 
 
 def test_averages_are_saved_and_restored_with_a_loop(tmp_path: Path) -> None:

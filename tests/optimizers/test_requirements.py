@@ -51,6 +51,28 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "Set trainer.optimizer_config.optimizer.adamw.clipnorm instead",
     ),
     "an average that grows": ({"ema": {"average_decay": 1.5}}, "ema.average_decay is 1.5", "from 0 to 1"),
+    "a group of nothing": ({"groups": [{}]}, "groups[0].parameters is []", "such as encoder/embeddings"),
+    "two groups of one name": (
+        {"groups": [{"parameters": ["a"], "name": "x"}, {"parameters": ["b"], "name": "x"}]},
+        "groups[1].name is x, as that of another",
+        "Give each its own name",
+    ),
+    "a group that goes uphill": (
+        {"groups": [{"parameters": ["a"], "learning_rate_factor": -1.0}]},
+        "groups[0].learning_rate_factor is -1.0",
+        "to train nothing is: frozen",
+    ),
+    "layers that grow": (
+        {"groups": [{"parameters": ["a"], "layer_decay": 1.5}]},
+        "groups[0].layer_decay is 1.5",
+        "at most 1",
+    ),
+    "a decay of nothing": (
+        rule("sgd") | {"groups": [{"parameters": ["a"], "weight_decay": 0.1}]},
+        "groups[0].weight_decay is 0.1, but sgd has no weight decay",
+        "Take adamw",
+    ),
+    "an empty path": ({"frozen": [""]}, "frozen is ['']", "such as encoder/embeddings"),
     "no start": (rate("power"), "power.initial_learning_rate is not set", "power.initial_learning_rate=…"),
     "no length": (
         rate("cosine", initial_learning_rate=0.1),

@@ -155,6 +155,10 @@ def _optimizer_problems(params: ExperimentConfig) -> Iterator[Problem]:
     config = params.trainer.optimizer_config
     # A task may build an optimizer of its own, and then the config names none.
     if config.optimizer.type is None:
+        if config.groups:
+            message = "is set, but the optimizer is the own one of the task, which has no groups."
+            advice = "Name one: --set=trainer.optimizer_config.optimizer.type=adamw"
+            yield problem_at("trainer.optimizer_config.groups", config=params, message=message, advice=advice)
         return
     # A warm-up without a length is no problem: its length follows from that of the run.
     problems = optimization_problems(config, n_steps=max(1, params.trainer.train_steps))
@@ -213,6 +217,10 @@ def _init_checkpoint_problems(params: ExperimentConfig, *, follows: bool) -> Ite
     if follows and not checkpoint:
         advice = "Give the model_dir of the pretraining, as in: --set=task.init_checkpoint=runs/pretraining"
         yield problem_at(path, config=params, message="is not set.", advice=advice)
+    if params.task.init_parts and not params.task.starts_from:
+        message = f"is {params.task.init_parts}, but nothing says from where to take them."
+        advice = "Give a checkpoint file or the model_dir of a run: --set=task.init_checkpoint=runs/pretraining"
+        yield problem_at("task.init_parts", config=params, message=message, advice=advice)
     # A pretraining that is to be followed may not have begun: that there is nothing yet is no problem.
     if checkpoint and not follows and not os.path.exists(checkpoint):
         message = f"names a checkpoint that is not there: `{checkpoint}`."

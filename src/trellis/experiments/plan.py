@@ -18,7 +18,7 @@ from trellis.experiments.reports import leaves_of
 from trellis.experiments.run import build_task, build_trainer, find_checkpoint
 from trellis.extensions import newest_file
 from trellis.loops import Outline, batch_size, describe_arrays, split_batch
-from trellis.optimizers import WHOLE_RUN, build_schedule
+from trellis.optimizers import WHOLE_RUN, ParameterGroupConfig, build_schedule
 from trellis.runtime import table
 from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task, TaskConfig
@@ -97,13 +97,23 @@ def _report(run: Preflight, *, original: ExperimentConfig) -> Iterator[str]:
 def _model(run: Preflight) -> Iterator[str]:
     params, state = run.outline.checkpoint.model_params, run.outline.checkpoint.model_state
     kind = type(run.outline.model).__name__
-    yield f"{kind}: {_count(params):,} parameters, {size_text(n_bytes(params))}"
+    trained = run.trained if run.mode.trains else params
+    n_trained = _count(trained)
+    some = f", {n_trained:,} of them trained" if n_trained < _count(params) else ""
+    yield f"{kind}: {_count(params):,} parameters, {size_text(n_bytes(params))}{some}"
     if run.outline.n_steps != run.params.trainer.train_steps and run.mode.trains:
         yield f"of the stage that ends at step {run.outline.n_steps:,}; later stages have models of their own"
     total = max(1, _count(params))
     trees = params.items() if isinstance(params, dict) else [("all", params)]
     rows = [
-        (f"  {name}", f"{_count(tree):,}", f"{_count(tree) / total:.1%}", _dtypes(tree), size_text(n_bytes(tree)))
+        (
+            f"  {name}",
+            f"{_count(tree):,}",
+            f"{_count(tree) / total:.1%}",
+            _dtypes(tree),
+            size_text(n_bytes(tree)),
+            *([_frozen_share(tree, trained[name] if isinstance(params, dict) else trained)] if some else []),
+        )
         for name, tree in trees
     ]
     yield from table(rows, alignment="<>")
@@ -154,6 +164,13 @@ def _steps(run: Preflight) -> Iterator[str]:
     marks = sorted({0, min(n_warmup, n_steps), n_steps // 2, n_steps})
     values = ", ".join(f"{float(schedule(step)):.3g} at step {step:,}" for step in marks)
     yield f"learning rate: {rate.type}, {values}"
+    yield from (f"  {_describe_group(group)}" for group in optimization.groups)
+
+
+def _describe_group(group: ParameterGroupConfig) -> str:
+    layers = "" if group.layer_decay is None else f", {group.layer_decay:g} of that in each layer before the last"
+    decay = "" if group.weight_decay is None else f", weight decay {group.weight_decay:g}"
+    return f"{group.title}: {group.learning_rate_factor:g} times that{layers}{decay}"
 
 
 def _intervals(run: Preflight) -> Iterator[str]:
@@ -219,7 +236,9 @@ def _start(run: Preflight) -> Iterator[str]:
         yield f"{word} {run.resumes_from}{', not from task.init_checkpoint' if init_checkpoint else ''}"
     elif run.mode.trains:
         source = _source(run.trainer.task)
-        yield f"step 0, with parameters from {source}" if source else "step 0, with new parameters"
+        parts = ", ".join(run.params.task.init_parts)
+        what = f"{parts} of" if parts else "parameters from"
+        yield f"step 0, with {what} {source}" if source else "step 0, with new parameters"
     yield from run.notices()
 
 
@@ -275,6 +294,12 @@ def _n_examples(side: Outline) -> int | None:
 
 def _count(tree: PyTree) -> int:
     return sum(int(leaf.size) for leaf in jax.tree.leaves(tree))
+
+
+def _frozen_share(tree: PyTree, trained: PyTree) -> str:
+    """How much of a part is frozen, in words."""
+    n_frozen = _count(tree) - _count(trained)
+    return f"{n_frozen:,} frozen" if _count(trained) and n_frozen else "frozen" if n_frozen else ""
 
 
 def _dtypes(tree: PyTree) -> str:

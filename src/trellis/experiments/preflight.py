@@ -21,7 +21,7 @@ from trellis.experiments.mode import Mode, problem_at, warmup_notices
 from trellis.experiments.reports import leaves_of
 from trellis.extensions import best_files, checkpoint_storage as storage, newest_file, regular_files
 from trellis.loops import Outline, batch_size
-from trellis.optimizers import AverageState
+from trellis.optimizers import AverageState, trained_part
 from trellis.runtime import describe_size
 from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task, all_metrics, uncalled_methods
@@ -117,6 +117,12 @@ class Preflight:
                     f"does not return it. Return it too: **self.process_metrics(metrics, labels, outputs)"
                 )
 
+    @property
+    def trained(self) -> PyTree:
+        """The parameters that are not frozen."""
+        checkpoint = self.outline.checkpoint
+        return trained_part(checkpoint.model_params, optimizer_state=checkpoint.optimizer_state)
+
     @cached_property
     def memory(self) -> dict[str, int]:
         """Bytes on each device, by what they hold, without what the model's layers keep for their gradients."""
@@ -127,7 +133,7 @@ class Preflight:
         side = self.outline.train or self.outline.validation
         return {
             "parameters": _bytes_on_each(checkpoint.model_params),
-            "gradients": _bytes_on_each(checkpoint.model_params) if trains else 0,
+            "gradients": _bytes_on_each(self.trained) if trains else 0,
             "optimizer state": _bytes_on_each(checkpoint.optimizer_state) - averages if trains else 0,
             "averages": averages,
             "model state": _bytes_on_each(checkpoint.model_state),

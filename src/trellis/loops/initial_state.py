@@ -10,7 +10,7 @@ import optax
 
 from trellis.aliases import Init, Key, Variables
 from trellis.errors import ModelError
-from trellis.loops.state import TrainState
+from trellis.loops.state import TrainState, plain_errors
 from trellis.runtime import Placement, run_by_parts, shardings_of
 
 Initialize = TypeVar("Initialize", bound=Callable[..., Variables])
@@ -51,7 +51,9 @@ class InitialState:
             shapes: What `shapes` has returned for such inputs.
             step: How many steps were completed before.
         """
-        variables = self._build_variables(rngs, *inputs, like={"params": shapes.params, **shapes.model_state})
+        # A user's `initialize` may be traced, too.
+        with plain_errors():
+            variables = self._build_variables(rngs, *inputs, like={"params": shapes.params, **shapes.model_state})
         params = variables.pop("params")
         optimizer_state: Any = ()
         if self._optimizer is not None:

@@ -212,13 +212,22 @@ class Outline:
 
 
 @contextmanager
-def tracing(what: str, batch: Batch, *, hint: str = "") -> Iterator[None]:
-    """Adds to an error what was being traced, with what batch, and what may be the cause."""
+def plain_errors() -> Iterator[None]:
+    """Takes from an error the note in which JAX tells that it has shortened the trace, which helps nobody."""
     try:
         yield
     except Exception as error:
-        # JAX tells in a note that it has shortened the trace, which helps nobody to find the mistake.
         error.__notes__ = [note for note in getattr(error, "__notes__", []) if "internal frames" not in note]
+        raise
+
+
+@contextmanager
+def tracing(what: str, batch: Batch, *, hint: str = "") -> Iterator[None]:
+    """Adds to an error what was being traced, with what batch, and what may be the cause."""
+    try:
+        with plain_errors():
+            yield
+    except Exception as error:
         error.add_note(f"That was while tracing {what} with a batch of {describe_arrays(batch)}.")
         if hint and not isinstance(error, TrellisError):
             error.add_note(hint)

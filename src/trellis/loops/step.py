@@ -26,7 +26,7 @@ from trellis.loops.metrics import (
     zeros,
 )
 from trellis.loops.state import StepOutput, TrainState, describe_arrays
-from trellis.optimizers import all_finite, current_loss_scale
+from trellis.optimizers import all_finite, current_loss_scale, trained_part, with_part
 from trellis.runtime import StepKeys
 
 
@@ -355,7 +355,8 @@ def update_state(
     """The state after one update, and its loss, metrics and gradients.
 
     In parts the gradients of the totals are added up and divided by the whole weight: what one big batch would give.
-    With a loss scale (`scale_loss`) the metrics tell it, and the share of updates that were left out.
+    With a loss scale (`scale_loss`) the metrics tell it, and the share of updates that were left out. Of parameters
+    that are frozen (`freeze_parameters`) no gradients are computed: the tree of gradients has None in their place.
     """
     scale = current_loss_scale(state.optimizer_state)
     compute = _compute_gradients if n_parts == 1 else _compute_gradients_in_parts
@@ -367,11 +368,14 @@ def update_state(
     def value_fn(params: PyTree, step: Array) -> Array:
         return _mean_loss(forward(params, state.model_state, batch, keys)[1]["loss"])
 
+    # Whole, whatever the optimizer is made of; what freezes drops the zeros, and so they are never made.
+    whole = jax.tree.map(lambda leaf, grad: jnp.zeros_like(leaf) if grad is None else grad, state.params, grads)
     # What line searches and others look at; XLA leaves out what is not used.
-    known = {"value": _mean_loss(loss), "grad": grads, "value_fn": value_fn, "step": state.step}
+    known = {"value": _mean_loss(loss), "grad": whole, "value_fn": value_fn, "step": state.step}
     update = optax.with_extra_args_support(optimizer).update
-    updates, optimizer_state = update(grads, state.optimizer_state, state.params, **known)
-    params = optax.apply_updates(state.params, updates)
+    updates, optimizer_state = update(whole, state.optimizer_state, state.params, **known)
+    changed = trained_part(optax.apply_updates(state.params, updates), optimizer_state=state.optimizer_state)
+    params = with_part(state.params, part=changed)
     if scale is not None:
         is_good = all_finite(grads)
         model_state = optax.tree.where(is_good, model_state, state.model_state)
@@ -397,12 +401,14 @@ def _compute_gradients(
     forward: ForwardPass, state: TrainState, batch: Batch, keys: StepKeys, *, n_parts: int, loss_scale: Array | None
 ) -> tuple[PyTree, PyTree, dict[str, Metric]]:
     """The gradients of the mean loss, the new model state, and the metrics."""
+    trained = trained_part(state.params, optimizer_state=state.optimizer_state)
 
-    def mean_loss(params: PyTree) -> tuple[Array, Any]:
+    def mean_loss(part: PyTree) -> tuple[Array, Any]:
+        params = with_part(state.params, part=part)
         model_state, metrics = forward(params, state.model_state, batch, keys)
         return _scaled(_mean_loss(metrics["loss"]), loss_scale), (model_state, metrics)
 
-    grads, (model_state, metrics) = jax.grad(mean_loss, has_aux=True)(state.params)
+    grads, (model_state, metrics) = jax.grad(mean_loss, has_aux=True)(trained)
     return grads if loss_scale is None else _divided(grads, loss_scale), model_state, metrics
 
 
@@ -414,7 +420,10 @@ def _compute_gradients_in_parts(
     if size % n_parts:
         raise ArgumentError(f"A batch of {size} examples cannot be cut into n_microbatches={n_parts} equal parts.")
 
-    def total_loss(params: PyTree, model_state: PyTree, part: Batch, index: Array) -> tuple[Array, Any]:
+    trained = trained_part(state.params, optimizer_state=state.optimizer_state)
+
+    def total_loss(trained: PyTree, model_state: PyTree, part: Batch, index: Array) -> tuple[Array, Any]:
+        params = with_part(state.params, part=trained)
         model_state, metrics = forward(params, model_state, part, StepKeys(keys["part"], index))
         if not isinstance(metrics["loss"], Mean):
             raise ModelError("With n_microbatches the loss is a scalar or a trellis.Mean, so that its parts add up.")
@@ -423,15 +432,15 @@ def _compute_gradients_in_parts(
     def body(carry: tuple[Any, Any, Any], indexed: tuple[Array, Batch]) -> tuple[tuple[Any, Any, Any], None]:
         grads, model_state, totals = carry
         index, part = indexed
-        more, (model_state, metrics) = jax.grad(total_loss, has_aux=True)(state.params, model_state, part, index)
+        more, (model_state, metrics) = jax.grad(total_loss, has_aux=True)(trained, model_state, part, index)
         return (jax.tree.map(jnp.add, grads, more), model_state, merge(totals, metrics)), None
 
     # Every n-th example, not every n-th block: so each part is spread over all devices, as the whole is.
     parts = jax.tree.map(lambda leaf: leaf.reshape(size // n_parts, n_parts, *leaf.shape[1:]).swapaxes(0, 1), batch)
     first = jax.tree.map(lambda leaf: leaf[0], parts)
     traced = jax.make_jaxpr(total_loss, return_shape=True)
-    jaxpr, (_, (_, shapes)) = traced(state.params, state.model_state, first, jnp.int32(0))
-    start = (jax.tree.map(jnp.zeros_like, state.params), state.model_state, zeros(shapes))
+    jaxpr, (_, (_, shapes)) = traced(trained, state.model_state, first, jnp.int32(0))
+    start = (jax.tree.map(jnp.zeros_like, trained), state.model_state, zeros(shapes))
     unroll = is_slow_in_scan(jaxpr.jaxpr, platform=jax.default_backend())
     (grads, model_state, totals), _ = jax.lax.scan(body, start, (jnp.arange(n_parts), parts), unroll=unroll)
     return _divided(grads, _scaled(_divisor(totals["loss"].weight), loss_scale)), model_state, totals

@@ -31,6 +31,7 @@ from trellis.loops.metrics import FirstStep, Metric, Packing, as_metric, merge, 
 from trellis.loops.session import Attachable, Session, close_at_exit
 from trellis.loops.state import Checkpoint, CheckpointSource, Lease, Outline, TrainState, tracing
 from trellis.loops.step import TrainStep, TrainTask, build_train_step, checked_result
+from trellis.optimizers import trained_part
 from trellis.runtime import Placement, StepKeys, checked_key, describe_weights
 
 _DIVERGED = "first step whose loss is not a number"
@@ -275,7 +276,7 @@ class TrainLoop:
         is_new = checkpoint.model_params is initializer.model_params
         self._running = self._new_state(checkpoint.step) if is_new else self._resume(checkpoint)
         seconds = time.perf_counter() - started
-        weights = describe_weights(outline.checkpoint.model_params)
+        weights = _describe_weights(outline.checkpoint)
         text = f"Total model initialization time is {seconds:.2f} seconds.\n{weights}\n"
         self.session.emit("initialized", step=self._running.step, text=text, seconds=seconds)
         return self._running
@@ -476,6 +477,12 @@ class TrainLoop:
                 f"n_steps={self._feed.n_batches}, or let the stream repeat."
             )
         return n_steps
+
+
+def _describe_weights(checkpoint: Checkpoint) -> str:
+    trained = trained_part(checkpoint.model_params, optimizer_state=checkpoint.optimizer_state)
+    n_all, n_trained = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (checkpoint.model_params, trained))
+    return describe_weights(trained, n_frozen=n_all - n_trained)
 
 
 def _check_init(init: Any) -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         BertOptimizationConfig as BertOptimizationConfig,
         OptimizerConfig as OptimizerConfig,
         EMAConfig as EMAConfig,
+        ParameterGroupConfig as ParameterGroupConfig,
         GradientClipConfig as GradientClipConfig,
         SGDConfig as SGDConfig,
         SGDExperimentalConfig as SGDExperimentalConfig,
@@ -50,6 +51,15 @@ if TYPE_CHECKING:
         average_parameters as average_parameters,
         average_weights as average_weights,
         AverageState as AverageState,
+    )
+    from trellis.optimizers.parts import (
+        freeze_parameters as freeze_parameters,
+        trained_part as trained_part,
+        with_part as with_part,
+        parameter_paths as parameter_paths,
+        matches as matches,
+        check_matches as check_matches,
+        FrozenState as FrozenState,
     )
     from trellis.optimizers.loss_scale import (
         scale_loss as scale_loss,

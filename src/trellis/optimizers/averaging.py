@@ -8,6 +8,7 @@ import optax
 
 from trellis.aliases import Array, PyTree
 from trellis.optimizers.configs import EMAConfig
+from trellis.optimizers.parts import trained_part
 
 
 class AverageState(NamedTuple):
@@ -35,8 +36,10 @@ def average_parameters(optimizer: optax.GradientTransformation, *, config: EMACo
     def init(params: PyTree) -> AverageState:
         # As published an average starts at zero, not at the parameters; the dynamic decay soon makes up for it.
         # It is at least single precision: in half precision a step of 1 - 0.999 is lost.
-        average = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.promote_types(p.dtype, jnp.float32)), params)
-        return AverageState(jnp.zeros([], jnp.int32), average, optimizer.init(params))
+        inner = optimizer.init(params)
+        trained = trained_part(params, optimizer_state=inner)
+        average = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.promote_types(p.dtype, jnp.float32)), trained)
+        return AverageState(jnp.zeros([], jnp.int32), average, inner)
 
     def update(
         updates: PyTree, state: AverageState, params: PyTree = None, **extra: Any
@@ -47,7 +50,7 @@ def average_parameters(optimizer: optax.GradientTransformation, *, config: EMACo
         average = jax.tree.map(
             lambda a, p: a - (1 - decay).astype(a.dtype) * (a - p.astype(a.dtype)),
             state.average,
-            optax.apply_updates(params, updates),
+            trained_part(optax.apply_updates(params, updates), optimizer_state=inner),
         )
         return updates, AverageState(count, average, inner)
 
@@ -68,7 +71,10 @@ def average_decay(count: Array, *, config: EMAConfig) -> Array:
 
 
 def average_weights(params: PyTree, *, optimizer_state: PyTree) -> PyTree:
-    """Returns the parameters to evaluate: their averages, or themselves where there are none (yet)."""
+    """Returns the parameters to evaluate: their averages, or themselves where there are none (yet).
+
+    Of frozen parameters there are none.
+    """
     nodes = jax.tree.leaves(optimizer_state, is_leaf=lambda node: isinstance(node, AverageState))
     state = next((node for node in nodes if isinstance(node, AverageState)), None)
     return params if state is None else _averages(params, state.count, state.average)
@@ -76,4 +82,4 @@ def average_weights(params: PyTree, *, optimizer_state: PyTree) -> PyTree:
 
 @jax.jit
 def _averages(params: PyTree, count: Array, average: PyTree) -> PyTree:
-    return jax.tree.map(lambda p, a: jnp.where(count > 0, a.astype(p.dtype), p), params, average)
+    return jax.tree.map(lambda p, a: p if a is None else jnp.where(count > 0, a.astype(p.dtype), p), params, average)

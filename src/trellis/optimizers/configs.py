@@ -1,7 +1,7 @@
 """Settings of learning rates, of optimizers, of averaging, and of all of them together."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from trellis.config import Config, OneOfConfig
@@ -388,8 +388,31 @@ class EMAConfig(GradientClipConfig):
 
 
 @dataclass
+class ParameterGroupConfig(Config):
+    """Parameters whose learning rate or weight decay differs from that of the others."""
+
+    parameters: list[str] = field(default_factory=list)
+    """Paths of parts, such as `encoder/embeddings` or `encoder/layer_*`, which stand for all that is in them; `**` is
+    for any number of names. A parameter is of the first group that it fits."""
+    name: str = ""
+    """Its learning rate is reported under this name; empty is its first path."""
+    learning_rate_factor: float = 1.0
+    """Its learning rate is so many times that of the step."""
+    layer_decay: float | None = None
+    """Null is one rate for all; else each part that a path matches is a layer, in the order of the paths and of the
+    numbers in names, and has so many times the rate of the layer after it, down from the last."""
+    weight_decay: float | None = None
+    """Null is that of the optimizer. What an optimizer excludes from its weight decay stays excluded."""
+
+    @property
+    def title(self) -> str:
+        """What it is called in reports."""
+        return self.name or next(iter(self.parameters), "")
+
+
+@dataclass
 class OptimizationConfig(Config):
-    """An optimizer, its learning rate, and an average of the parameters.
+    """An optimizer, its learning rate, an average of the parameters, and the parts that differ.
 
     Example:
         >>> config = OptimizationConfig({"optimizer": {"type": "adamw"}, "learning_rate": {"type": "cosine"}})
@@ -401,6 +424,10 @@ class OptimizationConfig(Config):
     ema: EMAConfig | None = None
     learning_rate: LrConfig = LrConfig()
     warmup: WarmupConfig = WarmupConfig()
+    frozen: list[str] = field(default_factory=list)
+    """Paths of parts whose parameters stay as they are, such as `encoder/embeddings` or `encoder/layer_[0-5]`."""
+    groups: list[ParameterGroupConfig] = field(default_factory=list)
+    """Parts with learning rates of their own; all else has that of the step."""
 
 
 _NOT_DECAYED = ["LayerNorm", "layer_norm", "bias"]

@@ -28,7 +28,9 @@ from trellis.optimizers.configs import (
     SGDConfig,
     SGDExperimentalConfig,
 )
-from trellis.optimizers.requirements import optimization_problems
+from trellis.optimizers.groups import update_by_groups
+from trellis.optimizers.parts import freeze_parameters
+from trellis.optimizers.requirements import PLACE, optimization_problems, weight_decay_field
 from trellis.optimizers.schedule import build_schedule
 from trellis.registry import Registry
 
@@ -74,6 +76,8 @@ def register_optimizer_cls(config_cls: type) -> Callable[[UpdateRule], UpdateRul
 def build_optimizer(config: OptimizationConfig, *, n_steps: int | None) -> optax.GradientTransformation:
     """Returns the optimizer: clipping, then its rule with the learning rate of each step, then averaging.
 
+    Groups of parameters have rates of their own, and nothing of all that is done to frozen ones.
+
     Args:
         n_steps: The length of the run, which a decay takes if its own length is null.
 
@@ -85,8 +89,24 @@ def build_optimizer(config: OptimizationConfig, *, n_steps: int | None) -> optax
     config = config.replace()
     rule = config.optimizer.get()
     schedule = build_schedule(config, n_steps=n_steps)
-    optimizer = optax.chain(_clipping(rule), _rules.get(type(rule))(rule, schedule))
-    return optimizer if config.ema is None else average_parameters(optimizer, config=config.ema)
+    build_rule = partial(_build_rule, rule, schedule)
+    update = build_rule(1.0, None)
+    if config.groups:
+        update = update_by_groups(build_rule, groups=config.groups, place=f"{PLACE}.groups")
+    optimizer = optax.chain(_clipping(rule), update)
+    if config.ema is not None:
+        optimizer = average_parameters(optimizer, config=config.ema)
+    return freeze_parameters(optimizer, frozen=config.frozen, place=f"{PLACE}.frozen") if config.frozen else optimizer
+
+
+def _build_rule(
+    rule: Config, schedule: optax.Schedule, factor: float, weight_decay: float | None
+) -> optax.GradientTransformation:
+    """The rule of a group, from the factor of its learning rate and from its weight decay, None for the common one."""
+    if weight_decay is not None:
+        rule = rule.replace(**{str(weight_decay_field(rule)): weight_decay})
+    scaled = schedule if factor == 1 else lambda count: factor * schedule(count)
+    return _rules.get(type(rule))(rule, scaled)
 
 
 def _clipping(config: Config) -> optax.GradientTransformation:

@@ -20,7 +20,7 @@ from trellis.optimizers.configs import (
 WHOLE_RUN = {"polynomial": "decay_steps", "cosine": "decay_steps", "power_linear": "total_decay_steps"}
 """By schedule, the field whose null stands for the length of the run."""
 
-_PLACE = "trainer.optimizer_config"
+PLACE = "trainer.optimizer_config"
 """Where an experiment has its optimization config."""
 _MAY_BE_NULL = {"staircase"}
 _CLIPPING = tuple(field.name for field in fields(GradientClipConfig))
@@ -38,6 +38,11 @@ _RANGES: dict[str, dict[str, tuple[float, float, str]]] = {
         "gradient_clip_norm": (0, math.inf, "It is a limit, and 0 is for no limit."),
         **dict.fromkeys(("beta_1", "beta_2", "rho"), (0, _BELOW_1, _KEPT)),
         "step_offset": (-math.inf, 0, "Leave it at 0: the first step is 0 after a warm start too."),
+    },
+    "groups": {
+        "learning_rate_factor": (0, sys.float_info.max, "It is a factor from 0 on; to train nothing is: frozen."),
+        "layer_decay": (_ABOVE_0, 1, "It is a factor above 0, and at most 1."),
+        "weight_decay": (0, sys.float_info.max, "It is a number from 0 on."),
     },
     "ema": {"average_decay": (0, 1, "It is a share: from 0 to 1.")},
     "learning_rate": {
@@ -75,12 +80,12 @@ def schedule_problems(config: OptimizationConfig, *, n_steps: int | None) -> lis
 
 
 def _problem(config: OptimizationConfig, field: str, message: str, advice: str) -> Problem:
-    return Problem(f"{_PLACE}.{field} {message}", origin_of(config, field), f"{_PLACE}.{field}", advice)
+    return Problem(f"{PLACE}.{field} {message}", origin_of(config, field), f"{PLACE}.{field}", advice)
 
 
 def _no_type(config: OptimizationConfig, field: str, example: str) -> Problem:
     names = [item.name for item in fields(vars(config)[field]) if item.name not in {"type", "slide"}]
-    advice = f"Choose one of {', '.join(names)}, as in: --params_override={_PLACE}.{field}.type={example}"
+    advice = f"Choose one of {', '.join(names)}, as in: --params_override={PLACE}.{field}.type={example}"
     return _problem(config, f"{field}.type", "is not set.", advice)
 
 
@@ -96,16 +101,17 @@ def _optimizer_problems(config: OptimizationConfig) -> Iterator[Problem]:
         field = f"optimizer.{name}"
         yield from _range_problems(config, field, rule)
         if isinstance(rule, GradientClipConfig) and rule.clipnorm and rule.global_clipnorm:
-            message = f"is {rule.clipnorm} while {_PLACE}.{field}.global_clipnorm is {rule.global_clipnorm}."
+            message = f"is {rule.clipnorm} while {PLACE}.{field}.global_clipnorm is {rule.global_clipnorm}."
             advice = "Set one of them to null: a gradient is clipped by one norm."
             yield _problem(config, f"{field}.clipnorm", message, advice)
         yield from _pattern_problems(config, field, rule)
+    yield from _part_problems(config)
     if config.ema is not None:
         yield from _average_problems(config, config.ema)
 
 
 def _range_problems(config: OptimizationConfig, field: str, part: Config) -> Iterator[Problem]:
-    ranges = _RANGES[field.partition(".")[0]] | _RANGES.get(field, {})
+    ranges = _RANGES[re.split(r"[.\[]", field)[0]] | _RANGES.get(field, {})
     for name, (least, greatest, advice) in ranges.items():
         value = vars(part).get(name)
         if value is not None and not least <= value <= greatest:
@@ -125,6 +131,29 @@ def _pattern_problems(config: OptimizationConfig, field: str, rule: Config) -> I
                 yield _problem(config, f"{field}.{name}", message, advice)
 
 
+def _part_problems(config: OptimizationConfig) -> Iterator[Problem]:
+    if any(not pattern.strip("/") for pattern in config.frozen):
+        yield _problem(config, "frozen", f"is {config.frozen}.", "Each is a path, such as encoder/embeddings.")
+    names = [group.title for group in config.groups]
+    for number, group in enumerate(config.groups):
+        field = f"groups[{number}]"
+        if not group.parameters or any(not pattern.strip("/") for pattern in group.parameters):
+            advice = "Say of what: one path or more, such as encoder/embeddings."
+            yield _problem(config, f"{field}.parameters", f"is {group.parameters}.", advice)
+        elif names.index(group.title) != number:
+            yield _problem(config, f"{field}.name", f"is {group.title}, as that of another.", "Give each its own name.")
+        yield from _range_problems(config, field, group)
+        rule = None if config.optimizer.type is None else config.optimizer.get()
+        if group.weight_decay is not None and rule is not None and weight_decay_field(rule) is None:
+            message = f"is {group.weight_decay}, but {config.optimizer.type} has no weight decay."
+            yield _problem(config, f"{field}.weight_decay", message, "Take adamw, or leave it out.")
+
+
+def weight_decay_field(rule: Config) -> str | None:
+    """Returns the name that an optimizer's config has for its weight decay; None if it has none."""
+    return next((name for name in ("weight_decay_rate", "weight_decay") if name in vars(rule)), None)
+
+
 def _average_problems(config: OptimizationConfig, ema: EMAConfig) -> Iterator[Problem]:
     if not ema.trainable_weights_only:
         message = "is false, but only parameters are averaged."
@@ -132,7 +161,7 @@ def _average_problems(config: OptimizationConfig, ema: EMAConfig) -> Iterator[Pr
         yield _problem(config, "ema.trainable_weights_only", message, advice)
     for name in _CLIPPING:
         if vars(ema)[name] is not None:
-            advice = f"Set {_PLACE}.optimizer.{config.optimizer.type}.{name} instead."
+            advice = f"Set {PLACE}.optimizer.{config.optimizer.type}.{name} instead."
             yield _problem(config, f"ema.{name}", "is set, but an average has no gradients.", advice)
     yield from _range_problems(config, "ema", ema)
 
@@ -148,7 +177,7 @@ def _rate_problems(config: OptimizationConfig, n_steps: int | None) -> Iterator[
         is_whole_run = WHOLE_RUN.get(name) == key
         if not (is_whole_run and n_steps):
             also = " Or give the run a length: a decay takes the whole run by default." if is_whole_run else ""
-            advice = f"Give it a value, as in: --params_override={_PLACE}.{field}.{key}=….{also}"
+            advice = f"Give it a value, as in: --params_override={PLACE}.{field}.{key}=….{also}"
             yield _problem(config, f"{field}.{key}", "is not set.", advice)
     yield from _range_problems(config, field, rate)
     if isinstance(rate, StepwiseLrConfig | StepCosineLrConfig):
@@ -199,5 +228,5 @@ def _warmup_problems(config: OptimizationConfig) -> Iterator[Problem]:
         return
     yield from _range_problems(config, f"warmup.{name}", config.warmup.get())
     if config.warmup.get().warmup_steps is None:
-        advice = f"Give it a value, or set {_PLACE}.warmup.type to null for no warm-up."
+        advice = f"Give it a value, or set {PLACE}.warmup.type to null for no warm-up."
         yield _problem(config, f"warmup.{name}.warmup_steps", "is not set.", advice)

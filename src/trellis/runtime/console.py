@@ -212,13 +212,14 @@ def count_weights(params: PyTree) -> int:
     return sum(math.prod(jax.numpy.shape(leaf)) for leaf in jax.tree.leaves(params))
 
 
-def describe_weights(params: PyTree) -> str:
-    """How many weights there are, and their size in memory."""
+def describe_weights(params: PyTree, *, n_frozen: int = 0) -> str:
+    """How many weights are trained, and their size in memory; and how many more there are."""
     import jax  # commands that need no JAX print by this module too
 
     leaves = jax.tree.leaves(params)
     size = describe_size(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves))
-    return f"Total number of trainable weights: {count_weights(params)} {size}."
+    more = f"; {n_frozen} more are frozen" if n_frozen else ""
+    return f"Total number of trainable weights: {count_weights(params)} {size}{more}."
 
 
 def is_notebook() -> bool:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     )
     from trellis.serving.load import (
         load_model as load_model,
+        find_parameters as find_parameters,
+        read_parameters as read_parameters,
         LoadedModel as LoadedModel,
         LoadedSignature as LoadedSignature,
         model_in_memory as model_in_memory,

@@ -168,6 +168,18 @@ def model_in_memory(
     return LoadedModel(Path(), manifest=manifest, signatures=loaded)
 
 
+def find_parameters(directory: Path) -> Path | None:
+    """Where a served model lies whose parameters `read_parameters` reads, if there is one in a directory."""
+    path = find_served_model(directory)
+    return path if path is not None and (path / PARAMETERS).is_file() else None
+
+
+def read_parameters(directory: Path) -> dict[str, np.ndarray]:
+    """The variables of a served model by their paths, such as `params/encoder/kernel`."""
+    read_manifest(directory)
+    return read_tensors(directory / PARAMETERS)
+
+
 def _deserialized(path: Path, arrays: Mapping[str, np.ndarray]) -> export.Exported:
     """Returns the function in a file; an error if it is none, or none of these arrays and of inputs."""
     # JAX's reader may end the process that gives it anything else than what JAX has written.

@@ -40,7 +40,11 @@ if TYPE_CHECKING:
         export_weights as export_weights,
         task_in_memory as task_in_memory,
     )
-    from trellis.tasks.warm_start import read_warm_start as read_warm_start
+    from trellis.tasks.warm_start import (
+        read_warm_start as read_warm_start,
+        tell_warm_start as tell_warm_start,
+        check_parts as check_parts,
+    )
     from trellis.loops import traceable as traceable
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -1,7 +1,7 @@
 """Settings of a problem: its model and its data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trellis.config import Config
@@ -22,7 +22,9 @@ class TaskConfig(Config):
     """What every task has; a task's own config inherits it and adds its fields."""
 
     init_checkpoint: str = ""
-    """A checkpoint file, or a directory with some, to take parameters from at step 0."""
+    """A checkpoint file, a directory with some, or a served model, to take parameters from at step 0."""
+    init_parts: list[str] = field(default_factory=list)
+    """Paths of the parts that are taken from there, such as `encoder`; empty is all that the model takes by itself."""
     if TYPE_CHECKING:
         # A task's own config names the class of its model: to a type checker that is no mistake.
         model: Any = None

@@ -202,7 +202,10 @@ class Task(ABC):
     @traceable
     def initialize(self, model: BoundModel) -> Variables:
         """The variables to start from at step 0, by default those of `init_checkpoint`; others are the model's own."""
-        return read_warm_start(getattr(self.task_config, "init_checkpoint", ""), model=model)
+        config = self.task_config
+        return read_warm_start(
+            getattr(config, "init_checkpoint", ""), model=model, parts=getattr(config, "init_parts", ())
+        )
 
     @classmethod
     def create_optimizer(

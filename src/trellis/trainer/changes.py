@@ -22,7 +22,7 @@ _PLACES = ("_path", "_file", "_files", "_dir", "_url", "_checkpoint")
 """How the names of fields end that say where something is: it may move. What is there is known by the data itself."""
 _RUNTIME = ("seed", "mixed_precision_dtype", "loss_scale")
 """What changes the numbers of a run by more than rounding, of all that a RuntimeConfig says."""
-_HARMLESS = ("task.validation_data.", "task.init_checkpoint")
+_HARMLESS = ("task.validation_data.", "task.init_checkpoint", "task.init_parts")
 _OPTIMIZER = "optimizer_config"
 _MOST_FILES = 64
 

@@ -111,7 +111,7 @@ def default_extensions(
     model_dir: Path,
     evaluation: Extension | None,
     stopping: Extension | None,
-    schedule: optax.Schedule | None,
+    schedules: Mapping[str, optax.Schedule],
     extensions: Sequence[Callable[[Any], Any]] = (),
     save_summary: bool = True,
     notes: Mapping[str, JSON] | None = None,
@@ -122,7 +122,7 @@ def default_extensions(
     interval divides the step.
 
     Args:
-        schedule: The learning rate, to be reported.
+        schedules: The learning rates by name, to be reported.
         extensions: The user's own; they see all metrics, and come before anything is written.
         notes: What the checkpoint files say of the run.
     """
@@ -132,7 +132,7 @@ def default_extensions(
         *([check] if config.recovery_max_trials >= 0 else []),
         *([BlowUpCheck(factor=config.blow_up_factor)] if config.blow_up_factor > 1 else []),
         ProgressBar(),
-        *([_learning_rate(schedule)] if schedule else []),
+        *([_learning_rates(schedules)] if schedules else []),
         *([every(config.validation_interval, *due)] if due else []),
         *extensions,
         SummaryLogger(details=config.report_details),
@@ -317,12 +317,14 @@ class _NestedSummaries(Extension):
         return SummaryWriter(self._directory / subdir, run_dirs={self._group: "."})
 
 
-def _learning_rate(schedule: optax.Schedule) -> Callable[[Checkpoint], Summary]:
-    schedule = jax.jit(schedule)  # one program instead of a dozen
+def _learning_rates(schedules: Mapping[str, optax.Schedule]) -> Callable[[Checkpoint], Summary]:
+    # One program instead of a dozen.
+    compute = jax.jit(lambda step: {name: schedule(step) for name, schedule in schedules.items()})
 
     def report(checkpoint: Checkpoint) -> Summary:
         summary = Summary.from_checkpoint(checkpoint)
-        # That of the next step, as published.
-        return summary.with_metrics(train={**summary.metrics["train"], "learning_rate": float(schedule(summary.step))})
+        # Those of the next step, as published.
+        rates = {name: float(rate) for name, rate in compute(summary.step).items()}
+        return summary.with_metrics(train={**summary.metrics["train"], **rates})
 
     return report

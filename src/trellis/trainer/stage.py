@@ -74,14 +74,22 @@ class Stage:
         self._validation_step = jax.jit(self._validate, inline=True)
 
     @property
-    def schedule(self) -> optax.Schedule | None:
-        """The learning rate, as a function of the step; None if the config leaves it to the task's own optimizer."""
+    def schedules(self) -> dict[str, optax.Schedule]:
+        """The learning rates by name, as functions of the step; none if the task has its own optimizer.
+
+        That of a group with a `layer_decay` is the rate of its last layer.
+        """
         optimization = self.config.optimizer_config
         if optimization.learning_rate.type is None:
-            return None
+            return {}
         schedule = build_schedule(optimization, n_steps=self._n_steps)
-        # An optimizer counts the steps of its own stage.
-        return lambda step: schedule(step - self.start_step)
+
+        def times(factor: float) -> optax.Schedule:
+            # An optimizer counts the steps of its own stage.
+            return lambda step: factor * schedule(step - self.start_step)
+
+        groups = {f"learning_rate/{group.title}": times(group.learning_rate_factor) for group in optimization.groups}
+        return {"learning_rate": times(1.0), **groups}
 
     @cached_property
     def train_data(self) -> Any:

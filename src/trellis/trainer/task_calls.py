@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import optax
 
-from trellis.aliases import Variables
-from trellis.errors import ModelError
+from trellis.aliases import PyTree, Variables
+from trellis.errors import ArgumentError, ModelError
 from trellis.loops import Metric, as_metric, is_traceable, traceable
-from trellis.optimizers import OptimizationConfig
+from trellis.optimizers import AverageState, FrozenState, OptimizationConfig
 from trellis.runtime import RuntimeConfig
 from trellis.tasks import (
     BoundModel,
@@ -77,7 +77,35 @@ def build_task_optimizer(
     optimizer: Any = task.create_optimizer(config, **taken)
     if not callable(getattr(optimizer, "init", None)) or not callable(getattr(optimizer, "update", None)):
         raise refused(task, "create_optimizer", f"returned {_kind(optimizer)}")
-    return optimizer
+    return _checked_optimizer(optimizer, task=task, config=config)
+
+
+def _has_node(tree: PyTree, kind: type) -> bool:
+    nodes = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kind))
+    return any(isinstance(node, kind) for node in nodes)
+
+
+def _checked_optimizer(
+    optimizer: optax.GradientTransformation, *, task: Task, config: OptimizationConfig
+) -> optax.GradientTransformation:
+    """The optimizer; an error if its state shows that it leaves out what the config asks for, as a task's own may."""
+
+    def init(params: PyTree) -> PyTree:
+        state = optimizer.init(params)
+        asked = {
+            "freeze_parameters": ("frozen", bool(config.frozen), FrozenState),
+            "average_parameters": ("ema", config.ema is not None, AverageState),
+        }
+        for function, (field, is_asked, kind) in asked.items():
+            if is_asked and not _has_node(state, kind):
+                raise ArgumentError(
+                    f"trainer.optimizer_config.{field} is set, but the optimizer of {type(task).__name__}."
+                    f"create_optimizer does nothing about it. Let it return trellis.optimizers.{function}(…), or "
+                    f"leave the field out."
+                )
+        return state
+
+    return optax.GradientTransformationExtraArgs(init, optax.with_extra_args_support(optimizer).update)
 
 
 def start_of(task: Task) -> Callable[[BoundModel], Variables]:

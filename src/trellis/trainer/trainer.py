@@ -177,7 +177,7 @@ class StagedTrainer(ABC):
             model_dir=self.model_dir,
             evaluation=self._evaluation(stage) if self._evaluates else None,
             stopping=stopping,
-            schedule=stage.schedule,
+            schedules=stage.schedules,
             extensions=[*self.stage_extensions(stage), *self._extensions],
             save_summary=self._save_summary,
             notes=self._notes(stage),

@@ -33,13 +33,24 @@ def test_a_hub_directory_gives_the_encoders_settings_and_weights(capsys: pytest.
     params = task.initialize(bound(task, batch))["params"]
     _, weights = read_hugging_face(BERT)
     jax.tree.map(np.testing.assert_array_equal, params["encoder"], weights["encoder"])
-    assert "are taken; new are sentence_prediction/logits, sentence_prediction/pooler_dense." in capsys.readouterr().out
+    assert "are taken: encoder; new are sentence_prediction." in capsys.readouterr().out
 
 
 def test_the_pooler_of_next_sentences_is_taken_on_request() -> None:
     task, batch = get_task(config(2, hub_module_url=BERT, init_cls_pooler=True)), labelled(4, n_classes=2)
     pooler = task.initialize(bound(task, batch))["params"]["sentence_prediction"]["pooler_dense"]
     jax.tree.map(np.testing.assert_array_equal, pooler, read_hugging_face(BERT)[1]["next_sentence"]["pooler_dense"])
+
+
+def test_the_parts_that_are_taken_can_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    batch = labelled(4, n_classes=2)
+    task = get_task(config(2, hub_module_url=BERT, init_parts=["encoder/layer_0", "encoder/*embeddings"]))
+    params = task.initialize(bound(task, batch))["params"]["encoder"]
+    assert "layer_0" in params and "layer_1" not in params
+    assert "are taken: encoder/" in capsys.readouterr().out
+    task = get_task(config(2, hub_module_url=BERT, init_parts=["encoder", "sentence_prediction/logits"]))
+    with pytest.raises(CheckpointMismatchError, match="has none of these, or of another shape:\n  sentence_pred"):
+        task.initialize(bound(task, batch))
 
 
 def test_weights_of_another_vocabulary_or_size_are_refused_with_both_numbers() -> None:

@@ -251,5 +251,6 @@ class EncoderTask(Task):
             print_line(line)
         source = self.starts_from
         if source and Path(source, "config.json").is_file():
-            return read_hugging_face_weights(source, model=model, encoder=self.encoder_config)
-        return read_warm_start(source, model=model)
+            parts = self.task_config.init_parts
+            return read_hugging_face_weights(source, model=model, encoder=self.encoder_config, parts=parts)
+        return read_warm_start(source, model=model, parts=self.task_config.init_parts)

@@ -1,6 +1,6 @@
 """Encoders that were trained before: their settings and weights, from a directory on this machine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ from trellis.bridges import (
 from trellis.config import DEFAULT, Origin, Setting, merge, origin_of, raise_if_any, read_file, setting_at
 from trellis.errors import ArgumentError, CheckpointMismatchError
 from trellis.nlp.models import EncoderConfig, PretrainerConfig
+from trellis.optimizers import matches
 from trellis.runtime import print_line
-from trellis.tasks import BoundModel, ModelWithItems, TaskConfig
+from trellis.tasks import BoundModel, ModelWithItems, TaskConfig, check_parts, tell_warm_start
 
 _FREE = ("dropout_rate", "dropout_prob", "_outputs", "_scores", "_embeddings", "_checkpointing", "_range", "_dtype")
 """The ends of the names of settings that weights do not depend on."""
+_MOST_NAMED = 12
 _OF_HEADS = ("mlm_activation", "cls_heads", "mlm_output_weights_use_proj")
 _NEARLY_FREE = {"hidden_activation", "norm_epsilon", "outer_norm_epsilon"}
 
@@ -118,7 +120,9 @@ def _params_file(directory: str) -> Path:
     return file
 
 
-def read_hugging_face_weights(source: str, *, model: BoundModel, encoder: EncoderConfig) -> Variables:
+def read_hugging_face_weights(
+    source: str, *, model: BoundModel, encoder: EncoderConfig, parts: Sequence[str] = ()
+) -> Variables:
     """Those parameters of the model that Hugging Face's directory has: its `checkpoint_items`, and whole heads.
 
     A head is taken if it is that of the directory's architecture and of the same shape; the others are new, which a
@@ -127,7 +131,9 @@ def read_hugging_face_weights(source: str, *, model: BoundModel, encoder: Encode
     Args:
         source: The directory, which has the encoder at least.
         encoder: The settings of the model's encoder, which have to be those of the weights.
+        parts: The paths of what is taken, as patterns, which then has to be there; none is for all that there is.
     """
+    check_parts(parts, model=model)
     fields, weights = read_hugging_face(source)
     _check_settings(source, EncoderConfig(fields), encoder)
     arrays = flatten_dict(weights, sep="/")
@@ -140,12 +146,23 @@ def read_hugging_face_weights(source: str, *, model: BoundModel, encoder: Encode
     settings = read_hugging_face_settings(source)
     for head in settings.heads if settings.classifies_as_ours else ():
         pretrained |= _whole_head(head, arrays, model)
-    new = own.keys() - pretrained.keys()
-    parts = sorted({"/".join(name.split("/")[:2]) for name in new})
-    print_line(f"Weights of `{source}` are taken; new are {', '.join(parts) or 'none'}.")
+    if parts:
+        _check_there(source, [name for name in own if matches(name, parts) and name not in pretrained])
+        pretrained = {name: array for name, array in pretrained.items() if matches(name, parts)}
+    tell_warm_start(source, taken=[f"params/{name}" for name in pretrained], own=[f"params/{name}" for name in own])
     if settings.not_used:
         print_line(f"Its config.json says more, which is not used: {', '.join(settings.not_used)}.")
     return {"params": unflatten_dict(pretrained, sep="/")}
+
+
+def _check_there(source: str, missing: Sequence[str]) -> None:
+    if missing:
+        listed = "\n".join(f"  {name}" for name in missing[:_MOST_NAMED])
+        more = f"\n  … and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        raise CheckpointMismatchError(
+            f"task.init_parts: `{source}` has none of these, or of another shape:\n{listed}{more}\n"
+            f"Leave out their parts, which are new then."
+        )
 
 
 def _check_settings(source: str, theirs: EncoderConfig, ours: EncoderConfig) -> None:
