@@ -10,7 +10,8 @@ import trellis
 import trellis.experiments.digits
 from tests.trainer import small
 from trellis.errors import ConfigError
-from trellis.experiments import plan_experiment, resolve
+from trellis.experiments import plan_experiment, resolve, run_experiment
+from trellis.runtime import Placement
 
 BEST = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "accuracy"}
 
@@ -65,6 +66,30 @@ def test_a_plan_tells_what_the_run_is_made_of_and_writes_nothing(tmp_path: Path)
     assert lines_of(report, "Start") == ["step 0, with new parameters"]
     assert "learning_rate.cosine.decay_steps is null: 500, the whole run" in lines_of(report, "Chosen")
     assert lines_of(report, "No effect") == ["runtime.enable_xla (--set): JAX compiles every step"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "settings", "expected"),
+    [
+        ("cpu", [], "steps are exact to the bit"),
+        ("gpu", [], "steps are exact to the bit"),
+        ("gpu", ["runtime.exact=false"], "steps are not exact to the bit, as was asked for (runtime.exact=false, "),
+    ],
+)
+def test_a_plan_and_a_run_on_gpus_tell_whether_it_is_exact(
+    platform: str,
+    settings: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Placement, "platform", platform)
+    params = digits(*settings, "trainer.train_steps=1", "trainer.optimizer_config.warmup.type=null")
+    report, _ = planned(params, tmp_path / "run", mode="train")
+    assert lines_of(report, "Devices")[1].startswith(expected)
+    run_experiment(params, mode="train", model_dir=tmp_path / "run")
+    assert ("\nS" + expected[1:] in capsys.readouterr().out) is (platform == "gpu")
 
 
 def test_a_plan_leaves_a_directory_that_is_there_as_it_is(tmp_path: Path) -> None:

@@ -56,10 +56,11 @@ class EvalLoop:
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else checked_key(rnkey))
         step = build_validation_step(task, rng_names=(collections or {}).get("apply", ()))
         # Compiled as a part of what calls it, so that it is traced once, whatever calls it.
-        self._step = jax.jit(step, inline=True)
+        self._step = jax.jit(self._placement.traced(step), inline=True)
         self._measure = jit_on(
             self._placement.devices,
             self._add_batch,
+            is_exact=self._placement.is_exact,
             static_argnames="shardings",
             # Totals and carry are the same everywhere, also where devices are not all of this process.
             out_shardings=(self._placement.replicated, self._placement.replicated, None),

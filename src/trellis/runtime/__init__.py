@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     )
     from trellis.runtime.mesh import (
         Placement as Placement,
+        current_placement as current_placement,
         shardings_of as shardings_of,
     )
     from trellis.runtime.precision import Precision as Precision
@@ -52,7 +53,11 @@ if TYPE_CHECKING:
         Tally as Tally,
         can_show_bar as can_show_bar,
     )
-    from trellis.runtime.compilation import jit_on as jit_on, run_by_parts as run_by_parts
+    from trellis.runtime.compilation import (
+        describe_exactness as describe_exactness,
+        jit_on as jit_on,
+        run_by_parts as run_by_parts,
+    )
     from trellis.runtime.program_cache import keep_programs as keep_programs
     from trellis.runtime import random as random
 else:
