@@ -16,6 +16,12 @@ if TYPE_CHECKING:
         current_placement as current_placement,
         shardings_of as shardings_of,
     )
+    from trellis.runtime.lookups import (
+        look_up as look_up,
+        pick as pick,
+        sum_rows as sum_rows,
+        take_places as take_places,
+    )
     from trellis.runtime.precision import Precision as Precision
     from trellis.runtime.cluster import (
         NEEDS_NO_SERVER as NEEDS_NO_SERVER,

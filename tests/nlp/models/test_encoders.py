@@ -209,6 +209,19 @@ def test_the_kernel_of_cudnn_is_not_for_loops_that_are_exact(monkeypatch: pytest
         assert ("platform_index" in str(traced)) is cudnn_is_chosen
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_gpus_packed_rows_have_gradients_without_a_scatter(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Placement, "platform", "gpu")
+    model, (packed, _) = encoder(kind), packed_and_apart()
+
+    def loss(variables: Any) -> jax.Array:
+        total: jax.Array = model.apply(variables, packed)["sequence_output"].sum()
+        return total
+
+    step = jax.jit(jax.grad(Placement(jax.devices()[:1]).traced(loss))).trace(shapes(model, packed))
+    assert "stablehlo.scatter" not in step.lower(lowering_platforms=("cuda",)).as_text()
+
+
 def test_heads_that_do_not_talk_are_plain_attention() -> None:
     inputs = batch()
     plain, talking = encoder("bert"), build_encoder(config("bert"), attention_cls=TalkingHeadsAttention)
