@@ -10,8 +10,7 @@ import optax
 import pytest
 
 from trellis.loops import AUC, cross_entropy
-from trellis.nlp.models import RNNLM
-from trellis.nlp.models.layers import Embed
+from trellis.nlp.models import RNNLM, Embed
 from trellis.runtime import Placement, current_placement, look_up, lookups, pick, sum_rows, take_places
 
 DRAW = np.random.default_rng(0)
