@@ -9,7 +9,6 @@ import pytest
 
 from tests.contracts.test_text_runs import EXPERIMENTS, folder, small_experiment
 from trellis.experiments import ExperimentConfig, get_exp_config
-from trellis.experiments.experiment import experiment_summaries
 from trellis.runtime import Placement, StepKeys, lookups
 from trellis.tasks import get_task
 from trellis.trainer import Trainer
@@ -61,12 +60,8 @@ def test_no_step_of_text_adds_up_in_any_order(
         assert disordered(text) == []
 
 
-def test_nor_do_those_of_other_experiments(tmp_path: Path) -> None:
-    others = [name for name in experiment_summaries() if name not in EXPERIMENTS]
-    for name in others:
-        for text in programs(get_exp_config(name), tmp_path / name):
-            assert disordered(text) == []
-    assert others
+def test_nor_does_one_of_digits(tmp_path: Path) -> None:
+    assert [disordered(text) for text in programs(get_exp_config("digits/classifier"), tmp_path)] == [[], []]
 
 
 def test_what_adds_up_in_any_order_is_seen() -> None:

@@ -20,7 +20,15 @@ DRAW = np.random.default_rng(0)
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """A function as a loop on a GPU traces it."""
     monkeypatch.setattr(Placement, "platform", "gpu")
-    return lambda function: Placement(jax.devices()[:1]).traced(function)
+    return lambda function: traced(Placement(jax.devices()[:1]), function)
+
+
+def traced(placement: Placement, function: Callable[..., Any]) -> Callable[..., Any]:
+    def within(*arguments: Any) -> Any:
+        with placement.tracing():
+            return function(*arguments)
+
+    return within
 
 
 def numbers(*shape: int, dtype: Any = "float32") -> jax.Array:
@@ -86,7 +94,7 @@ def test_a_number_that_is_none_stays_in_its_row(on_gpu: Callable[..., Any]) -> N
 def test_places_get_the_gradient_that_jax_computes(dtype: str, on_gpu: Callable[..., Any]) -> None:
     hidden = numbers(2, 6, 3, dtype=dtype)
     # Padding repeats a place.
-    places = jnp.array([[5, 2, 0, 0], [1, 1, 3, 0]])
+    places = jnp.array([[5, 2, 0, 0], [1, 1, 3, -1]])
     grads = numbers(2, 4, 3, dtype=dtype)
     np.testing.assert_array_equal(on_gpu(take_places)(hidden, places), take_places(hidden, places))
     ours = pulled_back(on_gpu(lambda hidden: take_places(hidden, places)), hidden, grads)
@@ -100,6 +108,16 @@ def test_picked_scores_get_the_gradient_that_jax_computes(on_gpu: Callable[..., 
     np.testing.assert_array_equal(on_gpu(pick)(scores, labels), pick(scores, labels))
     ours = pulled_back(on_gpu(lambda scores: pick(scores, labels)), scores, grads)
     np.testing.assert_array_equal(ours, pulled_back(lambda scores: pick(scores, labels), scores, grads))
+
+
+@pytest.mark.parametrize("n", [300, 2000])
+def test_small_integers_reach_no_further_than_themselves(n: int, on_gpu: Callable[..., Any]) -> None:
+    ids = jnp.asarray(DRAW.integers(0, 250, 400), jnp.uint8)
+    table = numbers(n, 2)
+    ours = pulled_back(on_gpu(lambda table: look_up(table, ids)), table, jnp.ones((400, 2)))
+    np.testing.assert_array_equal(ours[:, 0], np.bincount(np.asarray(ids), minlength=n))
+    picked = pulled_back(on_gpu(lambda scores: pick(scores, ids)), numbers(400, n), jnp.ones(400))
+    assert picked.sum() == 400
 
 
 def test_a_cross_entropy_is_that_of_optax(on_gpu: Callable[..., Any]) -> None:
@@ -126,7 +144,7 @@ def test_the_devices_of_a_mesh_sum_up_what_each_has(monkeypatch: pytest.MonkeyPa
     assert placement.n_parts == len(jax.devices()) > 1
     ids = jnp.asarray(DRAW.integers(0, 50, (placement.n_parts * 2, 30)), jnp.int32)
     rows = numbers(*ids.shape, 3)
-    sums = jax.jit(placement.traced(lambda rows, ids: sum_rows(rows, ids, 50)))
+    sums = jax.jit(traced(placement, lambda rows, ids: sum_rows(rows, ids, 50)))
     program = sums.lower(placement.put_batch(rows), placement.put_batch(ids)).compile()
     # A table, and not the batch, goes from device to device.
     assert "all-gather" not in program.as_text()
@@ -169,7 +187,7 @@ def test_a_language_model_has_no_scatter_on_gpus(on_gpu: Callable[..., Any]) -> 
 def test_the_placement_is_known_while_a_step_is_traced_and_not_after() -> None:
     placement = Placement()
     assert current_placement() is None
-    assert placement.traced(current_placement)() is placement
+    assert traced(placement, current_placement)() is placement
     with pytest.raises(ZeroDivisionError):
-        placement.traced(lambda: 1 / 0)()
+        traced(placement, lambda: 1 / 0)()
     assert current_placement() is None

@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NoReturn
 
 import flax.linen as nn
@@ -207,8 +207,12 @@ class TrainLoop:
             around=self._placement.gathering({"params": shapes.params, **shapes.model_state}),
         )
         # Compiled as a part of what calls it, so that it is traced once, whatever calls it.
-        inlined = jax.jit(self._placement.traced(train_step), inline=True)
-        measured = partial(_measured_step, inlined, keeps_grads=self._keeps_grads)
+        inlined = jax.jit(train_step, inline=True)
+
+        def measured(state: TrainState, batch: Batch, root: Key) -> tuple[TrainState, dict[str, Metric], PyTree]:
+            with self._placement.tracing():
+                return _measured_step(inlined, state, batch, root, keeps_grads=self._keeps_grads)
+
         # Where it will be when the step is compiled: else that would take a trace of its own.
         placed = self._placement.put_batch(batch)
         with tracing("a training step", batch, hint=_NO_OPTIMIZER if self._task.optimizer is None else ""):

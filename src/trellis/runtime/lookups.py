@@ -39,9 +39,15 @@ def sum_rows(rows: Array, ids: Array, n_rows: int) -> Array:
         rows: Of the shape of the ids, and more axes after that.
     """
     if _is_on_gpu():
-        return _summed(rows, ids, n_rows)
+        return _summed(rows, ids.astype(jnp.int32), n_rows)
     table: Array = jnp.zeros((n_rows, *rows.shape[ids.ndim :]), rows.dtype).at[ids].add(rows, mode="drop")
     return table
+
+
+def _from_the_start(indices: Array, n: int) -> Array:
+    """Indices as JAX understands them, one below zero from the end; in a dtype that holds `n`."""
+    indices = indices.astype(jnp.int32)
+    return jnp.where(indices < 0, indices + n, indices)
 
 
 def _is_on_gpu() -> bool:
@@ -55,8 +61,7 @@ def _look_up(table: Array, ids: Array, n_rows: int) -> Array:
 
 
 def _look_up_back(n_rows: int, ids: Array, grads: Array) -> tuple[Array, None]:
-    # As for JAX, an id below zero counts from the end.
-    return _summed(grads, jnp.where(ids < 0, ids + n_rows, ids), n_rows), None
+    return _summed(grads, _from_the_start(ids, n_rows), n_rows), None
 
 
 _look_up.defvjp(lambda table, ids, n_rows: (_look_up(table, ids, n_rows), ids), _look_up_back)
@@ -72,7 +77,7 @@ def _taken(hidden: Array, places: Array) -> Array:
 
 
 def _take_places_back(length: int, places: Array, grads: Array) -> tuple[Array, None]:
-    return _product(places, grads, length).astype(grads.dtype), None
+    return _product(_from_the_start(places, length), grads, length).astype(grads.dtype), None
 
 
 _take_places.defvjp(lambda hidden, places, length: (_take_places(hidden, places, length), places), _take_places_back)
@@ -89,8 +94,8 @@ def _picked(scores: Array, labels: Array) -> Array:
 
 def _pick_back(n_classes: int, labels: Array, grads: Array) -> tuple[Array, None]:
     # A label is one place of its row: nothing has to be added up.
-    classes = jax.lax.broadcasted_iota(labels.dtype, (*labels.shape, n_classes), labels.ndim)
-    labels = jnp.where(labels < 0, labels + n_classes, labels)
+    classes = jax.lax.broadcasted_iota(jnp.int32, (*labels.shape, n_classes), labels.ndim)
+    labels = _from_the_start(labels, n_classes)
     return jnp.where(classes == labels[..., None], grads[..., None], 0), None
 
 

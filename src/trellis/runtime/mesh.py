@@ -1,9 +1,10 @@
 """Where arrays live: states and batches, shared out over the axes of a mesh."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -89,18 +90,14 @@ class Placement:
         platform: str = self.devices[0].platform
         return platform
 
-    def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, which finds this placement as the `current_placement` while it is traced."""
-
-        @wraps(function)
-        def within(*arguments: Any, **options: Any) -> Any:
-            token = _CURRENT.set(self)
-            try:
-                return function(*arguments, **options)
-            finally:
-                _CURRENT.reset(token)
-
-        return within
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Makes this the `current_placement` of what is traced within."""
+        token = _CURRENT.set(self)
+        try:
+            yield
+        finally:
+            _CURRENT.reset(token)
 
     @property
     def shares_params(self) -> bool:

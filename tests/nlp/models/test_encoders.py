@@ -205,7 +205,8 @@ def test_the_kernel_of_cudnn_is_not_for_loops_that_are_exact(monkeypatch: pytest
     model = encoder("bert")
     variables = weights(model, batch())
     for exact, cudnn_is_chosen in ((True, False), (False, True)):
-        traced = jax.make_jaxpr(Placement(exact=exact).traced(model.apply))(variables, batch())
+        with Placement(exact=exact).tracing():
+            traced = jax.make_jaxpr(model.apply)(variables, batch())
         assert ("platform_index" in str(traced)) is cudnn_is_chosen
 
 
@@ -218,7 +219,8 @@ def test_on_gpus_packed_rows_have_gradients_without_a_scatter(kind: str, monkeyp
         total: jax.Array = model.apply(variables, packed)["sequence_output"].sum()
         return total
 
-    step = jax.jit(jax.grad(Placement(jax.devices()[:1]).traced(loss))).trace(shapes(model, packed))
+    with Placement(jax.devices()[:1]).tracing():
+        step = jax.jit(jax.grad(loss)).trace(shapes(model, packed))
     assert "stablehlo.scatter" not in step.lower(lowering_platforms=("cuda",)).as_text()
 
 
