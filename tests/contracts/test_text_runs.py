@@ -13,7 +13,7 @@ import pytest
 import trellis
 import trellis.nlp.experiments
 from tests.nlp.data.small_text import write_corpus_file, write_tokenizer_json, write_vocabulary
-from trellis.experiments import export_experiment, get_exp_config, read_params, run_experiment
+from trellis.experiments import ExperimentConfig, export_experiment, get_exp_config, read_params, run_experiment
 from trellis.experiments.experiment import experiment_summaries
 from trellis.nlp.answers import Prediction, Predictor, load_predictor
 from trellis.nlp.answers.answerers import in_batches
@@ -148,14 +148,20 @@ def task_settings(name: str, folder: Path, output_dir: Path) -> dict[str, Any]:
     return settings
 
 
-def train(name: str, folder: Path, output_dir: Path) -> Path:
+def small_experiment(name: str, folder: Path, output_dir: Path) -> ExperimentConfig:
     params = get_exp_config(name)
     params.override({"task": task_settings(name, folder, output_dir)})
     sizes = {"global_batch_size": 4, "seq_length": LENGTH}
     params.override({"task": {"train_data": sizes, "validation_data": {**sizes, "drop_remainder": False}}})
     params.override({"trainer": {"train_steps": 1, "train_epochs": 0, "best_checkpoint_export_subdir": ""}})
-    params.override({"trainer": {"optimizer_config": {"warmup": {"type": None}, "optimizer": {"type": "sgd"}}}})
+    params.override({"trainer": {"optimizer_config": {"warmup": {"type": None}}}})
     params.runtime.distribution_strategy = "off"
+    return params
+
+
+def train(name: str, folder: Path, output_dir: Path) -> Path:
+    params = small_experiment(name, folder, output_dir)
+    params.override({"trainer": {"optimizer_config": {"optimizer": {"type": "sgd"}}}})
     run_experiment(params, mode="train", model_dir=output_dir / "run")
     return output_dir / "run"
 

@@ -10,7 +10,8 @@ import trellis
 import trellis.experiments.digits
 from tests.trainer import small
 from trellis.errors import ConfigError
-from trellis.experiments import plan_experiment, resolve
+from trellis.experiments import plan_experiment, resolve, run_experiment
+from trellis.runtime import Placement
 
 BEST = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "accuracy"}
 
@@ -85,6 +86,30 @@ def test_a_plan_counts_frozen_parameters_apart_and_tells_the_rates_of_groups(tmp
 def test_a_plan_names_frozen_parts_that_are_not_there(tmp_path: Path) -> None:
     _, problems = planned(digits("trainer.optimizer_config.frozen=[encodr]"), tmp_path)
     assert "'encodr' matches no parameter. Did you mean 'encoder'?" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("platform", "settings", "expected"),
+    [
+        ("cpu", [], "steps are exact to the bit"),
+        ("gpu", [], "steps are exact to the bit"),
+        ("gpu", ["runtime.exact=false"], "steps are not exact to the bit, as was asked for (runtime.exact=false, "),
+    ],
+)
+def test_a_plan_and_a_run_on_gpus_tell_whether_it_is_exact(
+    platform: str,
+    settings: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Placement, "platform", platform)
+    params = digits(*settings, "trainer.train_steps=1", "trainer.optimizer_config.warmup.type=null")
+    report, _ = planned(params, tmp_path / "run", mode="train")
+    assert lines_of(report, "Devices")[1].startswith(expected)
+    run_experiment(params, mode="train", model_dir=tmp_path / "run")
+    assert ("\nS" + expected[1:] in capsys.readouterr().out) is (platform == "gpu")
 
 
 def test_a_plan_leaves_a_directory_that_is_there_as_it_is(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from trellis.experiments.run import build_task, build_trainer, find_checkpoint
 from trellis.extensions import newest_file
 from trellis.loops import Outline, batch_size, describe_arrays, split_batch
 from trellis.optimizers import WHOLE_RUN, ParameterGroupConfig, build_schedule
-from trellis.runtime import table
+from trellis.runtime import describe_exactness, table
 from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task, TaskConfig
 from trellis.trainer import computing_model, metric_name
@@ -210,6 +210,7 @@ def _devices(run: Preflight) -> Iterator[str]:
     used, n_parts = placement.devices, placement.n_parts
     share = f", {batch_size(side.batch) / n_parts:g} examples on each" if side and n_parts > 1 else ""
     yield f"{len(used)} of {jax.local_device_count()} {used[0].device_kind}{share}; JAX {jax.__version__}"
+    yield f"steps are {describe_exactness(placement.platform, is_exact=placement.is_exact)}"
     if len(used) > 1:
         yield f"mesh: {', '.join(f'{axis} {size}' for axis, size in placement.mesh.shape.items())}"
 

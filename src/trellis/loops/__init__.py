@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         Perplexity as Perplexity,
         MeanAbsoluteError as MeanAbsoluteError,
         MeanSquaredError as MeanSquaredError,
+        cross_entropy as cross_entropy,
     )
     from trellis.loops.session import (
         Attachable as Attachable,

@@ -54,12 +54,13 @@ class EvalLoop:
         self._batches = Replay(task.data, n_batches=n_steps, place="EvalTask.data")
         self._placement = Placement.of(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else checked_key(rnkey))
-        step = build_validation_step(task, rng_names=(collections or {}).get("apply", ()))
+        self._validate = build_validation_step(task, rng_names=(collections or {}).get("apply", ()))
         # Compiled as a part of what calls it, so that it is traced once, whatever calls it.
-        self._step = jax.jit(step, inline=True)
+        self._step = jax.jit(self._traced_step, inline=True)
         self._measure = jit_on(
             self._placement.devices,
             self._add_batch,
+            is_exact=self._placement.is_exact,
             static_argnames="shardings",
             # Totals and carry are the same everywhere, also where devices are not all of this process.
             out_shardings=(self._placement.replicated, self._placement.replicated, None),
@@ -149,6 +150,10 @@ class EvalLoop:
             variables = self._placement.gather(variables, shardings=shardings.tree)
         metrics, outputs, carry = self._step(*variables, carry, batch, StepKeys(root, index))
         return merge(totals, metrics), carry, outputs
+
+    def _traced_step(self, *arguments: Any) -> tuple[Any, Any, Any]:
+        with self._placement.tracing():
+            return self._validate(*arguments)
 
     def _metric_shapes(self, carry: PyTree, variables: PyTree, batch: Batch, root: Key, index: int) -> PyTree:
         return jax.eval_shape(self._step, *variables, carry, batch, StepKeys(root, index))[0]

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import jax
@@ -140,18 +140,18 @@ class FusedSteps:
         started = time.perf_counter()
         shardings = shardings_of(state)
         everywhere = self._placement.replicated
-        devices = self._placement.devices
+        compile_ = partial(jit_on, self._placement.devices, is_exact=self._placement.is_exact)
         # To find the operation that made a NaN, JAX runs a step again: its arrays must be there still.
         donated = () if is_debugged() else (0, 1)
         if n == 0:
-            program = jit_on(devices, self._bare, donate_argnums=donated[:1], out_shardings=(shardings, everywhere))
+            program = compile_(self._bare, donate_argnums=donated[:1], out_shardings=(shardings, everywhere))
         else:
             if self._last is None:
                 self._last = self._nothing(n, state, totals, batch, constant)
             out_shardings = (shardings, shardings_of(self._last), everywhere)
             steps = self._one if n == 1 else self._scan
             # What the last step left is not read, but its memory is used again: nothing is allocated from call to call.
-            program = jit_on(devices, steps, donate_argnums=donated, keep_unused=True, out_shardings=out_shardings)
+            program = compile_(steps, donate_argnums=donated, keep_unused=True, out_shardings=out_shardings)
 
         def first(*arguments: Any) -> Any:
             results = program(*arguments)

@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NoReturn
 
 import flax.linen as nn
@@ -32,7 +32,7 @@ from trellis.loops.session import Attachable, Session, close_at_exit
 from trellis.loops.state import Checkpoint, CheckpointSource, Lease, Outline, TrainState, tracing
 from trellis.loops.step import TrainStep, TrainTask, build_train_step, checked_result
 from trellis.optimizers import trained_part
-from trellis.runtime import Placement, StepKeys, checked_key, describe_weights
+from trellis.runtime import Placement, StepKeys, checked_key, describe_exactness, describe_weights
 
 _DIVERGED = "first step whose loss is not a number"
 _SECONDS_BETWEEN_LOOKS = 5.0
@@ -230,7 +230,12 @@ class TrainLoop:
             around=self._placement.gathering({"params": shapes.params, **shapes.model_state}),
         )
         # Compiled as a part of what calls it, so that it is traced once, whatever calls it.
-        measured = partial(_measured_step, jax.jit(train_step, inline=True), keeps_grads=self._keeps_grads)
+        inlined = jax.jit(train_step, inline=True)
+
+        def measured(state: TrainState, batch: Batch, root: Key) -> tuple[TrainState, dict[str, Metric], PyTree]:
+            with self._placement.tracing():
+                return _measured_step(inlined, state, batch, root, keeps_grads=self._keeps_grads)
+
         # Where it will be when the step is compiled: else that would take a trace of its own.
         placed = self._placement.put_batch(batch)
         with tracing("a training step", batch, hint=_NO_OPTIMIZER if self._task.optimizer is None else ""):
@@ -278,6 +283,10 @@ class TrainLoop:
         seconds = time.perf_counter() - started
         weights = _describe_weights(outline.checkpoint)
         text = f"Total model initialization time is {seconds:.2f} seconds.\n{weights}\n"
+        if self._placement.platform == "gpu":
+            # Elsewhere there is nothing to choose.
+            exactness = describe_exactness("gpu", is_exact=self._placement.is_exact)
+            text += f"Steps are {exactness}.\n"
         self.session.emit("initialized", step=self._running.step, text=text, seconds=seconds)
         return self._running
 

@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     )
     from trellis.runtime.mesh import (
         Placement as Placement,
+        current_placement as current_placement,
         shardings_of as shardings_of,
+    )
+    from trellis.runtime.lookups import (
+        look_up as look_up,
+        pick as pick,
+        sum_rows as sum_rows,
+        take_places as take_places,
     )
     from trellis.runtime.precision import Precision as Precision
     from trellis.runtime.cluster import (
@@ -57,7 +64,11 @@ if TYPE_CHECKING:
         Tally as Tally,
         new_bar as new_bar,
     )
-    from trellis.runtime.compilation import jit_on as jit_on, run_by_parts as run_by_parts
+    from trellis.runtime.compilation import (
+        describe_exactness as describe_exactness,
+        jit_on as jit_on,
+        run_by_parts as run_by_parts,
+    )
     from trellis.runtime.program_cache import keep_programs as keep_programs
     from trellis.runtime import random as random
 else:

@@ -9,17 +9,67 @@ import jax
 from jax.extend.core import Jaxpr, Var, jaxpr_as_fun
 
 from trellis.aliases import PyTree
+from trellis.errors import ModelError
 
 # Without Triton's matrix products a step compiles sooner and runs as fast: docs/decisions/0008.
 _ON_GPUS = {"xla_gpu_enable_triton_gemm": False}
+# Sums in an order that is always the same, and kernels that are not chosen by a clock: docs/decisions/0636.
+_EXACT = "xla_gpu_exclude_nondeterministic_ops"
+# What XLA says of an operation that it cannot run so; the second is what it says of cuDNN's attention.
+_NOT_EXACT_ERRORS = ("deterministic implementation", "raw_hash_map::at")
 
 
-def jit_on(devices: Sequence[Any], function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """`jax.jit` with the options of XLA that suit the devices. What XLA_FLAGS says itself is left as it says."""
-    chosen = _ON_GPUS if devices[0].platform == "gpu" else {}
+def jit_on(
+    devices: Sequence[Any], function: Callable[..., Any], *, is_exact: bool = True, **options: Any
+) -> Callable[..., Any]:
+    """`jax.jit` with the options of XLA that suit the devices. What XLA_FLAGS says itself is left as it says.
+
+    Args:
+        is_exact: Whether the same inputs have to give the same bits, each time and in each process.
+    """
+    if devices[0].platform != "gpu":
+        return jax.jit(function, **options)
+    chosen = _ON_GPUS | ({_EXACT: True} if is_exact else {})
     flags = os.environ.get("XLA_FLAGS", "")
     options_of_xla = {name: value for name, value in chosen.items() if name not in flags and _is_known(name)}
-    return jax.jit(function, compiler_options=options_of_xla or None, **options)
+    program = jax.jit(function, compiler_options=options_of_xla or None, **options)
+    return _explaining(program) if _EXACT in options_of_xla else program
+
+
+def describe_exactness(platform: str, *, is_exact: bool) -> str:
+    """Whether what `jit_on` compiles for a platform gives the same bits each time, and why not."""
+    if platform != "gpu":
+        return "exact to the bit"
+    if not is_exact:
+        return "not exact to the bit, as was asked for (runtime.exact=false, Placement(exact=False))"
+    if not _is_known(_EXACT):
+        return f"not exact to the bit: the XLA of JAX {jax.__version__} has no option {_EXACT}"
+    flag = next((flag for flag in os.environ.get("XLA_FLAGS", "").split() if _EXACT in flag), "")
+    if flag.lower().endswith(("=false", "=0")):
+        return f"not exact to the bit: XLA_FLAGS says {flag}"
+    return "exact to the bit"
+
+
+def _explaining(program: Callable[..., Any]) -> Callable[..., Any]:
+    """The program, with an error that names the way out if XLA cannot compile it so that its bits are always the same.
+
+    It is no wrapper of JAX's own: a call costs one more frame of Python.
+    """
+
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return program(*arguments, **keywords)
+        except (jax.errors.JaxRuntimeError, IndexError) as error:
+            if not any(text in str(error) for text in _NOT_EXACT_ERRORS):
+                raise
+            reason = str(error).strip().splitlines()[0]
+            raise ModelError(
+                f"XLA cannot compile the step so that it gives the same bits each time: {reason} Compute this without "
+                f"that operation, or go without exactness: runtime.exact=false, in a script "
+                f"devices=Placement(exact=False)."
+            ) from error
+
+    return run
 
 
 @functools.cache

@@ -58,6 +58,8 @@ class RuntimeConfig(Config):
     """How the devices are arranged."""
     seed: int = 0
     """From which, with the step and a name, every random key follows."""
+    exact: bool = True
+    """Whether two runs of one command are equal to the bit on GPUs too, whatever that costs; others always are."""
 
     no_effect: ClassVar[Mapping[str, str]] = {
         "enable_xla": _COMPILED,

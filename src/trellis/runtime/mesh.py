@@ -1,7 +1,9 @@
 """Where arrays live: states and batches, shared out over the axes of a mesh."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 
 from trellis.aliases import Apply, Array, Batch, PyTree, Variables
 from trellis.errors import ArgumentError
-from trellis.runtime.compilation import run_by_parts
+from trellis.runtime.compilation import jit_on, run_by_parts
 from trellis.runtime.processes import is_first_process, spread
 
 AXIS_RULES: Mapping[Any, str] = {
@@ -48,9 +50,20 @@ class Placement:
         data: How many devices see different examples and hold the same parameters; -1 for all that are left.
         fsdp: How many devices see different examples and share out the parameters.
         model: How many devices share out each layer's computation.
+        exact: Whether the same inputs have to give the same bits each time, as exact resume needs. On GPUs this takes
+            kernels that may be slower; other devices do so anyway.
     """
 
-    def __init__(self, devices: Sequence[Any] | None = None, *, data: int = -1, fsdp: int = 1, model: int = 1) -> None:
+    def __init__(
+        self,
+        devices: Sequence[Any] | None = None,
+        *,
+        data: int = -1,
+        fsdp: int = 1,
+        model: int = 1,
+        exact: bool = True,
+    ) -> None:
+        self.is_exact = exact
         self.devices = tuple(jax.local_devices() if devices is None else devices)
         self._sizes = _resolved({"data": data, "fsdp": fsdp, "model": model}, len(self.devices))
         self.mesh = jax.make_mesh(
@@ -70,6 +83,21 @@ class Placement:
         if devices is not None and not isinstance(devices, Sequence):
             raise ArgumentError(f"devices is {devices!r}. Give a list of devices, such as jax.devices()[:1].")
         return cls(devices)
+
+    @property
+    def platform(self) -> str:
+        """What kind of devices these are: `cpu`, `gpu` or `tpu`."""
+        platform: str = self.devices[0].platform
+        return platform
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Makes this the `current_placement` of what is traced within."""
+        token = _CURRENT.set(self)
+        try:
+            yield
+        finally:
+            _CURRENT.reset(token)
 
     @property
     def shares_params(self) -> bool:
@@ -122,7 +150,8 @@ class Placement:
         """
         if self.shares_states:
             # Compiled as one, so that no device ever holds more than its share.
-            return jax.jit(make, out_shardings=shardings_of(like))(*arguments)
+            program = jit_on(self.devices, make, is_exact=self.is_exact, out_shardings=shardings_of(like))
+            return program(*arguments)
         return run_by_parts(make, *arguments)
 
     def put_state(self, tree: PyTree, *, like: PyTree | None = None) -> PyTree:
@@ -243,6 +272,17 @@ class Placement:
     @staticmethod
     def _with_sharding(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+_CURRENT: ContextVar[Placement | None] = ContextVar("placement", default=None)
+
+
+def current_placement() -> Placement | None:
+    """The placement that a step is being traced for; None outside of the loops.
+
+    By it a model chooses among ways to compute the same.
+    """
+    return _CURRENT.get()
 
 
 def _resolved(sizes: Mapping[str, int], n_devices: int) -> dict[str, int]:

@@ -9,10 +9,9 @@ from typing import Any
 
 import flax.linen as nn
 import numpy as np
-import optax
 
 from trellis.data import DataConfig, ExampleStream
-from trellis.loops import Accuracy, Mean, MetricFunction, weighted_mean
+from trellis.loops import Accuracy, Mean, MetricFunction, cross_entropy, weighted_mean
 from trellis.tasks.configs import DigitsConfig, InputContext
 from trellis.tasks.task import Task, register_task_cls
 
@@ -58,7 +57,7 @@ class DigitsTask(Task):
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Mean:
         """The cross-entropy."""
-        return weighted_mean(optax.softmax_cross_entropy_with_integer_labels(model_outputs, labels))
+        return weighted_mean(cross_entropy(model_outputs, labels))
 
     def build_metrics(self, training: bool = True) -> dict[str, MetricFunction]:
         """The accuracy."""

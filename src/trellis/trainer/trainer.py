@@ -345,7 +345,7 @@ def build_placement(config: RuntimeConfig) -> Placement:
             f"Set runtime.num_gpus=0 to use all that there are."
         )
     mesh = config.mesh
-    return Placement(devices[:n_devices], data=mesh.data, fsdp=mesh.fsdp, model=mesh.model)
+    return Placement(devices[:n_devices], data=mesh.data, fsdp=mesh.fsdp, model=mesh.model, exact=config.exact)
 
 
 def _temporary_dir(owner: object) -> Path:

@@ -24,7 +24,8 @@ EXPERIMENTS = {
 }
 # Fields that Model Garden does not have.
 OUR_OWN = {
-    *("n_microbatches", "keep_gradients", "n_fused_steps", "early_stopping_steps", "train_epochs", "mesh", "seed"),
+    *("n_microbatches", "keep_gradients", "n_fused_steps", "early_stopping_steps", "train_epochs"),
+    *("mesh", "seed", "exact"),
     *(
         "norm_epsilon",
         "outer_norm_epsilon",

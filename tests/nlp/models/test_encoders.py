@@ -36,9 +36,11 @@ from trellis.nlp.models import (
     TalkingHeadsAttention,
     TransformerConfig,
     build_encoder,
+    transformer,
 )
 from trellis.nlp.models.layers import Embeddings, EncoderInputs
 from trellis.nlp.models.transformer import TransformerBlock
+from trellis.runtime import Placement
 
 
 def n_parameters(model: Any) -> int:
@@ -195,6 +197,31 @@ def test_attention_and_feedforward_blocks_can_be_replaced(kind: str) -> None:
     assert any(name.endswith("gate/kernel") for name in names)
     outputs = run(model, variables, inputs, training=True, rngs={"dropout": jax.random.key(1)})["sequence_output"]
     assert outputs.shape == (2, 8, 16) and np.all(np.isfinite(outputs))
+
+
+def test_the_kernel_of_cudnn_is_not_for_loops_that_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformer, "_cudnn_takes", lambda query, key: True)
+    monkeypatch.setattr(transformer, "_by_cudnn", lambda query, key, value, mask: query)
+    model = encoder("bert")
+    variables = weights(model, batch())
+    for exact, cudnn_is_chosen in ((True, False), (False, True)):
+        with Placement(exact=exact).tracing():
+            traced = jax.make_jaxpr(model.apply)(variables, batch())
+        assert ("platform_index" in str(traced)) is cudnn_is_chosen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_gpus_packed_rows_have_gradients_without_a_scatter(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Placement, "platform", "gpu")
+    model, (packed, _) = encoder(kind), packed_and_apart()
+
+    def loss(variables: Any) -> jax.Array:
+        total: jax.Array = model.apply(variables, packed)["sequence_output"].sum()
+        return total
+
+    with Placement(jax.devices()[:1]).tracing():
+        step = jax.jit(jax.grad(loss)).trace(shapes(model, packed))
+    assert "stablehlo.scatter" not in step.lower(lowering_platforms=("cuda",)).as_text()
 
 
 def test_heads_that_do_not_talk_are_plain_attention() -> None:

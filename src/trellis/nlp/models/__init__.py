@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         ClsHeadConfig as ClsHeadConfig,
         PretrainerConfig as PretrainerConfig,
     )
+    from trellis.nlp.models.layers import Embed as Embed
     from trellis.nlp.models.encoders import (
         build_encoder as build_encoder,
         BertEncoder as BertEncoder,

@@ -12,6 +12,7 @@ from trellis.errors import ConfigError
 from trellis.nlp.models.configs import ClsHeadConfig, MobileBertEncoderConfig, PretrainerConfig
 from trellis.nlp.models.layers import FROM_EMBED, Initializer, activation, dense, kernel_init, named
 from trellis.nlp.models.transformer import LayeredEncoder
+from trellis.runtime import take_places
 
 _RESERVED = ("encoder", "masked_lm", "mlm_logits", "sequence_output", "pooled_output", "encoder_outputs")
 
@@ -163,7 +164,7 @@ class MaskedLM(nn.Module):
         """
         if positions is not None:
             # Before the projection to the vocabulary, which is most of the work.
-            hidden = jnp.take_along_axis(hidden, positions[..., None], axis=1)
+            hidden = take_places(hidden, positions)
         vocab_size, table_width = table.shape
         hidden_size = hidden.shape[-1]
         width = table_width if self.widening == "none" else hidden_size

@@ -10,6 +10,7 @@ from flax import struct
 
 from trellis.errors import ArgumentError, ModelError
 from trellis.nlp.models.configs import TransformerConfig
+from trellis.runtime import look_up
 from trellis.spelling import did_you_mean
 
 Initializer = Callable[..., Any]
@@ -80,6 +81,19 @@ def layer_norm(epsilon: float) -> nn.LayerNorm:
     """Returns a layer norm, whose statistics are in float32 whatever the inputs are."""
     # The quick formula of the variance loses all digits where the mean is large, and epsilon is tiny here.
     return nn.LayerNorm(epsilon=epsilon, use_fast_variance=False)
+
+
+class Embed(nn.Embed):
+    """Flax's table of embeddings, whose gradient adds up in the same order each time."""
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """The embeddings of ids of any shape."""
+        if self.num_embeddings == 1 or not jnp.issubdtype(inputs.dtype, jnp.integer):
+            # All rows are one, which is no lookup; or it is an error, which Flax explains.
+            return super().__call__(inputs)
+        table: Any
+        (table,) = self.promote_dtype(self.embedding, dtype=self.dtype, inexact=False)
+        return look_up(table, inputs)
 
 
 class NoNorm(nn.Module):
@@ -154,9 +168,9 @@ class Embeddings(nn.Module):
         config = self.config
         words = kernel_init(config.initializer_range, ("vocab", "embed"))
         places = kernel_init(config.initializer_range, TO_EMBED)
-        self.word_embeddings = nn.Embed(config.vocab_size, self.width, embedding_init=words)
-        self.position_embeddings = nn.Embed(config.max_position_embeddings, self.width, embedding_init=places)
-        self.type_embeddings = nn.Embed(config.type_vocab_size, self.width, embedding_init=places)
+        self.word_embeddings = Embed(config.vocab_size, self.width, embedding_init=words)
+        self.position_embeddings = Embed(config.max_position_embeddings, self.width, embedding_init=places)
+        self.type_embeddings = Embed(config.type_vocab_size, self.width, embedding_init=places)
         self.layer_norm = layer_norm(config.norm_epsilon)
         self.dropout = nn.Dropout(config.dropout_rate)
         if self.is_projected:
@@ -170,7 +184,7 @@ class Embeddings(nn.Module):
         return self.projection(hidden) if self.is_projected else hidden
 
 
-def embed_places(inputs: EncoderInputs, positions: nn.Embed, types: nn.Embed) -> jax.Array:
+def embed_places(inputs: EncoderInputs, positions: Embed, types: Embed) -> jax.Array:
     """Returns the embeddings of positions, plus those of types."""
     length = inputs.word_ids.shape[1]
     by_position = positions.embedding[None, :length] if inputs.positions is None else positions(inputs.positions)

@@ -11,6 +11,7 @@ from trellis.nlp.models.configs import MobileBertEncoderConfig
 from trellis.nlp.models.layers import (
     FROM_EMBED,
     TO_EMBED,
+    Embed,
     EncoderInputs,
     NoNorm,
     dense,
@@ -33,9 +34,9 @@ class TrigramEmbeddings(nn.Module):
         config = self.config
         words = kernel_init(config.initializer_range, ("vocab", "embed"))
         places = kernel_init(config.initializer_range, TO_EMBED)
-        self.word_embeddings = nn.Embed(config.word_vocab_size, config.word_embed_size, embedding_init=words)
-        self.position_embeddings = nn.Embed(config.max_sequence_length, config.hidden_size, embedding_init=places)
-        self.type_embeddings = nn.Embed(config.type_vocab_size, config.hidden_size, embedding_init=places)
+        self.word_embeddings = Embed(config.word_vocab_size, config.word_embed_size, embedding_init=words)
+        self.position_embeddings = Embed(config.max_sequence_length, config.hidden_size, embedding_init=places)
+        self.type_embeddings = Embed(config.type_vocab_size, config.hidden_size, embedding_init=places)
         self.projection = dense(config.hidden_size, initializer_range=config.initializer_range, axes=TO_EMBED)
         self.layer_norm = _norm(config, config.outer_norm_epsilon)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)

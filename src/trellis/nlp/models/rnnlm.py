@@ -1,10 +1,13 @@
 """A small recurrent language model."""
 
 from dataclasses import KW_ONLY
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+from trellis.nlp.models.layers import Embed
 
 
 class RNNLM(nn.Module):
@@ -33,8 +36,9 @@ class RNNLM(nn.Module):
         """The logits of each token."""
         before = jnp.pad(tokens[:, :-1], ((0, 0), (1, 0)))
         embedding_init = nn.initializers.normal(stddev=1.0)
-        x = nn.Embed(self.vocab_size, self.d_model, embedding_init=embedding_init, name="embed")(before)
+        x: Any = Embed(self.vocab_size, self.d_model, embedding_init=embedding_init, name="embed")(before)
         for index in range(self.n_layers):
             x = nn.RNN(nn.OptimizedLSTMCell(self.d_model, name=f"lstm_{index}"))(x)
         x = nn.Dropout(self.dropout_rate, deterministic=self.deterministic)(x)
-        return nn.Dense(self.vocab_size, name="logits")(x)
+        logits: jax.Array = nn.Dense(self.vocab_size, name="logits")(x)
+        return logits

@@ -12,6 +12,7 @@ import numpy as np
 from trellis.errors import ArgumentError
 from trellis.nlp.models.configs import TransformerConfig
 from trellis.nlp.models.layers import FROM_EMBED, EncoderInputs, activation, dense, kernel_init, layer_norm
+from trellis.runtime import current_placement
 
 _TO_HEADS = ("embed", "heads", "kv")
 _FROM_HEADS = ("heads", "kv", "embed")
@@ -140,10 +141,13 @@ def _mix(scores: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def _fused(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
-    """Attention without dropout: one kernel of cuDNN on a GPU in half precision, else XLA's."""
+    """Attention without dropout: one kernel of cuDNN on a GPU in half precision, unless a loop is exact, else XLA's."""
     # Where each query has a mask of its own, XLA is quicker on short rows.
     is_short = mask.shape[2] > 1 and key.shape[1] <= _SHORT
-    if is_short or not _cudnn_takes(query, key):
+    # The gradient of cuDNN's kernel adds up in any order, and XLA cannot compile it in another way.
+    placement = current_placement()
+    is_exact = placement is not None and placement.is_exact
+    if is_short or is_exact or not _cudnn_takes(query, key):
         return _by_xla(query, key, value, mask)
     # Decided at lowering, so that a program that was traced on a GPU can be exported for other platforms too.
     hidden: jax.Array = jax.lax.platform_dependent(query, key, value, mask, cuda=_by_cudnn, default=_by_xla)

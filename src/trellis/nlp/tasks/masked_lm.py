@@ -5,14 +5,13 @@ from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from trellis.aliases import Array, Batch
 from trellis.config import Problem
 from trellis.data import Stream
 from trellis.errors import ArgumentError
-from trellis.loops import Accuracy, Mean, MetricFunction, StepOutput, TrainState, weighted_mean
+from trellis.loops import Accuracy, Mean, MetricFunction, StepOutput, TrainState, cross_entropy, weighted_mean
 from trellis.nlp.answers import BlankAnswerer
 from trellis.nlp.data import LocalText, TextSettings, build_pretraining_stream, build_tokenizer, prepare_local_text
 from trellis.nlp.models import BertPretrainer, ClsHeadConfig
@@ -140,7 +139,7 @@ class LocalMaskedLMTask(MaskedLMTask):
 def masked_lm_loss(outputs: Mapping[str, Array], batch: Mapping[str, Array]) -> Mean:
     """The cross-entropy of the words that were masked."""
     logits = outputs["mlm_logits"].astype(jnp.float32)
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["masked_lm_ids"])
+    losses = cross_entropy(logits, batch["masked_lm_ids"])
     return weighted_mean(losses, batch["masked_lm_weights"])
 
 
@@ -153,7 +152,7 @@ def masked_lm_accuracy(outputs: Mapping[str, Array], batch: Mapping[str, Array])
 def next_sentence_loss(outputs: Mapping[str, Array], batch: Mapping[str, Array]) -> Mean:
     """The cross-entropy of whether the second sentence follows the first."""
     logits = outputs[_NEXT_SENTENCE].astype(jnp.float32)
-    return weighted_mean(optax.softmax_cross_entropy_with_integer_labels(logits, batch[_LABELS].reshape(-1)))
+    return weighted_mean(cross_entropy(logits, batch[_LABELS].reshape(-1)))
 
 
 def next_sentence_accuracy(outputs: Mapping[str, Array], batch: Mapping[str, Array]) -> Mean:

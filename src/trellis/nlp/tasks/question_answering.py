@@ -7,11 +7,10 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from trellis.aliases import Array, Batch
 from trellis.data import Columns, Stream
-from trellis.loops import Accuracy, Mean, MetricFunction, weighted_mean
+from trellis.loops import Accuracy, Mean, MetricFunction, cross_entropy, weighted_mean
 from trellis.nlp.answers import AnswerOptions, QuestionAnswerer, answer_questions
 from trellis.nlp.data import (
     FIRST_UNIQUE_ID,
@@ -63,9 +62,7 @@ class QuestionAnsweringTask(EncoderTask):
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Mean:
         """The mean of the cross-entropies of both ends."""
         start, end = (
-            optax.softmax_cross_entropy_with_integer_labels(
-                model_outputs[f"{end}_logits"].astype(jnp.float32), labels[f"{end}_positions"]
-            )
+            cross_entropy(model_outputs[f"{end}_logits"].astype(jnp.float32), labels[f"{end}_positions"])
             for end in _ENDS
         )
         return weighted_mean((start + end) / 2 + sum(aux_losses or (), jnp.float32(0)))

@@ -7,13 +7,12 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from trellis.aliases import Array, Batch
 from trellis.bridges import HuggingFaceSettings
 from trellis.config import DEFAULT, Origin, Problem, merge, origin_of, raise_if_any, setting_at
 from trellis.data import Stream
-from trellis.loops import Accuracy, Mean, MetricFunction, batch_size, weighted_mean
+from trellis.loops import Accuracy, Mean, MetricFunction, batch_size, cross_entropy, weighted_mean
 from trellis.nlp.answers import SentenceAnswerer
 from trellis.nlp.data import build_sentence_stream, count_classes
 from trellis.nlp.models import BertClassifier
@@ -178,7 +177,7 @@ class SentencePredictionTask(EncoderTask):
         logits = logits.astype(jnp.float32)
         if self.is_regression:
             return weighted_mean(jnp.square(logits[:, 0] - labels))
-        return weighted_mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
+        return weighted_mean(cross_entropy(logits, labels))
 
     def _labels(self, batch: Mapping[str, Array]) -> Array:
         sides = (self.task_config.train_data, self.task_config.validation_data)
