@@ -9,8 +9,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
+from trellis.disk import local_path
 from trellis.errors import ArgumentError
 from trellis.spelling import did_you_mean, nearest
+
+_PATHS = ("DIR", "FILE", "WHICH")
+"""What the help shows for the value of a flag that names something on a disk."""
+_PATH_NAMES = ("_dir", "_file", "_path")
 
 SuggestSetting = Callable[[argparse.Namespace, str, str], tuple[str | None, bool]]
 """From the flags that there are, and the name and the value of one that there is not, to the text that was probably
@@ -129,6 +134,7 @@ class Parser(argparse.ArgumentParser):
         names = {action.option_strings[0]: action.dest for action in required}
         missing = [name for name, field in names.items() if getattr(flags, field) is None and name not in suggestions]
         problems = [*(message for message, _ in unknown), *(f"{name} is missing." for name in missing)]
+        problems += self._take_paths(flags)
         if problems:
             raise ArgumentError("\n".join([*problems, self.way_out]))
         if self.takes_command:
@@ -153,6 +159,31 @@ class Parser(argparse.ArgumentParser):
                 kept.append(argument)
             is_dropped = is_dropped and "=" not in argument.text and bool(argument.flag)
         return kept
+
+    def _take_paths(self, flags: argparse.Namespace) -> Iterator[str]:
+        """Turns addresses of this machine into paths; yields a message about each flag with another address."""
+        for action in self._actions:
+            value = getattr(flags, action.dest, None)
+            is_path = action.metavar in _PATHS or action.dest.endswith(_PATH_NAMES)
+            # What the help does not show has no effect.
+            if not is_path or action.help == argparse.SUPPRESS or not isinstance(value, str | list):
+                continue
+            texts = [value] if isinstance(value, str) else value
+            paths = []
+            for text in texts:
+                try:
+                    # Some flags take several paths.
+                    parts = text.split(",")
+                    paths.append(",".join(_path(part, action.option_strings[0]) for part in parts))
+                except ArgumentError as error:
+                    yield str(error)
+            if len(paths) == len(texts):
+                setattr(flags, action.dest, paths[0] if isinstance(value, str) else paths)
+
+
+def _path(text: str, name: str) -> str:
+    # What is no address stays as it was typed.
+    return str(local_path(text, name=name)) if ":/" in text else text
 
 
 class Once(argparse.Action):

@@ -13,6 +13,7 @@ from typing import Literal, cast, get_args
 
 import google_crc32c
 
+from trellis.disk import local_path, scheme_of
 from trellis.errors import ArgumentError, DataError, TrellisError
 
 Format = Literal["tfrecord", "jsonl", "tsv", "csv", "parquet", "text", "npz", "image"]
@@ -57,6 +58,8 @@ def matching_paths(pattern: str) -> list[Path]:
 
     A path that is no pattern is itself, whether it is there or not.
     """
+    if scheme_of(pattern) or pattern.startswith("file:"):
+        pattern = str(local_path(pattern, name="A path of data"))
     # A file that is there is meant, whatever its name: not every star is a glob.
     if os.path.exists(pattern) or not glob.has_magic(pattern):
         return [Path(pattern)]

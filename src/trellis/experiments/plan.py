@@ -9,6 +9,7 @@ import jax
 from trellis.aliases import PyTree
 from trellis.config import DEFAULT, Problem, without_effect
 from trellis.data import CountedStream
+from trellis.disk import local_path
 from trellis.errors import ArgumentError, DataError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
@@ -48,6 +49,7 @@ def plan_experiment(
         checkpoint: The same.
     """
     run_mode = get_mode(mode)
+    local_path(model_dir, name="model_dir")
     problems = list(mode_problems(params, mode=run_mode, model_dir=model_dir))
     try:
         original = params

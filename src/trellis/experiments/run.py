@@ -11,7 +11,7 @@ import jax
 
 from trellis.bindings import bound
 from trellis.config import raise_if_any
-from trellis.disk import Ownership, write_whole
+from trellis.disk import Ownership, local_path, write_whole
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
@@ -153,7 +153,7 @@ def _checked(params: ExperimentConfig, mode: Mode, model_dir: str | os.PathLike[
         raise ArgumentError(
             "model_dir is not given: a run needs a directory of its own, as in model_dir='runs/digits'."
         )
-    directory = Path(model_dir)
+    directory = local_path(model_dir, name="model_dir")
     raise_if_any(list(mode_problems(params, mode=mode, model_dir=directory)))
     params.validate()
     return directory

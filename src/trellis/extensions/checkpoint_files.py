@@ -16,7 +16,17 @@ from typing import Any
 from flax.traverse_util import unflatten_dict
 
 from trellis.aliases import JSON, Init, PyTree
-from trellis.disk import Ownership, check_writable, describe_failure, hidden_path, remove_whole, set_aside, sweep, sync
+from trellis.disk import (
+    Ownership,
+    check_writable,
+    describe_failure,
+    hidden_path,
+    local_path,
+    remove_whole,
+    set_aside,
+    sweep,
+    sync,
+)
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, DirectoryTakenError
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.extension import Extension
@@ -106,7 +116,7 @@ class FileWriter(Extension):
             raise ArgumentError(f"keep is {keep}, but at least one checkpoint file has to be kept.")
         self.prefix = prefix
         """What the names of the files begin with."""
-        self._dir = Path(output_dir)
+        self._dir = local_path(output_dir, name="output_dir")
         self._keep = keep
         self._overwrite = overwrite
         self._written: Future[None] | None = None
@@ -352,7 +362,7 @@ class FileReader(CheckpointSource):
     """What the names of the files begin with."""
 
     def __init__(self, dir: str | os.PathLike[str], *, target: Init, after: int = -1) -> None:
-        self._dir = Path(dir)
+        self._dir = local_path(dir, name="dir")
         self._after = after
         self.target = target
 

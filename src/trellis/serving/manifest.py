@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from trellis.aliases import JSON
-from trellis.disk import checksum
+from trellis.disk import checksum, local_path
 from trellis.errors import ArgumentError, MissingPackageError, ServedModelError
 from trellis.executor import serving_model_dir
 from trellis.json_text import parse_json
@@ -90,7 +90,7 @@ def find_served_model(directory: str | os.PathLike[str]) -> Path | None:
 
     None if there is none.
     """
-    folder = Path(directory)
+    folder = local_path(directory, name="The directory of a served model")
     numbered = [path for path in folder.iterdir() if path.name.isdecimal()] if folder.is_dir() else []
     newest_first = sorted(numbered, key=lambda path: int(path.name), reverse=True)
     places = (folder, *newest_first, Path(serving_model_dir(str(folder))))

@@ -14,6 +14,7 @@ import jax
 from trellis.aliases import JSON
 from trellis.config import raise_if_any
 from trellis.data import is_stream
+from trellis.disk import local_path
 from trellis.errors import ArgumentError, DivergedError, Preempted
 from trellis.extensions import (
     BestCheckpointFileWriter,
@@ -62,7 +63,7 @@ class StagedTrainer(ABC):
         self.task = task
         self.config = config
         self.runtime = runtime or RuntimeConfig()
-        self.model_dir = Path(model_dir)
+        self.model_dir = local_path(model_dir, name="model_dir")
         self.placement = build_placement(self.runtime)
         self._evaluates = evaluate
         self._extensions = tuple(extensions)
