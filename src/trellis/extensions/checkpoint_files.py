@@ -389,13 +389,23 @@ class FileReader(CheckpointSource):
         return None if file is None else int(file[1]["step"])
 
     def read(self) -> Checkpoint | None:
-        """The newest checkpoint with its trees as nested dicts; None if there is none."""
+        """The newest checkpoint, whose trees have the structure that was saved; None if there is none.
+
+        Tuples, lists, dicts and None come back as they were, and so do named tuples, such as the states of optax, if
+        their class is loaded; what else has fields comes back as a named tuple of its name. Files of versions before
+        this one tell no structure: then all are nested dicts.
+        """
         file = self._find(None)
         if file is None:
             return None
         path, manifest = file
-        trees = unflatten_dict(storage.read_arrays(path, manifest["tree"]), sep="/")
-        return _checkpoint(manifest, {name: trees.get(name, {}) for name in storage.STATE})
+        arrays = storage.read_arrays(path, manifest["tree"])
+        if "structure" not in manifest:
+            trees = unflatten_dict(arrays, sep="/")
+            return _checkpoint(manifest, {name: trees.get(name, {}) for name in storage.STATE})
+        arrays |= storage.as_keys(arrays, manifest["keys"])
+        structure = manifest["structure"]
+        return _checkpoint(manifest, {name: storage.rebuild(structure[name], arrays) for name in storage.STATE})
 
     def _find(self, session: Session | None) -> tuple[Path, dict[str, Any]] | None:
         finish_saves()
