@@ -49,10 +49,16 @@ _LONGEST_COMMAND = 200
 
 def scheme_of(path: str | os.PathLike[str]) -> str:
     """The scheme of an address, such as `gs` of `gs://bucket/run`; empty for a path of this machine."""
+    return address_in(path).partition("://")[0].lower()
+
+
+def address_in(path: str | os.PathLike[str]) -> str:
+    """The address that a path is, also if it was taken for a path and lost a slash; empty for one of this machine."""
     text = os.fspath(path)
     match = _ADDRESS.match(text) or _FLAT_ADDRESS.match(text)
-    scheme = match[1].lower() if match else ""
-    return "" if scheme == "file" else scheme
+    if match is None or match[1].lower() == "file":
+        return ""
+    return f"{match[1]}://{text[match.end() :]}"
 
 
 def local_path(path: str | os.PathLike[str], *, name: str) -> Path:
@@ -63,9 +69,10 @@ def local_path(path: str | os.PathLike[str], *, name: str) -> Path:
     Args:
         name: What the path was given as, such as `model_dir`, for the error.
     """
+    address = address_in(path)
+    if address:
+        raise ArgumentError(f"{name} is `{address}`. {address_advice(address)}")
     text = os.fspath(path)
-    if scheme_of(text):
-        raise ArgumentError(f"{name} is `{text}`. {address_advice(text)}")
     match = re.match(r"file:(?://(?:localhost)?(?=/))?(?=/)", text, re.IGNORECASE)
     return Path(unquote(text[match.end() :])) if match else Path(path)
 

@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
-from trellis.disk import local_path
-from trellis.errors import ArgumentError
+from trellis.disk import local_path, scheme_of
+from trellis.errors import ArgumentError, DataError
+from trellis.remote import check_address, fetched
 from trellis.spelling import did_you_mean, nearest
 
 _PATHS = ("DIR", "FILE", "WHICH")
 """What the help shows for the value of a flag that names something on a disk."""
 _PATH_NAMES = ("_dir", "_file", "_path")
+
+Address = Literal["refused", "fetched", "kept"]
+"""What becomes of an address in a flag: an error, the path of a copy, or the address itself if it can be reached."""
 
 SuggestSetting = Callable[[argparse.Namespace, str, str], tuple[str | None, bool]]
 """From the flags that there are, and the name and the value of one that there is not, to the text that was probably
@@ -66,6 +70,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        self._addresses: dict[str, Address] = {}
         self.suggest_setting: SuggestSetting = lambda flags, name, value: (None, False)
         self.takes_command = False
         """Whether a command of its own follows the flags, behind two dashes; it becomes `flags.command`."""
@@ -91,12 +96,18 @@ class Parser(argparse.ArgumentParser):
         """Where to read on."""
         return f"All flags: {self.prog} --help"
 
-    def add_flag(self, name: str, metavar: str, text: str, **options: Any) -> None:
-        """Adds a flag that may occur once."""
+    def add_flag(self, name: str, metavar: str, text: str, *, address: Address = "refused", **options: Any) -> None:
+        """Adds a flag that may occur once.
+
+        Args:
+            address: What becomes of an address such as `gs://bucket/run`, if the flag takes a path.
+        """
+        self._addresses[name] = address
         self.add_argument(f"--{name}", action=Once, metavar=metavar, help=text, **options)
 
-    def add_repeated_flag(self, name: str, metavar: str, text: str) -> None:
+    def add_repeated_flag(self, name: str, metavar: str, text: str, *, address: Address = "refused") -> None:
         """Adds a flag that may occur as often as one likes; its values are a list."""
+        self._addresses[name] = address
         self.add_argument(f"--{name}", action="append", default=[], metavar=metavar, help=text)
 
     def add_idle_flags(self, reasons: Mapping[str, str]) -> None:
@@ -173,17 +184,21 @@ class Parser(argparse.ArgumentParser):
             for text in texts:
                 try:
                     # Some flags take several paths.
-                    parts = text.split(",")
-                    paths.append(",".join(_path(part, action.option_strings[0]) for part in parts))
-                except ArgumentError as error:
+                    kind = self._addresses.get(action.dest)
+                    paths.append(",".join(_path_at(part, f"--{action.dest}", kind) for part in text.split(",")))
+                except (ArgumentError, DataError) as error:
                     yield str(error)
             if len(paths) == len(texts):
                 setattr(flags, action.dest, paths[0] if isinstance(value, str) else paths)
 
 
-def _path(text: str, name: str) -> str:
-    # What is no address stays as it was typed.
-    return str(local_path(text, name=name)) if ":/" in text else text
+def _path_at(text: str, name: str, address: Address | None) -> str:
+    if ":/" not in text:
+        return text  # as it was typed
+    if address == "kept" and scheme_of(text):
+        check_address(text, name=name)
+        return text
+    return str(fetched(text, name=name) if address == "fetched" else local_path(text, name=name))
 
 
 class Once(argparse.Action):

@@ -23,6 +23,7 @@ from trellis.data.ragged import TEXT_DTYPES, Padding, Ragged
 from trellis.disk import hidden_path, local_path, remove_whole, sweep, sync_all
 from trellis.errors import ArgumentError, DataError, FileWriteError, TrellisError
 from trellis.json_text import parse_json
+from trellis.remote import fetched
 from trellis.spelling import did_you_mean
 from trellis.user_cache import hold
 
@@ -77,7 +78,7 @@ class Columns:
 
         Up to a gigabyte is compared with its checksums; of more than that, another part each time.
         """
-        directory = local_path(directory, name="directory")
+        directory = fetched(directory, name="directory")
         manifest = _read_manifest(directory)
         try:
             _check_files(directory, manifest["files"])

@@ -11,6 +11,7 @@ from typing import BinaryIO, Literal, NamedTuple, Self
 from trellis.data.files import masked_crc32c, open_file
 from trellis.disk import local_path, whole_file
 from trellis.errors import ArgumentError, CutShortError, DataError
+from trellis.remote import fetched
 
 # A record is framed as: length (8 bytes, the lowest first), masked CRC of those, data, masked CRC of the data.
 _LENGTH_BYTES = 8
@@ -25,7 +26,7 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[bytes]:
     Example:
         examples = [decode_example(record) for record in read_records("train.tfrecord")]
     """
-    place = _Place(local_path(path, name="path"), 0, 0)
+    place = _Place(fetched(path, name="path"), 0, 0)
     with open_file(place.path) as file:
         while header := file.read(_HEADER_BYTES):
             place.check_size(len(header), n_needed=_HEADER_BYTES)

@@ -5,18 +5,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trellis.config import Config, Edit, Problem, branches, origin_of
-from trellis.data import DataConfig, matching_paths, patterns_in
-from trellis.disk import address_advice, scheme_of
+from trellis.config import Config, Edit, Problem, origin_of
+from trellis.data import DataConfig, matching_paths, patterns_in, places_in
+from trellis.disk import scheme_of
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.optimizers import optimization_problems
+from trellis.remote import advice_about
 from trellis.runtime import runtime_problems
 from trellis.spelling import did_you_mean
 
 _MOST_NAMED = 3
-_PLACES = ("path", "file", "files", "dir", "checkpoint")
-"""How the names of fields end that say where something is on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,15 +168,11 @@ def _microbatch_problems(params: ExperimentConfig) -> Iterator[Problem]:
 
 
 def _address_problems(params: ExperimentConfig) -> Iterator[Problem]:
-    """Yields each field with the address of something that is not on this machine."""
-    for prefix, branch in branches(params):
-        for name, value in vars(branch).items():
-            if name in branch.no_effect or not name.endswith(_PLACES) or not isinstance(value, str | list | dict):
-                continue
-            for address in patterns_in(value):
-                if isinstance(address, str) and scheme_of(address):
-                    message, advice = f"is `{address}`.", address_advice(address)
-                    yield problem_at(f"{prefix}.{name}", config=params, message=message, advice=advice)
+    """Yields each field with the address of something that cannot be reached from this machine."""
+    for path, value in places_in(params):
+        for address in patterns_in(value):
+            if isinstance(address, str) and scheme_of(address) and (advice := advice_about(address)):
+                yield problem_at(path, config=params, message=f"is `{address}`.", advice=advice)
 
 
 def _data_file_problems(params: ExperimentConfig, *, side: str) -> Iterator[Problem]:
@@ -212,6 +207,9 @@ def _init_checkpoint_problems(params: ExperimentConfig, *, follows: bool) -> Ite
     if follows and not checkpoint:
         advice = "Give the model_dir of the pretraining, as in: --set=task.init_checkpoint=runs/pretraining"
         yield problem_at(path, config=params, message="is not set.", advice=advice)
+    if follows and scheme_of(checkpoint):
+        advice = "Its files are followed as they appear on this machine's own file systems: mount what holds them."
+        yield problem_at(path, config=params, message=f"is `{checkpoint}`.", advice=advice)
     # A pretraining that is to be followed may not have begun: that there is nothing yet is no problem.
     if checkpoint and not follows and not scheme_of(checkpoint) and not os.path.exists(checkpoint):
         message = f"names a checkpoint that is not there: `{checkpoint}`."

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from trellis.aliases import Variables
-from trellis.disk import local_path
 from trellis.errors import CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage as storage, newest_file
+from trellis.remote import fetched
 from trellis.tasks.bound_model import BoundModel, ModelWithItems
 
 
@@ -26,7 +26,7 @@ def read_warm_start(init_checkpoint: str, *, model: BoundModel) -> Variables:
     """
     if not init_checkpoint:
         return model.variables
-    path = _find(local_path(init_checkpoint, name="task.init_checkpoint"))
+    path = _find(fetched(init_checkpoint, name="task.init_checkpoint"))
     tree: dict[str, str] = storage.read_manifest(path)["tree"]
     sources = _sources(model)
     _check(path, tree, {source: storage.describe(leaf) for source, leaf in sources.values()})

@@ -27,7 +27,7 @@ from trellis.extensions import (
 )
 from trellis.loops import Checkpoint, Session, Summary, finish_saves
 from trellis.runtime import ONE_DEVICE, Placement, RuntimeConfig, print_line, runtime_problems
-from trellis.tasks import BoundModel, Model, Task
+from trellis.tasks import BoundModel, Model, Task, with_addresses
 from trellis.trainer.changes import Change, find_changes, notes_of
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
@@ -176,7 +176,7 @@ class StagedTrainer(ABC):
         )
 
     def _notes(self, stage: Stage) -> dict[str, JSON]:
-        configs = {"task": self.task.task_config, "trainer": self.config, "runtime": self.runtime}
+        configs = {"task": with_addresses(self.task.task_config), "trainer": self.config, "runtime": self.runtime}
         return notes_of(stage, configs=configs)
 
     def find_changes(self) -> tuple[int, list[Change]]:
