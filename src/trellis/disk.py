@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import unquote
 
 from trellis.errors import ArgumentError, DirectoryTakenError, FileWriteError
 
@@ -38,7 +39,50 @@ _THIS_DIRECTORY = -100
 _EXCHANGE = 2
 """Linux's AT_FDCWD and RENAME_EXCHANGE."""
 _LOCK = ".lock"
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_FLAT_ADDRESS = re.compile(
+    r"(?:.*/)?(file|gs|gcs|s3|s3a|hdfs|viewfs|az|adl|abfs|abfss|wasb|wasbs|https?|s?ftp):/", re.IGNORECASE
+)
+"""What becomes of an address when it is taken for a path: one of its slashes is lost."""
 _LONGEST_COMMAND = 200
+
+
+def scheme_of(path: str | os.PathLike[str]) -> str:
+    """The scheme of an address, such as `gs` of `gs://bucket/run`; empty for a path of this machine."""
+    return address_in(path).partition("://")[0].lower()
+
+
+def address_in(path: str | os.PathLike[str]) -> str:
+    """The address that a path is, also if it was taken for a path and lost a slash; empty for one of this machine."""
+    text = os.fspath(path)
+    match = _ADDRESS.match(text) or _FLAT_ADDRESS.match(text)
+    if match is None or match[1].lower() == "file":
+        return ""
+    return f"{match[1]}://{text[match.end() :]}"
+
+
+def local_path(path: str | os.PathLike[str], *, name: str) -> Path:
+    """A path of this machine, also as `file:///…`; an error about any other address.
+
+    Without it, `gs://bucket/run` would be a folder `gs:`.
+
+    Args:
+        name: What the path was given as, such as `model_dir`, for the error.
+    """
+    address = address_in(path)
+    if address:
+        raise ArgumentError(f"{name} is `{address}`. {address_advice(address)}")
+    text = os.fspath(path)
+    match = re.match(r"file:(?://(?:localhost)?(?=/))?(?=/)", text, re.IGNORECASE)
+    return Path(unquote(text[match.end() :])) if match else Path(path)
+
+
+def address_advice(address: str) -> str:
+    """What to do about an address that names nothing of this machine."""
+    return (
+        f"Files are read and written on this machine's own file systems, and {scheme_of(address)}:// is none of them: "
+        f"copy it here, or mount what holds it, and give that path."
+    )
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -248,6 +292,7 @@ def checksum(file: Path) -> dict[str, int]:
 
 
 def _make_directory(directory: Path) -> None:
+    local_path(directory, name="A directory to write to")
     new = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)

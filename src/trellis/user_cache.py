@@ -18,6 +18,7 @@ _WHAT = {
     _COLUMNS: "examples of files, decoded",
     COMPILED: "programs, compiled for accelerators",
     "local_text": "the corpus of bert/local",
+    "remote": "files of addresses, fetched",
     "tfds": "examples of tensorflow-datasets",
     "tried_functions": "functions of served models that were tried",
 }

@@ -179,7 +179,7 @@ def test_averages_are_evaluated_and_exported_but_training_goes_on_from_the_weigh
     saved = reader.read()
     assert saved is not None
     tiny.assert_equal(saved.model_params, tiny_numpy(plain.params))
-    tiny.assert_equal(tiny_numpy(model.params), saved.optimizer_state["average"])
+    tiny.assert_equal(tiny_numpy(model.params), saved.optimizer_state.average)
     x, y = tiny.examples()
     at_end = summaries(tmp_path / "averaged")[-1]["metrics"]["eval"]["accuracy"]
     np.testing.assert_allclose(at_end, tiny.accuracy(model(x), y), rtol=1e-6)

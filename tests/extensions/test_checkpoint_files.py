@@ -13,8 +13,9 @@ import weakref
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
+import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -182,13 +183,89 @@ def test_the_newest_files_are_kept_in_numeric_order(tmp_path: Path) -> None:
     assert names(tmp_path) == ["regular_10", "regular_100"]
 
 
-def test_a_checkpoint_is_read_without_a_model_as_nested_dicts(tmp_path: Path) -> None:
+def test_a_checkpoint_is_read_without_a_model(tmp_path: Path) -> None:
     trellis.CheckpointFileWriter(output_dir=tmp_path)(tiny.checkpoint(step=3, train={"loss": 0.25}))
     checkpoint = reader(tmp_path).read()
     assert checkpoint is not None
     assert checkpoint.step == 3
     assert checkpoint.loss == 0.25
     assert checkpoint.model_params["Dense_0"]["kernel"].shape == (3, 2)
+
+
+class Carry(NamedTuple):
+    """What an LSTM hands on."""
+
+    c: Any
+    h: Any
+
+
+@flax.struct.dataclass
+class Cell:
+    """A state that is no named tuple."""
+
+    memory: Any
+    name: str = flax.struct.field(pytree_node=False, default="cell")
+
+
+def test_a_checkpoint_is_read_with_the_structure_that_was_saved(tmp_path: Path) -> None:
+    params = tiny.checkpoint().model_params
+    carry = (np.zeros((2, 3), np.float32), [np.ones(2), None], Carry(np.arange(3), {"7": np.arange(2), "a": ()}))
+    optimizer = optax.chain(
+        optax.clip(1.0), optax.inject_hyperparams(optax.adam)(1e-3), optax.masked(optax.sgd(1.0), True)
+    )
+    state = {
+        "carry": carry,
+        "numbers": {7: np.arange(4)},
+        "key": jax.random.key(3),
+        "cell": Cell(np.arange(5)),
+        "no": {},
+    }
+    written = dataclasses.replace(
+        tiny.checkpoint(step=4), model_state=state, optimizer_state=optimizer.init(params), model_params=params
+    )
+    trellis.CheckpointFileWriter(output_dir=tmp_path)(written)
+    checkpoint = reader(tmp_path).read()
+    assert checkpoint is not None
+    assert jax.tree.structure(checkpoint.optimizer_state) == jax.tree.structure(written.optimizer_state)
+    tiny.assert_equal(checkpoint.optimizer_state, written.optimizer_state)
+    updates, _ = optimizer.update(params, checkpoint.optimizer_state, params)
+    assert jax.tree.structure(updates) == jax.tree.structure(params)
+    cell, key = checkpoint.model_state.pop("cell"), checkpoint.model_state.pop("key")
+    rest = {name: part for name, part in state.items() if name not in ("cell", "key")}
+    assert jax.tree.structure(checkpoint.model_state) == jax.tree.structure(rest)
+    assert type(checkpoint.model_state["carry"][2]) is Carry
+    tiny.assert_equal(checkpoint.model_state["carry"], carry)
+    assert list(checkpoint.model_state["numbers"]) == [7]
+    assert jax.random.bits(key) == jax.random.bits(state["key"])
+    assert cell._fields == ("memory",) and type(cell).__name__ == "Cell"
+    np.testing.assert_array_equal(cell.memory, np.arange(5))
+
+
+def test_a_class_that_is_not_loaded_or_has_changed_is_read_as_a_named_tuple_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = dataclasses.replace(tiny.checkpoint(step=4), model_state={"carry": Carry(np.zeros(2), np.ones(2))})
+    trellis.CheckpointFileWriter(output_dir=tmp_path)(written)
+    monkeypatch.delattr(sys.modules[__name__], "Carry")
+    checkpoint = reader(tmp_path).read()
+    assert checkpoint is not None
+    assert repr(checkpoint.model_state["carry"]) == "Carry(c=array([0., 0.]), h=array([1., 1.]))"
+
+
+def test_a_file_of_an_older_version_that_tells_no_structure_is_read_as_nested_dicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = dataclasses.replace(tiny.checkpoint(step=4), model_state={"carry": (np.zeros(2), np.ones(2))})
+    monkeypatch.setattr(checkpoint_storage, "describe_structure", lambda tree, path: None)
+    trellis.CheckpointFileWriter(output_dir=tmp_path)(written)
+    file = tmp_path / "regular_4" / "manifest.json"
+    manifest = json.loads(file.read_text())["manifest"]
+    del manifest["structure"]
+    checksum = zlib.crc32(json.dumps(manifest, indent=1).encode())
+    file.write_text(json.dumps({"checksum": checksum, "manifest": manifest}, indent=1))
+    checkpoint = reader(tmp_path).read()
+    assert checkpoint is not None
+    assert list(checkpoint.model_state["carry"]) == ["0", "1"]
 
 
 @pytest.mark.parametrize("n_fused_steps", [1, 10])

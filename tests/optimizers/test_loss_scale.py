@@ -134,7 +134,7 @@ def test_the_scale_is_resumed_from_a_checkpoint_file_and_parameters_are_float32_
     reader = trellis.CheckpointFileReader(tmp_path, target=tiny.Classifier().init)
     checkpoint = reader.read()
     assert checkpoint is not None
-    assert checkpoint.optimizer_state["scale"] < 2**24
+    assert checkpoint.optimizer_state.scale < 2**24
     assert {leaf.dtype.name for leaf in jax.tree.leaves(checkpoint.model_params)} == {"float32"}
     monkeypatch.undo()
     resumed = loop(init=reader).next_checkpoint()

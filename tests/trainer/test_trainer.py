@@ -204,6 +204,6 @@ def test_a_metric_of_an_evaluation_is_named_as_published_or_as_on_the_screen() -
 @pytest.mark.parametrize(("factor", "n_checks"), [(10.0, 1), (1.0, 0), (0.0, 0)])
 def test_a_training_tells_of_blow_ups_unless_it_is_told_not_to(tmp_path: Path, factor: float, n_checks: int) -> None:
     config = trellis.TrainerConfig(train_steps=5, blow_up_factor=factor)
-    options: dict[str, Any] = {"evaluation": None, "stopping": None, "schedule": None}
+    options: dict[str, Any] = {"evaluation": None, "stopping": None, "schedules": {}}
     extensions = default_extensions(config, model_dir=tmp_path, **options)
     assert sum(isinstance(extension, trellis.BlowUpCheck) for extension in extensions) == n_checks

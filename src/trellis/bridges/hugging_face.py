@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from trellis.aliases import PyTree
 from trellis.bridges.hugging_face_names import Weight, fields_not_used, read_config, weights_of, write_config
-from trellis.disk import whole_directory
+from trellis.disk import local_path, whole_directory
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, MissingPackageError
 from trellis.json_text import parse_json
 
@@ -63,7 +63,7 @@ class HuggingFaceSettings:
 
 def read_hugging_face_settings(directory: str | Path) -> HuggingFaceSettings:
     """Returns what the `config.json` of a directory says of the encoder, its heads and its labels."""
-    raw = _read_json(Path(directory))
+    raw = _read_json(local_path(directory, name="directory"))
     place = str(Path(directory, _CONFIG))
     encoder = read_config(raw, place=place)
     architecture = _architecture(raw)
@@ -97,7 +97,7 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
         encoder = build_encoder(EncoderConfig(fields))
         outputs = encoder.apply({"params": params["encoder"]}, batch)
     """
-    folder = Path(directory)
+    folder = local_path(directory, name="directory")
     raw = _read_json(folder)
     fields = read_config(raw, place=str(folder / _CONFIG))
     kind = fields["type"]
@@ -164,7 +164,7 @@ def write_hugging_face(
         tokenizer_config: How text is cut: the fields of `tokenizer_config.json`, if it is not among `vocab_files`.
         vocab_files: The files of the tokenizer, by the names to give them.
     """
-    folder = Path(directory)
+    folder = local_path(directory, name="directory")
     if folder.exists():
         raise ArgumentError(f"`{folder}` exists already. Name a directory that does not, to write the model to.")
     files = vocab_files or {}

@@ -6,7 +6,7 @@ import sys
 from dataclasses import fields
 from typing import Any
 
-from trellis.cli.parser import Parser
+from trellis.cli.parser import Address, Parser
 from trellis.errors import ArgumentError
 from trellis.nlp import data
 from trellis.runtime import print_line
@@ -15,6 +15,9 @@ _TOKENIZATIONS = ("WordPiece", "SentencePiece")
 _TASK_TYPES = ("classification", "regression", "squad")
 _FORMATS = ("tfrecord", "columns")
 _DOCUMENTS = ("blank_lines", "headings")
+
+_READ = ("input_file", "input_data_dir", "squad_data_file", "vocab_file", "sp_model_file")
+"""The flags that name what is read."""
 
 _FINETUNING = """\
   trellis data finetuning --classification_task_name=MRPC --input_data_dir=glue/MRPC --vocab_file=vocab.txt \\
@@ -205,7 +208,8 @@ def _add(parser: Parser, name: str, kind: Any, default: object, text: str, **opt
     if kind is _boolean:
         options |= {"nargs": "?", "const": True}
     metavar = {int: "N", float: "X", _boolean: "BOOL"}.get(kind, "TEXT")
-    parser.add_flag(name, metavar, text + shown, type=kind, default=default, **options)
+    address: Address = "fetched" if name in _READ else "refused"
+    parser.add_flag(name, metavar, text + shown, address=address, type=kind, default=default, **options)
 
 
 def _boolean(text: str) -> bool:

@@ -33,7 +33,7 @@ def add_experiment_flags(parser: Parser) -> None:
     parser.add_flag("experiment", "NAME", text)
     parser.set_defaults(way_out=parser.way_out)
     text = "a YAML file that changes the config; as often as you like, later ones win"
-    parser.add_repeated_flag("config_file", "FILE", text)
+    parser.add_repeated_flag("config_file", "FILE", text, address="fetched")
     text = "changes after all files: task.hidden_size=32,trainer.train_steps=2000"
     parser.add_flag("params_override", "TEXT", text, default="")
     text = "one change after all others, to the end of the text; as often as you like"

@@ -8,7 +8,9 @@ from pathlib import Path
 from trellis import bridges, experiments, serving
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.parser import Parser
+from trellis.disk import scheme_of
 from trellis.errors import ArgumentError
+from trellis.remote import new_directory, working_directory
 from trellis.runtime import print_line
 
 _HUGGING_FACE = "hugging_face"
@@ -33,11 +35,11 @@ tokenizer, for models of BERT, ALBERT and MobileBERT:
 def add_flags(parser: Parser) -> None:
     """Adds the flags that say what to export, and where to."""
     parser.epilog = _EPILOG
-    parser.add_flag("model_dir", "DIR", "where the run was written", required=True)
+    parser.add_flag("model_dir", "DIR", "where the run was written", address="kept", required=True)
     where = "where to write the served model: a directory that is not there yet, or empty"
-    parser.add_flag("output_dir", "DIR", where, required=True)
+    parser.add_flag("output_dir", "DIR", where, address="kept", required=True)
     which = "a checkpoint file of the run; the default is the best one if it keeps that, or else the newest"
-    parser.add_flag("checkpoint_file", "DIR", which)
+    parser.add_flag("checkpoint_file", "DIR", which, address="fetched")
     size = "the size of the batches that it takes; the default is any"
     parser.add_flag("batch_size", "N", size, type=int)
     platforms = "what to export for, such as cpu,cuda; the default is cpu,cuda,tpu, or this machine's if that fails"
@@ -49,7 +51,17 @@ def add_flags(parser: Parser) -> None:
 
 def export(flags: argparse.Namespace) -> None:
     """Exports a run's model; prints what was written and how to use it."""
-    directory = Path(flags.model_dir)
+    run = working_directory(flags.model_dir, name="--model_dir", writes=False)
+    new = new_directory(flags.output_dir, name="--output_dir")
+    with run as directory, new as output_dir:
+        lines = _export(flags, directory, output_dir)
+    if scheme_of(flags.output_dir):
+        lines = [line.replace(str(output_dir), flags.output_dir.rstrip("/")) for line in lines]
+    print_line("\n".join(lines))
+
+
+def _export(flags: argparse.Namespace, directory: Path, output_dir: Path) -> list[str]:
+    """Exports the model of a run in a directory; returns what there is to say about it."""
     own = directory / "params.yaml"
     if not directory.is_dir():
         raise ArgumentError(f"--model_dir: there is no directory `{directory}`. Give that of a run.")
@@ -63,17 +75,17 @@ def export(flags: argparse.Namespace) -> None:
         flags.config_file = [str(own)]
     params = resolve_flags(flags, mode="eval")
     # This loads JAX, when all that can be known without it is known to be right.
-    output_dir = experiments.export_experiment(
+    written = experiments.export_experiment(
         params,
         model_dir=directory,
-        output_dir=flags.output_dir,
+        output_dir=output_dir,
         checkpoint_file=flags.checkpoint_file,
         batch_size=flags.batch_size,
         platforms=[name for name in flags.platforms.split(",") if name] or None,
         format=flags.format,
     )
     report = {"saved_model": _saved_model, _HUGGING_FACE: _weights}.get(flags.format, _served_model)
-    print_line("\n".join(report(output_dir)))
+    return list(report(written))
 
 
 def _saved_model(output_dir: Path) -> Iterator[str]:

@@ -7,10 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
-from trellis.errors import ArgumentError
+from trellis.disk import local_path, scheme_of
+from trellis.errors import ArgumentError, DataError
+from trellis.remote import check_address, fetched
 from trellis.spelling import did_you_mean, nearest
+
+_PATHS = ("DIR", "FILE", "WHICH")
+"""What the help shows for the value of a flag that names something on a disk."""
+_PATH_NAMES = ("_dir", "_file", "_path")
+
+Address = Literal["refused", "fetched", "kept"]
+"""What becomes of an address in a flag: an error, the path of a copy, or the address itself if it can be reached."""
 
 SuggestSetting = Callable[[argparse.Namespace, str, str], tuple[str | None, bool]]
 """From the flags that there are, and the name and the value of one that there is not, to the text that was probably
@@ -61,6 +70,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        self._addresses: dict[str, Address] = {}
         self.suggest_setting: SuggestSetting = lambda flags, name, value: (None, False)
         self.takes_command = False
         """Whether a command of its own follows the flags, behind two dashes; it becomes `flags.command`."""
@@ -86,12 +96,18 @@ class Parser(argparse.ArgumentParser):
         """Where to read on."""
         return f"All flags: {self.prog} --help"
 
-    def add_flag(self, name: str, metavar: str, text: str, **options: Any) -> None:
-        """Adds a flag that may occur once."""
+    def add_flag(self, name: str, metavar: str, text: str, *, address: Address = "refused", **options: Any) -> None:
+        """Adds a flag that may occur once.
+
+        Args:
+            address: What becomes of an address such as `gs://bucket/run`, if the flag takes a path.
+        """
+        self._addresses[name] = address
         self.add_argument(f"--{name}", action=Once, metavar=metavar, help=text, **options)
 
-    def add_repeated_flag(self, name: str, metavar: str, text: str) -> None:
+    def add_repeated_flag(self, name: str, metavar: str, text: str, *, address: Address = "refused") -> None:
         """Adds a flag that may occur as often as one likes; its values are a list."""
+        self._addresses[name] = address
         self.add_argument(f"--{name}", action="append", default=[], metavar=metavar, help=text)
 
     def add_idle_flags(self, reasons: Mapping[str, str]) -> None:
@@ -129,6 +145,7 @@ class Parser(argparse.ArgumentParser):
         names = {action.option_strings[0]: action.dest for action in required}
         missing = [name for name, field in names.items() if getattr(flags, field) is None and name not in suggestions]
         problems = [*(message for message, _ in unknown), *(f"{name} is missing." for name in missing)]
+        problems += self._take_paths(flags)
         if problems:
             raise ArgumentError("\n".join([*problems, self.way_out]))
         if self.takes_command:
@@ -153,6 +170,35 @@ class Parser(argparse.ArgumentParser):
                 kept.append(argument)
             is_dropped = is_dropped and "=" not in argument.text and bool(argument.flag)
         return kept
+
+    def _take_paths(self, flags: argparse.Namespace) -> Iterator[str]:
+        """Turns addresses of this machine into paths; yields a message about each flag with another address."""
+        for action in self._actions:
+            value = getattr(flags, action.dest, None)
+            is_path = action.metavar in _PATHS or action.dest.endswith(_PATH_NAMES)
+            # What the help does not show has no effect.
+            if not is_path or action.help == argparse.SUPPRESS or not isinstance(value, str | list):
+                continue
+            texts = [value] if isinstance(value, str) else value
+            paths = []
+            for text in texts:
+                try:
+                    # Some flags take several paths.
+                    kind = self._addresses.get(action.dest)
+                    paths.append(",".join(_path_at(part, f"--{action.dest}", kind) for part in text.split(",")))
+                except (ArgumentError, DataError) as error:
+                    yield str(error)
+            if len(paths) == len(texts):
+                setattr(flags, action.dest, paths[0] if isinstance(value, str) else paths)
+
+
+def _path_at(text: str, name: str, address: Address | None) -> str:
+    if ":/" not in text:
+        return text  # as it was typed
+    if address == "kept" and scheme_of(text):
+        check_address(text, name=name)
+        return text
+    return str(fetched(text, name=name) if address == "fetched" else local_path(text, name=name))
 
 
 class Once(argparse.Action):

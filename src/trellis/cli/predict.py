@@ -15,6 +15,7 @@ from trellis.cli.parser import Parser
 from trellis.disk import whole_file
 from trellis.errors import ArgumentError, DataError
 from trellis.experiments import ExperimentConfig, read_params, register_experiments
+from trellis.remote import working_directory
 from trellis.runtime import Tally, print_error, print_line
 from trellis.serving import find_served_model
 
@@ -53,10 +54,10 @@ def add_flags(parser: Parser) -> None:
     """Adds what to ask, and whom."""
     parser.epilog = _EPILOG
     models = "where a run was trained, or a served model, or one of Hugging Face's"
-    parser.add_flag("model_dir", "DIR", models, required=True)
+    parser.add_flag("model_dir", "DIR", models, address="kept", required=True)
     parser.add_repeated_flag("text", "TEXT", "what to ask, part by part, as TEXT or COLUMN=TEXT")
     files = "texts: TSV, CSV, JSONL with columns, lines with tabs between parts, or SQuAD's JSON; or arrays, see below"
-    parser.add_flag("input_file", "FILE", files, default="")
+    parser.add_flag("input_file", "FILE", files, address="fetched", default="")
     fields = "the columns of the file to ask; the default are those that the model was trained with"
     parser.add_flag("text_fields", "A,B", fields, default="")
     parser.add_flag("column_names", "A,B,…", "all columns of a file that has no header", default="")
@@ -66,15 +67,21 @@ def add_flags(parser: Parser) -> None:
     output = "where answers go as JSON, a line for each; for SQuAD's JSON one object, as its scripts read it"
     parser.add_flag("output_file", "FILE", output, default="")
     which = "which file of a run: best, a step, or a checkpoint file; the default is the best, or else the newest"
-    parser.add_flag("checkpoint", "WHICH", which)
+    parser.add_flag("checkpoint", "WHICH", which, address="fetched")
     vocabulary = "the vocabulary, if the model does not know it"
-    parser.add_flag("vocab_file", "FILE", vocabulary, default="")
+    parser.add_flag("vocab_file", "FILE", vocabulary, address="fetched", default="")
     add_module_flag(parser)
 
 
 def predict(flags: argparse.Namespace) -> int:
     """Answers questions from flags, a file or the keyboard, on the screen and in a file; 1 if some have no answer."""
     _check(flags)
+    with working_directory(flags.model_dir, name="--model_dir", writes=False) as directory:
+        flags.model_dir = str(directory)
+        return _predict(flags)
+
+
+def _predict(flags: argparse.Namespace) -> int:
     _take_checkpoint_file(flags)
     directory = Path(flags.model_dir)
     served = find_served_model(directory)

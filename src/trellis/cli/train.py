@@ -11,8 +11,10 @@ from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
 from trellis.cli.parser import Parser
 from trellis.config import raise_if_any, without_effect
+from trellis.disk import scheme_of
 from trellis.errors import ArgumentError
-from trellis.experiments import MODES, ExperimentConfig, get_mode
+from trellis.experiments import MODES, ExperimentConfig, Mode, get_mode
+from trellis.remote import shown, working_directory
 from trellis.runtime import print_coloured, print_line
 from trellis.user_cache import cache_root, cache_size
 
@@ -49,13 +51,13 @@ def add_flags(parser: Parser) -> None:
     modes = f"one of {', '.join(MODES)}; the default is train_and_eval"
     parser.add_flag("mode", "MODE", modes, default="train_and_eval")
     where = "where the run writes all that it leaves, and resumes from"
-    parser.add_flag("model_dir", "DIR", where, required=True)
+    parser.add_flag("model_dir", "DIR", where, address="kept", required=True)
     add_experiment_flags(parser)
     add_gin_flags(parser)
     steps = "the last step of the pretraining that continuous_train_and_eval follows; without it, until no file comes"
     parser.add_flag("pretrain_steps", "N", steps, type=int)
     which = "what --mode=eval evaluates: best, a step, or a checkpoint file; the default is the newest"
-    parser.add_flag("checkpoint", "WHICH", which)
+    parser.add_flag("checkpoint", "WHICH", which, address="fetched")
     changes = "go on with a run although its data, seed, batch size, optimizer, model or precision have changed"
     parser.add_argument("--allow_changes", action="store_true", help=changes)
     parser.add_idle_flags(_IDLE)
@@ -68,25 +70,33 @@ def train(flags: argparse.Namespace) -> None:
         return
     mode = get_mode(flags.mode)
     _check_checkpoint(flags)
-    params = resolve_flags(flags, mode=flags.mode, model_dir=flags.model_dir)
+    if scheme_of(flags.model_dir):
+        resolve_flags(flags)  # names and types, before anything is fetched
+    with working_directory(_model_dir(flags), name="--model_dir", writes=True, takes_over=mode.trains) as directory:
+        lines = _train(flags, mode, directory)
+    print_line("\n".join(lines))
+
+
+def _train(flags: argparse.Namespace, mode: Mode, directory: Path) -> list[str]:
+    """Runs an experiment in a directory; returns what there is to say in the end."""
+    params = resolve_flags(flags, mode=flags.mode, model_dir=str(directory))
     check_gin_flags(flags)
     settings = (f"{idle.path} has no effect ({idle.origin}): {idle.reason}." for idle in without_effect(params))
     for line in (*flags.idle, *settings):
         print_line(line)
-    directory = _directory(flags, starts_from=params.task.starts_from)
+    _make_directory(directory, mode, starts_from=params.task.starts_from)
     if not mode.trains:
-        print_line(f"{flags.experiment}, {flags.mode}: evaluates the checkpoint files in {directory}.")
+        print_line(f"{flags.experiment}, {flags.mode}: evaluates the checkpoint files in {shown(directory)}.")
     else:
         steps, epochs = params.trainer.train_steps, params.trainer.train_epochs
         length = f"up to step {steps}" if steps else f"{epochs:g} epochs of its data"
         print_line(f"{flags.experiment}, {flags.mode}, {length}.")
         resumes = ", and resumes from there if it is interrupted" if params.trainer.saves else ""
-        print_line(f"It writes to {directory}{resumes}.")
+        print_line(f"It writes to {shown(directory)}{resumes}.")
     logs = _run(params, flags, directory)
     if not runtime.is_first_process():
-        print_line(f"Done. The first of the processes has written to {directory}.")
-        return
-    print_line("\n".join(_ending(params, directory, logs=logs, has_trained=mode.trains)))
+        return [f"Done. The first of the processes has written to {shown(directory)}."]
+    return list(_ending(params, directory, logs=logs, has_trained=mode.trains))
 
 
 def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -> dict[str, float]:
@@ -124,9 +134,9 @@ def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float]
     yield from (f"  {name} {float(value):.6g}" for name, value in values.items())
     subdir = params.trainer.best_checkpoint_export_subdir
     if subdir:
-        yield from (f"The best:   {path}" for path in extensions.best_files(directory / subdir))
-    yield f"All of it:  {directory}"
-    yield f"To look at: tensorboard --logdir {shlex.quote(str(directory))}"
+        yield from (f"The best:   {shown(path)}" for path in extensions.best_files(directory / subdir))
+    yield f"All of it:  {shown(directory)}"
+    yield f"To look at: tensorboard --logdir {shlex.quote(shown(directory))}"
 
 
 def _shown_name(published: str) -> str:
@@ -161,11 +171,11 @@ def plan(flags: argparse.Namespace) -> None:
     """Prints what a run would do, then all that is wrong with it; nothing is run or written."""
     get_mode(flags.mode)
     _check_checkpoint(flags)
-    directory = _model_dir(flags)
+    run = working_directory(_model_dir(flags), name="--model_dir", writes=False, is_outline=True)
     params = resolve_flags(flags)
     check_gin_flags(flags)
-    print_line(f"{flags.experiment}, {flags.mode}, in {directory}")
-    with gin_bindings(flags):
+    with run as directory, gin_bindings(flags):
+        print_line(f"{flags.experiment}, {flags.mode}, in {shown(directory)}")
         # Names and types are right. The rest needs JAX, and all problems with it are reported together.
         result = experiments.plan_experiment(
             params,
@@ -174,10 +184,11 @@ def plan(flags: argparse.Namespace) -> None:
             allow_changes=flags.allow_changes,
             checkpoint=flags.checkpoint,
         )
+        report = result.report.replace(str(directory), shown(directory))
     for line in flags.idle:
         print_line(line)
-    if result.report:
-        print_coloured(result.report.removesuffix("\n"), _PLAN_COLOURS)
+    if report:
+        print_coloured(report.removesuffix("\n"), _PLAN_COLOURS)
     raise_if_any(result.problems)
     print_line("Nothing is wrong with it. `trellis train` with the same flags runs it.")
 
@@ -187,21 +198,20 @@ def _check_checkpoint(flags: argparse.Namespace) -> None:
         raise ArgumentError(f"--checkpoint is for --mode=eval, but the mode is {flags.mode}. Leave out one of them.")
 
 
-def _model_dir(flags: argparse.Namespace) -> Path:
+def _model_dir(flags: argparse.Namespace) -> str:
     """Returns the directory that the flags name."""
     if not flags.model_dir:
         raise ArgumentError("--model_dir is empty: a run needs a directory of its own, as in --model_dir=runs/digits.")
-    return Path(flags.model_dir)
+    return str(flags.model_dir)
 
 
-def _directory(flags: argparse.Namespace, *, starts_from: str) -> Path:
-    """Returns the directory of the run, made if the run will write to it.
+def _make_directory(directory: Path, mode: Mode, *, starts_from: str) -> None:
+    """Makes the directory of a run, if the run will write to it.
 
     Args:
         starts_from: Weights that can be evaluated without a run; empty if there are none.
     """
-    directory = _model_dir(flags)
-    if get_mode(flags.mode).needs_checkpoint and not directory.is_dir() and not starts_from:
+    if mode.needs_checkpoint and not directory.is_dir() and not starts_from:
         raise ArgumentError(f"--model_dir: there is no directory `{directory}` to evaluate. Give that of a run.")
     try:
         # Before JAX is loaded, so that an error comes at once. An evaluation that follows a run may be started first.
@@ -210,4 +220,3 @@ def _directory(flags: argparse.Namespace, *, starts_from: str) -> Path:
         raise ArgumentError(
             f"--model_dir: `{directory}` cannot be made: {error.strerror}. Give a directory that can be written to."
         ) from None
-    return directory

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from trellis.data.files import (
         matching_paths as matching_paths,
         patterns_in as patterns_in,
+        places_in as places_in,
         find_files as find_files,
         fingerprint as fingerprint,
         format_of as format_of,

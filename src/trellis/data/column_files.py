@@ -14,7 +14,7 @@ from trellis.data.columns import Columns, cached_columns
 from trellis.data.examples import read_record_examples
 from trellis.data.features import Column, ExampleBlock, Feature, Missing, column_of, infer_features, parse_feature
 from trellis.data.files import Format, find_files, fingerprint, format_of
-from trellis.disk import default_cache_dir
+from trellis.disk import default_cache_dir, local_path
 from trellis.errors import ArgumentError, DataError
 from trellis.spelling import did_you_mean
 
@@ -73,7 +73,7 @@ def read_columns(
     folders = [str(path.parent) for path in files] if _is_any_image(files, format) else None
     settings = [_DECODING_VERSION, parsed, format, names and list(names), missing, list(texts), prints, folders]
     key = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
-    parent = Path(cache_dir) if cache_dir is not None else default_cache_dir("columns")
+    parent = local_path(cache_dir, name="cache_dir") if cache_dir is not None else default_cache_dir("columns")
     columns = cached_columns(parent / key, _decoded(files, format, names, parsed, missing, texts)).with_missing(missing)
     _check_names(columns.features, missing, "missing")
     given = categories if isinstance(categories, Mapping) else {}

@@ -20,9 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from trellis.data.features import Column, Feature, Missing
 from trellis.data.ragged import TEXT_DTYPES, Padding, Ragged
-from trellis.disk import hidden_path, remove_whole, sweep, sync_all
+from trellis.disk import hidden_path, local_path, remove_whole, sweep, sync_all
 from trellis.errors import ArgumentError, DataError, FileWriteError, TrellisError
 from trellis.json_text import parse_json
+from trellis.remote import fetched
 from trellis.spelling import did_you_mean
 from trellis.user_cache import hold
 
@@ -77,7 +78,7 @@ class Columns:
 
         Up to a gigabyte is compared with its checksums; of more than that, another part each time.
         """
-        directory = Path(directory)
+        directory = fetched(directory, name="directory")
         manifest = _read_manifest(directory)
         try:
             _check_files(directory, manifest["files"])
@@ -196,7 +197,7 @@ class ColumnsWriter:
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, source: str = "") -> None:
-        self.directory = Path(directory)
+        self.directory = local_path(directory, name="directory")
         self._source = source
         if self.directory.exists() and any(self.directory.iterdir()) and not self._is_written():
             raise ArgumentError(f"{self.directory} exists and is not empty. Delete it, or write to another directory.")

@@ -9,11 +9,14 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import google_crc32c
 
+from trellis.config import Config, branches
+from trellis.disk import scheme_of
 from trellis.errors import ArgumentError, DataError, TrellisError
+from trellis.remote import fetched
 
 Format = Literal["tfrecord", "jsonl", "tsv", "csv", "parquet", "text", "npz", "image"]
 
@@ -21,6 +24,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _IMAGE_MAGICS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 """The first bytes of a PNG and of a JPEG."""
 _HEAD_BYTES = 1 << 16
+_PLACES = ("path", "file", "files", "dir", "checkpoint", "_url")
+"""How the names of fields end that say where something is."""
 _FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".tfrecord": "tfrecord",
     ".tfrecords": "tfrecord",
@@ -52,11 +57,24 @@ def patterns_in(input_path: str | Sequence[str] | Mapping[str, str | Sequence[st
     return list(input_path)
 
 
+def places_in(config: Config) -> Iterator[tuple[str, Any]]:
+    """Yields each value in a config that says where something is, with its dotted path: a text, a list or a mapping."""
+    for prefix, branch in branches(config):
+        for name, value in vars(branch).items():
+            if not name.endswith(_PLACES) or name in branch.no_effect or not isinstance(value, str | list | dict):
+                continue
+            # What is on the web may be meant as that.
+            if not name.endswith("_url") or scheme_of(str(value)) not in ("http", "https"):
+                yield f"{prefix}.{name}".lstrip("."), value
+
+
 def matching_paths(pattern: str) -> list[Path]:
     """The files that a pattern matches, or else the directories, none perhaps.
 
     A path that is no pattern is itself, whether it is there or not.
     """
+    if scheme_of(pattern) or pattern.startswith("file:"):
+        pattern = str(fetched(pattern, name="A path of data"))
     # A file that is there is meant, whatever its name: not every star is a glob.
     if os.path.exists(pattern) or not glob.has_magic(pattern):
         return [Path(pattern)]

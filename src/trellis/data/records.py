@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import BinaryIO, Literal, NamedTuple, Self
 
 from trellis.data.files import masked_crc32c, open_file
-from trellis.disk import whole_file
+from trellis.disk import local_path, whole_file
 from trellis.errors import ArgumentError, CutShortError, DataError
+from trellis.remote import fetched
 
 # A record is framed as: length (8 bytes, the lowest first), masked CRC of those, data, masked CRC of the data.
 _LENGTH_BYTES = 8
@@ -25,7 +26,7 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[bytes]:
     Example:
         examples = [decode_example(record) for record in read_records("train.tfrecord")]
     """
-    place = _Place(Path(path), 0, 0)
+    place = _Place(fetched(path, name="path"), 0, 0)
     with open_file(place.path) as file:
         while header := file.read(_HEADER_BYTES):
             place.check_size(len(header), n_needed=_HEADER_BYTES)
@@ -87,7 +88,7 @@ class RecordWriter:
     def __init__(self, path: str | os.PathLike[str], *, compression: Literal["none", "gzip"] = "none") -> None:
         if compression not in ("none", "gzip"):
             raise ArgumentError(f"compression is {compression!r}; it can be 'none' or 'gzip'.")
-        self.path = Path(path)
+        self.path = local_path(path, name="path")
         self._open_files = ExitStack()
         self._file: BinaryIO | gzip.GzipFile = self._open_files.enter_context(whole_file(self.path))
         if compression == "gzip":

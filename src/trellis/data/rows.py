@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, get_args
 from trellis.data.files import Format, format_of, open_file
 from trellis.errors import ArgumentError, DataError
 from trellis.json_text import parse_json
+from trellis.remote import fetched
 
 RowFormat = Literal["jsonl", "tsv", "csv", "text"]
 
@@ -43,7 +44,7 @@ def read_rows(
     Args:
         keep_bad: Whether a row that cannot be read is yielded with its problem; else the first one is an error.
     """
-    path = Path(path)
+    path = fetched(path, name="path")
     known = format_of(path) if format is None else format
     if known not in get_args(RowFormat):
         formats = ", ".join(get_args(RowFormat))

@@ -3,10 +3,11 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trellis.disk import local_path
 from trellis.errors import ArgumentError
 
 SERVING = "Format-Serving"
@@ -90,15 +91,16 @@ def _as_artifact(value: Any, *, key: str) -> Artifact:
             f"{key}: {value!r} is no artifact. Give a list of objects with a uri, such as "
             f"{'Examples' if key == 'examples' else 'Model'}('path/of/directory')."
         )
+    local = str(local_path(uri, name=f"The uri of {key}"))
     if isinstance(value, Artifact):
-        return value
+        return replace(value, uri=local)
     if key != "examples":
-        return Artifact(uri)
+        return Artifact(local)
     # Pipelines publish the names as the text of a JSON list; an artifact without content has None, or an empty text.
     names = getattr(value, "split_names", None)
     names = json.loads(names) if isinstance(names, str) and names else names
     formats = {name: text for name in ("payload_format", "file_format") if (text := _property(value, name))}
-    return Examples(uri, split_names=tuple(names) if names else None, **formats)
+    return Examples(local, split_names=tuple(names) if names else None, **formats)
 
 
 def split_dir(uri: str, split: str) -> str:

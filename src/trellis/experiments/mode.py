@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trellis.config import Config, Edit, Problem, origin_of
-from trellis.data import DataConfig, matching_paths, patterns_in
+from trellis.data import DataConfig, matching_paths, patterns_in, places_in
+from trellis.disk import scheme_of
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.optimizers import optimization_problems
+from trellis.remote import advice_about
 from trellis.runtime import runtime_problems
 from trellis.spelling import did_you_mean
 
@@ -79,6 +81,7 @@ def mode_problems(params: ExperimentConfig, *, mode: Mode, model_dir: Path | Non
     yield from _early_stopping_problems(params)
     yield from _no_checkpoint_problems(params, mode=mode)
     yield from runtime_problems(params.runtime)
+    yield from _address_problems(params)
     if mode.trains:
         yield from _optimizer_problems(params)
         yield from _microbatch_problems(params)
@@ -187,6 +190,14 @@ def _microbatch_problems(params: ExperimentConfig) -> Iterator[Problem]:
         yield problem_at(path, config=params, message=message, advice="Write:", value=lower or n_parts)
 
 
+def _address_problems(params: ExperimentConfig) -> Iterator[Problem]:
+    """Yields each field with the address of something that cannot be reached from this machine."""
+    for path, value in places_in(params):
+        for address in patterns_in(value):
+            if isinstance(address, str) and scheme_of(address) and (advice := advice_about(address)):
+                yield problem_at(path, config=params, message=f"is `{address}`.", advice=advice)
+
+
 def _data_file_problems(params: ExperimentConfig, *, side: str) -> Iterator[Problem]:
     """Yields what is wrong with the files of `task.train_data` or `task.validation_data`.
 
@@ -196,6 +207,8 @@ def _data_file_problems(params: ExperimentConfig, *, side: str) -> Iterator[Prob
     data = vars(params.task)[side]
     path = f"task.{side}.input_path"
     for pattern in patterns_in(data.input_path) if isinstance(data, DataConfig) else ():
+        if scheme_of(pattern):
+            continue
         files = matching_paths(pattern)
         # A name that is too long for the file system is missing, too.
         missing = [file for file in files if not os.path.exists(file)]
@@ -221,8 +234,11 @@ def _init_checkpoint_problems(params: ExperimentConfig, *, follows: bool) -> Ite
         message = f"is {params.task.init_parts}, but nothing says from where to take them."
         advice = "Give a checkpoint file or the model_dir of a run: --set=task.init_checkpoint=runs/pretraining"
         yield problem_at("task.init_parts", config=params, message=message, advice=advice)
+    if follows and scheme_of(checkpoint):
+        advice = "Its files are followed as they appear on this machine's own file systems: mount what holds them."
+        yield problem_at(path, config=params, message=f"is `{checkpoint}`.", advice=advice)
     # A pretraining that is to be followed may not have begun: that there is nothing yet is no problem.
-    if checkpoint and not follows and not os.path.exists(checkpoint):
+    if checkpoint and not follows and not scheme_of(checkpoint) and not os.path.exists(checkpoint):
         message = f"names a checkpoint that is not there: `{checkpoint}`."
         yield problem_at(path, config=params, message=message, advice=_where_to_look(checkpoint))
 
@@ -233,8 +249,6 @@ def _is_empty(file: Path) -> bool:
 
 def _where_to_look(path: str) -> str:
     """Returns advice about a path that is not there: where it was looked for, and the nearest name in that place."""
-    if "://" in path:
-        return "Files are read from this machine's own file systems: copy it here, or mount what holds it."
     directory = Path(path).parent
     if not directory.is_dir():
         return f"There is no directory `{directory}`; paths are taken from `{Path.cwd()}`."

@@ -18,6 +18,7 @@ from trellis.config import (
     read_file,
     violations,
 )
+from trellis.disk import local_path
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import BUILT_IN, ExperimentConfig, experiment_summaries, get_exp_config
 from trellis.experiments.mode import get_mode, mode_problems
@@ -60,7 +61,7 @@ def resolve(
         problems += [*text_problems, *merge(config, setting)]
     problems += _unchosen_problems(config, files=_listed(config_file))
     wrong_paths = {problem.path for problem in problems}
-    directory = Path(model_dir) if model_dir else None
+    directory = local_path(model_dir, name="model_dir") if model_dir else None
     needs = () if mode is None else mode_problems(config, mode=get_mode(mode), model_dir=directory)
     problems += [problem for problem in (*violations(config), *needs) if problem.path not in wrong_paths]
     raise_if_any(problems)
@@ -168,9 +169,9 @@ def find_config_file(name: str) -> str:
 
     Commands that were written for a source tree work anywhere: `configs/models/albert_base.yaml` is found too.
     """
-    path = Path(name)
+    path = local_path(name, name="config_file")
     shipped = None if path.exists() else shipped_config_files(suffix=path.suffix).get(path.name)
-    return name if shipped is None else str(shipped)
+    return str(shipped or path)
 
 
 def recorded_experiment(config_file: str) -> str | None:
@@ -188,7 +189,7 @@ def read_params(model_dir: str | os.PathLike[str]) -> ExperimentConfig:
 
     Its class is that of the experiment that the file names or, if it names none, of the first that has all its fields.
     """
-    file = Path(model_dir, "params.yaml")
+    file = local_path(model_dir, name="model_dir") / "params.yaml"
     if not file.is_file():
         raise ArgumentError(f"There is no `{file}`. Give the model_dir of a run that was trained.")
     setting, problems = read_file(file)

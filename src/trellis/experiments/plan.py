@@ -1,5 +1,6 @@
 """What `trellis plan` prints: a run before its first step, for people."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,14 @@ from trellis.data import CountedStream
 from trellis.errors import ArgumentError, DataError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
-from trellis.experiments.mode import get_mode, mode_problems
+from trellis.experiments.mode import Mode, get_mode, mode_problems
 from trellis.experiments.preflight import Preflight, n_batches, n_bytes, size_text, warm_start_problems
 from trellis.experiments.reports import leaves_of
 from trellis.experiments.run import build_task, build_trainer, find_checkpoint
 from trellis.extensions import newest_file
 from trellis.loops import Outline, batch_size, describe_arrays, split_batch
 from trellis.optimizers import WHOLE_RUN, ParameterGroupConfig, build_schedule
+from trellis.remote import working_directory
 from trellis.runtime import describe_exactness, table
 from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task, TaskConfig
@@ -39,7 +41,12 @@ class Plan:
 
 
 def plan_experiment(
-    params: ExperimentConfig, *, mode: str, model_dir: Path, allow_changes: bool = False, checkpoint: str | None = None
+    params: ExperimentConfig,
+    *,
+    mode: str,
+    model_dir: str | os.PathLike[str],
+    allow_changes: bool = False,
+    checkpoint: str | None = None,
 ) -> Plan:
     """Checks a run without running it: builds its trainer, evaluates one step abstractly, and writes nothing.
 
@@ -48,6 +55,13 @@ def plan_experiment(
         checkpoint: The same.
     """
     run_mode = get_mode(mode)
+    with working_directory(model_dir, name="model_dir", writes=False, is_outline=True) as directory:
+        return _plan(params, run_mode, directory, allow_changes=allow_changes, checkpoint=checkpoint)
+
+
+def _plan(
+    params: ExperimentConfig, run_mode: Mode, model_dir: Path, *, allow_changes: bool, checkpoint: str | None
+) -> Plan:
     problems = list(mode_problems(params, mode=run_mode, model_dir=model_dir))
     try:
         original = params

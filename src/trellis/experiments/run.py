@@ -12,7 +12,7 @@ import jax
 
 from trellis.bindings import bound
 from trellis.config import raise_if_any
-from trellis.disk import Ownership, write_whole
+from trellis.disk import Ownership, address_in, write_whole
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
@@ -22,8 +22,9 @@ from trellis.experiments.preflight import Preflight
 from trellis.experiments.reports import leaves_of, write_params
 from trellis.extensions import best_files, checkpoint_storage, regular_files
 from trellis.loops import Summary
+from trellis.remote import copy_of, working_directory
 from trellis.runtime import ONE_DEVICE, is_first_process, print_line, wait_for_processes
-from trellis.tasks import BoundModel, Task, TaskConfig, get_task
+from trellis.tasks import BoundModel, Task, TaskConfig, get_task, with_addresses
 from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, StagedTrainer, Trainer, published_name
 
 
@@ -53,6 +54,8 @@ def run_experiment(
     | `continuous_eval` | evaluates each checkpoint file that another process writes, until its training is done |
     | `continuous_train_and_eval` | fine-tunes from each checkpoint file that appears in `task.init_checkpoint` |
 
+    `model_dir` may be an address such as `gs://bucket/run`: see `trellis.remote`.
+
     The metrics are empty unless the mode is `train_and_post_eval` or `run_post_eval` is set. Started again after it was
     interrupted, a run goes on where it was.
 
@@ -74,12 +77,16 @@ def run_experiment(
         given = {"task": task, "extensions": extensions or None, "save_summary": None if save_summary else False}
         _check_trainer(trainer, params=params, mode=run_mode, model_dir=model_dir, given=given)
         model_dir, task = trainer.model_dir, trainer.task
+    if checkpoint is not None and not run_mode.needs_checkpoint:
+        raise ArgumentError(f"checkpoint is {str(checkpoint)!r}, but mode {mode!r} chooses its files. Set mode 'eval'.")
     with ExitStack() as stack:
-        directory = _checked(params, run_mode, _temporary_dir(run_mode, stack) if model_dir is None else model_dir)
-        if checkpoint is not None and not run_mode.needs_checkpoint:
-            raise ArgumentError(
-                f"checkpoint is {str(checkpoint)!r}, but mode {mode!r} chooses its files. Set mode 'eval'."
-            )
+        model_dir = _temporary_dir(run_mode, stack) if model_dir is None else model_dir
+        _check_directory(model_dir, run_mode)
+        directory = stack.enter_context(
+            working_directory(model_dir, name="model_dir", writes=True, takes_over=run_mode.trains)
+        )
+        raise_if_any(list(mode_problems(params, mode=run_mode, model_dir=directory)))
+        params.validate()
         chosen = None if checkpoint is None else find_checkpoint(checkpoint, params=params, model_dir=directory)
         # Of several processes that run one experiment, the first one writes.
         if run_mode.trains and is_first_process():
@@ -229,15 +236,17 @@ def _temporary_dir(mode: Mode, stack: ExitStack) -> str:
     return directory
 
 
-def _checked(params: ExperimentConfig, mode: Mode, model_dir: str | os.PathLike[str]) -> Path:
+def _check_directory(model_dir: str | os.PathLike[str], mode: Mode) -> None:
+    """Raises an error if a mode cannot be run in a directory, or with others in a copy of it."""
     if not model_dir:
         raise ArgumentError(
             "model_dir is not given: a run needs a directory of its own, as in model_dir='runs/digits'."
         )
-    directory = Path(model_dir)
-    raise_if_any(list(mode_problems(params, mode=mode, model_dir=directory)))
-    params.validate()
-    return directory
+    copy = copy_of(Path(model_dir))
+    address = address_in(model_dir) if copy is None else copy.address
+    if address and (mode.follows or jax.process_count() > 1):
+        what = f"mode {str(mode)!r} follows files" if mode.follows else f"{jax.process_count()} processes share files"
+        raise ArgumentError(f"model_dir is `{address}`, but {what}, which takes a path. Mount what holds it.")
 
 
 def build_task(params: ExperimentConfig, *, model_dir: Path | None) -> tuple[Task, ExperimentConfig]:
@@ -249,7 +258,7 @@ def build_task(params: ExperimentConfig, *, model_dir: Path | None) -> tuple[Tas
     task = get_task(params.task, logging_dir=None if model_dir is None else str(model_dir))
     if task.task_config is not params.task:
         task.task_config.lock()
-        params = params.replace(task=task.task_config)
+        params = params.replace(task=with_addresses(task.task_config))
         params.lock()
     return task, params
 

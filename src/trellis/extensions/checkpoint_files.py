@@ -16,7 +16,17 @@ from typing import Any
 from flax.traverse_util import unflatten_dict
 
 from trellis.aliases import JSON, Init, PyTree
-from trellis.disk import Ownership, check_writable, describe_failure, hidden_path, remove_whole, set_aside, sweep, sync
+from trellis.disk import (
+    Ownership,
+    check_writable,
+    describe_failure,
+    hidden_path,
+    local_path,
+    remove_whole,
+    set_aside,
+    sweep,
+    sync,
+)
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, DirectoryTakenError
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.extension import Extension
@@ -106,7 +116,7 @@ class FileWriter(Extension):
             raise ArgumentError(f"keep is {keep}, but at least one checkpoint file has to be kept.")
         self.prefix = prefix
         """What the names of the files begin with."""
-        self._dir = Path(output_dir)
+        self._dir = local_path(output_dir, name="output_dir")
         self._keep = keep
         self._overwrite = overwrite
         self._written: Future[None] | None = None
@@ -352,7 +362,7 @@ class FileReader(CheckpointSource):
     """What the names of the files begin with."""
 
     def __init__(self, dir: str | os.PathLike[str], *, target: Init, after: int = -1) -> None:
-        self._dir = Path(dir)
+        self._dir = local_path(dir, name="dir")
         self._after = after
         self.target = target
 
@@ -379,13 +389,23 @@ class FileReader(CheckpointSource):
         return None if file is None else int(file[1]["step"])
 
     def read(self) -> Checkpoint | None:
-        """The newest checkpoint with its trees as nested dicts; None if there is none."""
+        """The newest checkpoint, whose trees have the structure that was saved; None if there is none.
+
+        Tuples, lists, dicts and None come back as they were, and so do named tuples, such as the states of optax, if
+        their class is loaded; what else has fields comes back as a named tuple of its name. Files of versions before
+        this one tell no structure: then all are nested dicts.
+        """
         file = self._find(None)
         if file is None:
             return None
         path, manifest = file
-        trees = unflatten_dict(storage.read_arrays(path, manifest["tree"]), sep="/")
-        return _checkpoint(manifest, {name: trees.get(name, {}) for name in storage.STATE})
+        arrays = storage.read_arrays(path, manifest["tree"])
+        if "structure" not in manifest:
+            trees = unflatten_dict(arrays, sep="/")
+            return _checkpoint(manifest, {name: trees.get(name, {}) for name in storage.STATE})
+        arrays |= storage.as_keys(arrays, manifest["keys"])
+        structure = manifest["structure"]
+        return _checkpoint(manifest, {name: storage.rebuild(structure[name], arrays) for name in storage.STATE})
 
     def _find(self, session: Session | None) -> tuple[Path, dict[str, Any]] | None:
         finish_saves()

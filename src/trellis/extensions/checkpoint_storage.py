@@ -5,8 +5,9 @@ import logging
 import os
 import sys
 import zlib
+from collections import namedtuple
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -44,6 +45,8 @@ class Snapshot:
     """By path, such as `model_params/Dense_0/kernel`; of a random key its data."""
     keys: Mapping[str, str]
     """The kinds of those that are random keys."""
+    structure: Mapping[str, JSON]
+    """What holds the arrays, for each tree by its name, as `describe_structure` says it."""
     spans_processes: bool
     """Whether other processes have a part of an array, and so take the same snapshot."""
 
@@ -70,6 +73,7 @@ class Snapshots:
         return Snapshot(
             arrays={path: self._copy_of(leaf) for path, leaf in leaves.items()},
             keys={path: str(key_kind(leaf)) for path, leaf in leaves.items() if is_key(leaf)},
+            structure={name: describe_structure(getattr(checkpoint, name), name) for name in STATE},
             spans_processes=any(map(spans_processes, leaves.values())),
         )
 
@@ -135,6 +139,7 @@ def write(
         "packages": {name: version(name) for name in _PACKAGES},
         "tree": tree,
         "keys": dict(snapshot.keys),
+        "structure": dict(snapshot.structure),
         "notes": dict(notes),
         "files": {str(file.relative_to(path)): checksum(file) for file in files_in(path)},
     }
@@ -240,6 +245,15 @@ def compare(tree: Mapping[str, str], needed: Mapping[str, str], names: Sequence[
     return "\n".join([*lines[:_MOST_COMPARED], *more])
 
 
+def as_keys(arrays: Mapping[str, np.ndarray], kinds: Mapping[str, str]) -> dict[str, Any]:
+    """The random keys among some arrays, by path; one of a kind that JAX does not know by its name stays numbers."""
+    keys: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        with suppress(ValueError):
+            keys[name] = jax.random.wrap_key_data(jnp.asarray(arrays[name]), impl=kind)
+    return keys
+
+
 def unflatten(templates: dict[str, PyTree], arrays: Mapping[str, np.ndarray]) -> dict[str, PyTree]:
     """Trees like the templates, each under its name, with arrays as their leaves."""
 
@@ -249,6 +263,69 @@ def unflatten(templates: dict[str, PyTree], arrays: Mapping[str, np.ndarray]) ->
 
     trees: dict[str, PyTree] = jax.tree_util.tree_map_with_path(pick, templates)
     return trees
+
+
+def describe_structure(tree: PyTree, path: str) -> JSON:
+    """What a tree is made of, as JSON: `null` for None, the path of an array for an array, else the kind and the parts.
+
+    That is `{"dict": [[key, part], …]}`, `{"list": […]}`, `{"tuple": […]}`, or, for what has fields (named tuples,
+    dataclasses), `{"fields": [[name, part], …], "class": "module:name"}`.
+    """
+    if tree is None:
+        return None
+    children = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: node is not tree)
+    if children and not children[0][0]:
+        return path
+    keys = [keys[0] for keys, _ in children]
+    parts = [describe_structure(child, f"{path}/{_path_text(keys)}") for keys, child in children]
+    kind = type(tree)
+    if kind in (tuple, list):
+        return {kind.__name__: parts}
+    if isinstance(tree, Mapping):
+        return {"dict": [[_plain(key.key), part] for key, part in zip(keys, parts, strict=True)]}
+    # A dataclass has parts for those of its fields that hold arrays.
+    fields = [getattr(key, "name", None) for key in keys]
+    if None in fields:
+        return {"tuple": parts}
+    pairs: list[JSON] = [[field, part] for field, part in zip(fields, parts, strict=True)]
+    return {"fields": pairs, "class": f"{kind.__module__}:{kind.__qualname__}"}
+
+
+def rebuild(structure: Any, arrays: Mapping[str, Any]) -> PyTree:
+    """The tree that `describe_structure` has described, with arrays by their paths.
+
+    What had fields is an object of its class, if that is a named tuple which is loaded and has the same fields, else a
+    named tuple of the same name. Nothing is imported because a file names it.
+    """
+    match structure:
+        case None:
+            return None
+        case str():
+            return arrays[structure]
+        case {"dict": items}:
+            return {key: rebuild(part, arrays) for key, part in items}
+        case {"list": parts}:
+            return [rebuild(part, arrays) for part in parts]
+        case {"tuple": parts}:
+            return tuple(rebuild(part, arrays) for part in parts)
+        case {"fields": items, "class": name}:
+            return _class_of(name, tuple(field for field, _ in items))(*(rebuild(part, arrays) for _, part in items))
+    raise CheckpointFileError(f"{_MANIFEST} describes a structure that this version does not know: {structure!r:.60}")
+
+
+def _class_of(name: str, fields: tuple[str, ...]) -> Any:
+    """A named tuple with some fields: the class of a name, if it is loaded and is one, else one that is made here."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == fields:
+        return found
+    return namedtuple(path.rpartition(".")[2], fields, rename=True)
+
+
+def _plain(key: Any) -> JSON:
+    return key if isinstance(key, str | int | float | bool) else str(key)
 
 
 def peek_manifest(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trellis.aliases import JSON
-from trellis.disk import check_writable, describe_failure, set_aside, sync_appended, write_whole
+from trellis.disk import check_writable, describe_failure, local_path, set_aside, sync_appended, write_whole
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Event, Session, Summary
 
@@ -40,7 +40,7 @@ class EventWriter(Extension):
     """
 
     def __init__(self, output_dir: str | os.PathLike[str]) -> None:
-        self._path = Path(output_dir) / "events.jsonl"
+        self._path = local_path(output_dir, name="output_dir") / "events.jsonl"
         self._is_whole = False
         self._last_step: int | None = None
         # Saves that run in the background emit events too.

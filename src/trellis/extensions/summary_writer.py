@@ -10,7 +10,7 @@ from typing import Any
 
 from trellis.aliases import Metrics
 from trellis.data import RecordWriter, read_records
-from trellis.disk import check_writable, describe_failure, set_aside, sync_appended
+from trellis.disk import check_writable, describe_failure, local_path, set_aside, sync_appended
 from trellis.errors import CutShortError, DataError
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Session, Summary
@@ -44,7 +44,7 @@ class SummaryWriter(Extension):
     """
 
     def __init__(self, output_dir: str | os.PathLike[str], *, run_dirs: Mapping[str, str] | None = None) -> None:
-        self._dir = Path(output_dir)
+        self._dir = local_path(output_dir, name="output_dir")
         self._run_dirs = {"train": "train", "eval": "eval"} if run_dirs is None else dict(run_dirs)
         # An earlier version wrote all groups into the directory itself.
         self._runs = {directory: _Run(directory) for directory in (self._dir, *map(self._run_dir, self._run_dirs))}

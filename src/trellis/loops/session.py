@@ -73,6 +73,7 @@ class Session:
         self._backlog: deque[Event] = deque(maxlen=1000)
         self._savers: list[Callable[[Any], None]] = []
         self._logs: list[Callable[[], None]] = []
+        self._senders: list[Callable[[], None]] = []
         self._pool: ThreadPoolExecutor | None = None
         self._pending: list[_Save] = []
         self._commits: list[Future[None]] = []
@@ -156,6 +157,11 @@ class Session:
         if sync not in self._logs:
             self._logs.append(sync)
 
+    def after_commit(self, send: Callable[[], None]) -> None:
+        """Calls `send` in the background after files are committed; its error is raised as that of a save."""
+        if send not in self._senders:
+            self._senders.append(send)
+
     def save(
         self,
         write: Callable[[], None],
@@ -232,6 +238,8 @@ class Session:
                     sync()
                 for save in sorted(saves, key=lambda save: save.is_resumable):
                     save.commit()
+                for send in self._senders:
+                    send()
         except BaseException:
             self._has_failed = True
             raise

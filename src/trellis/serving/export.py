@@ -14,7 +14,7 @@ import numpy as np
 from jax import export
 
 from trellis.aliases import JSON, PyTree
-from trellis.disk import check_free, checksum, files_in, whole_directory
+from trellis.disk import check_free, checksum, files_in, local_path, whole_directory
 from trellis.errors import ArgumentError, ModelError
 from trellis.loops import batch_size as size_of_batch
 from trellis.runtime import print_line
@@ -86,7 +86,7 @@ def export_model(
         )
     """
     check_format(format)
-    target = Path(output_dir)
+    target = local_path(output_dir, name="output_dir")
     check_free(target)
     _check_files(files or {})
     _check_platforms(platforms or ())

@@ -11,6 +11,7 @@ from jax import export
 
 from trellis.aliases import JSON, PyTree
 from trellis.errors import ArgumentError, DataError, MissingPackageError, ServedModelError
+from trellis.remote import fetched
 from trellis.serving.export import Signature, build_manifest, export_functions, path_name
 from trellis.serving.manifest import (
     FILES_OF,
@@ -125,7 +126,7 @@ def load_model(directory: str | os.PathLike[str]) -> LoadedModel:
     Args:
         directory: That of the model, or one with numbered versions of it, of which the newest is taken.
     """
-    path = find_served_model(directory) or Path(directory)
+    path = find_served_model(directory) or fetched(directory, name="directory")
     manifest = read_manifest(path)
     platform = export.default_export_platform()
     if platform not in manifest.platforms:

@@ -14,6 +14,7 @@ from trellis.disk import checksum
 from trellis.errors import ArgumentError, MissingPackageError, ServedModelError
 from trellis.executor import serving_model_dir
 from trellis.json_text import parse_json
+from trellis.remote import fetched
 
 Format = Literal["jax_export", "saved_model"]
 """`jax_export` is read by `trellis.load_model`, `saved_model` by TensorFlow."""
@@ -90,7 +91,7 @@ def find_served_model(directory: str | os.PathLike[str]) -> Path | None:
 
     None if there is none.
     """
-    folder = Path(directory)
+    folder = fetched(directory, name="The directory of a served model")
     numbered = [path for path in folder.iterdir() if path.name.isdecimal()] if folder.is_dir() else []
     newest_first = sorted(numbered, key=lambda path: int(path.name), reverse=True)
     places = (folder, *newest_first, Path(serving_model_dir(str(folder))))

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         InputContext as InputContext,
         DifferentialPrivacyConfig as DifferentialPrivacyConfig,
         DigitsConfig as DigitsConfig,
+        with_addresses as with_addresses,
     )
     from trellis.tasks.bound_model import (
         BoundModel as BoundModel,

@@ -1,11 +1,16 @@
 """Settings of a problem: its model and its data."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from trellis.config import Config
-from trellis.data import DataConfig
+from trellis.config import Config, merge, origin_of, setting_at
+from trellis.data import DataConfig, places_in
+from trellis.disk import scheme_of
+from trellis.remote import address_of, fetched
+
+_Config = TypeVar("_Config", bound=Config)
 
 
 @dataclass
@@ -74,3 +79,36 @@ class InputContext:
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
         """The batch size of the stream: that of all devices together."""
         return global_batch_size
+
+
+def with_copies(config: _Config) -> _Config:
+    """The config with copies on this machine in the place of addresses; the same object if it has none."""
+    return _with_places(config, _copy)
+
+
+def with_addresses(config: _Config) -> _Config:
+    """The config with the addresses that `with_copies` has replaced; the same object if there are none."""
+    return _with_places(config, lambda path, text: address_of(text))
+
+
+def _copy(path: str, text: str) -> str:
+    return str(fetched(text, name=f"task.{path}")) if scheme_of(text) else text
+
+
+def _with_places(config: _Config, replace: Callable[[str, str], str]) -> _Config:
+    changed = None
+    for path, value in places_in(config):
+        other = _mapped(value, partial(replace, path))
+        if other != value:
+            changed = changed or config.replace()
+            merge(changed, setting_at(path, other, origin_of(config, path)))
+    return changed or config
+
+
+def _mapped(value: Any, replace: Callable[[str], str]) -> Any:
+    """A path, several with commas between, a list or a mapping of them, each replaced."""
+    if isinstance(value, str):
+        return ",".join(replace(part.strip()) if "/" in part else part for part in value.split(","))
+    if isinstance(value, dict):
+        return {name: _mapped(part, replace) for name, part in value.items()}
+    return [_mapped(part, replace) for part in value] if isinstance(value, list) else value

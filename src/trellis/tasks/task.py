@@ -27,7 +27,7 @@ from trellis.registry import Registry
 from trellis.runtime import RuntimeConfig, StepKeys
 from trellis.tasks.bound_model import BoundModel, InferenceStep, Model
 from trellis.tasks.built_metrics import BuiltMetrics, all_metrics, measure, name_metrics, renewed, results
-from trellis.tasks.configs import DifferentialPrivacyConfig, InputContext, TaskConfig
+from trellis.tasks.configs import DifferentialPrivacyConfig, InputContext, TaskConfig, with_copies
 from trellis.tasks.gradient_noise import add_gradient_noise
 from trellis.tasks.shapes import place_of, refused
 from trellis.tasks.warm_start import read_warm_start
@@ -278,12 +278,15 @@ def register_task_cls(task_config_cls: type[TaskConfig]) -> Callable[[TaskClass]
 
 
 def get_task(task_config: TaskConfig, *, logging_dir: str | None = None, name: str | None = None) -> Task:
-    """Returns the task that is registered for, or bound to, a config's class or its nearest parent."""
+    """Returns the task that is registered for, or bound to, a config's class or its nearest parent.
+
+    In the config of the task, copies on this machine are in the place of addresses such as `gs://bucket/data`.
+    """
     if not isinstance(task_config, TaskConfig):
         raise ArgumentError(f"get_task was given {task_config!r}, but it takes a TaskConfig, such as params.task.")
     if task_config.task_module:
         importlib.import_module(task_config.task_module)
-    task = _task_builder(type(task_config))(task_config, logging_dir=logging_dir, name=name)
+    task = _task_builder(type(task_config))(with_copies(task_config), logging_dir=logging_dir, name=name)
     if not isinstance(task, Task):
         raise ArgumentError(f"The builder of {type(task_config).__name__} has returned {task!r}, not a Task.")
     return task

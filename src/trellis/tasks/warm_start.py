@@ -13,6 +13,7 @@ from trellis.aliases import Variables
 from trellis.errors import CheckpointFileError, CheckpointMismatchError
 from trellis.extensions import checkpoint_storage as storage, newest_file
 from trellis.optimizers import check_matches, matches, parameter_paths
+from trellis.remote import fetched
 from trellis.runtime import print_line
 from trellis.serving import find_parameters, read_parameters
 from trellis.tasks.bound_model import BoundModel, ModelWithItems
@@ -35,7 +36,7 @@ def read_warm_start(init_checkpoint: str, *, model: BoundModel, parts: Sequence[
     if not init_checkpoint:
         return model.variables
     check_parts(parts, model=model)
-    source = _read_source(Path(init_checkpoint))
+    source = _read_source(fetched(init_checkpoint, name="task.init_checkpoint"))
     names = _source_names(model, parts)
     leaves = {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(dict(model.variables))}
     _check(source, {theirs: storage.describe(leaves[own]) for own, theirs in names.items()}, model)

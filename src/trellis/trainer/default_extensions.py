@@ -34,6 +34,7 @@ from trellis.extensions import (
 )
 from trellis.loops import Checkpoint, EvalLoop, Session, Summary
 from trellis.optimizers import average_weights
+from trellis.remote import WorkingCopy, copy_of
 from trellis.runtime import print_line
 from trellis.trainer.configs import TrainerConfig
 
@@ -128,6 +129,7 @@ def default_extensions(
     """
     check = DivergenceCheck(loss_upper_bound=config.loss_upper_bound, begin_steps=config.recovery_begin_steps)
     due = [extension for extension in (evaluation, stopping) if extension is not None]
+    copy = copy_of(model_dir)
     return [
         *([check] if config.recovery_max_trials >= 0 else []),
         *([BlowUpCheck(factor=config.blow_up_factor)] if config.blow_up_factor > 1 else []),
@@ -138,6 +140,7 @@ def default_extensions(
         SummaryLogger(details=config.report_details),
         *(_history_writers(config, model_dir) if save_summary else []),
         *(_savers(config, model_dir, notes or {}) if config.saves else []),
+        *([_Sending(copy)] if copy is not None else []),
     ]
 
 
@@ -155,6 +158,19 @@ def _history_writers(config: TrainerConfig, model_dir: Path) -> list[Extension]:
         _OneGroup("train", SummaryWriter(model_dir / "train", run_dirs={"train": "."})),
         _HistoryCheck(model_dir, validation_dir=model_dir / config.validation_summary_subdir),
     ]
+
+
+class _Sending(Extension):
+    """Sends what a run has written to the address that its directory is a copy of, after each commit."""
+
+    def __init__(self, copy: WorkingCopy) -> None:
+        self._copy = copy
+
+    def join(self, session: Session) -> None:
+        session.after_commit(self._copy.send)
+
+    def handle(self, checkpoint: Checkpoint) -> Checkpoint:
+        return checkpoint
 
 
 class _HistoryCheck(Extension):

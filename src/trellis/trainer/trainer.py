@@ -28,7 +28,7 @@ from trellis.extensions import (
 )
 from trellis.loops import Checkpoint, Session, Summary, finish_saves
 from trellis.runtime import ONE_DEVICE, Placement, RuntimeConfig, print_line, runtime_problems
-from trellis.tasks import BoundModel, Model, Task, options_for
+from trellis.tasks import BoundModel, Model, Task, options_for, with_addresses
 from trellis.trainer.changes import Change, find_changes, notes_of
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import (
@@ -65,7 +65,7 @@ class StagedTrainer(ABC):
         self.task = task
         self.config = config
         self.runtime = runtime or RuntimeConfig()
-        self.model_dir = _temporary_dir(self) if model_dir is None else Path(model_dir)
+        self.model_dir = _temporary_dir(self) if model_dir is None else local_path(model_dir, name="model_dir")
         self.placement = build_placement(self.runtime)
         self._evaluates = evaluate
         self._extensions = tuple(extensions)
@@ -184,7 +184,7 @@ class StagedTrainer(ABC):
         )
 
     def _notes(self, stage: Stage) -> dict[str, JSON]:
-        configs = {"task": self.task.task_config, "trainer": self.config, "runtime": self.runtime}
+        configs = {"task": with_addresses(self.task.task_config), "trainer": self.config, "runtime": self.runtime}
         return notes_of(stage, configs=configs)
 
     def find_changes(self) -> tuple[int, list[Change]]:

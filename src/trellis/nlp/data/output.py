@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from trellis.data import ColumnsWriter, RecordWriter, encode_example
-from trellis.disk import write_whole
+from trellis.disk import local_path, write_whole
 from trellis.errors import ArgumentError
 from trellis.nlp.data.sequences import Features
 from trellis.nlp.data.token_cache import ordered_map
@@ -24,7 +24,7 @@ Block = TypeVar("Block")
 @contextlib.contextmanager
 def work_folder(output_path: str | os.PathLike[str]) -> Iterator[Path]:
     """Gives a folder beside an output, for what is needed only while the output is made."""
-    parent = Path(output_path).parent
+    parent = local_path(output_path, name="The path of an output").parent
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=parent, prefix=".trellis-") as folder:
         yield Path(folder)
@@ -51,7 +51,7 @@ def write_features(
         advice = "Give one directory." if paths else "Give a file."
         raise ArgumentError(f"There are {len(paths)} places for the output as {output_format}. {advice}")
     for path in paths:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        local_path(path, name="The path of an output").parent.mkdir(parents=True, exist_ok=True)
     with Tally(f"Writing {paths[0]}", unit="examples", total=n_rows) as tally:
         if output_format == "columns":
             sizes = _write_columns(paths[0], ordered_map(make, blocks, n_workers=n_workers))

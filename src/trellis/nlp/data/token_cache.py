@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from trellis.data import fingerprint
-from trellis.disk import write_whole
+from trellis.disk import local_path, write_whole
 from trellis.errors import DataError, FileWriteError
 
 Item = TypeVar("Item")
@@ -31,7 +31,7 @@ def cache_directory(files: Sequence[Path], cache_dir: str | os.PathLike[str], *,
     Args:
         cache_dir: The folder of all caches; if it is empty, a folder `.trellis` beside the first file.
     """
-    parent = Path(cache_dir) if cache_dir else files[0].parent / ".trellis"
+    parent = local_path(cache_dir, name="cache_dir") if cache_dir else files[0].parent / ".trellis"
     try:
         parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trellis.data import Ragged, offsets_of
+from trellis.disk import local_path
 from trellis.errors import ArgumentError, DataError, MissingPackageError
 
 CLS, SEP, MASK, UNKNOWN = "[CLS]", "[SEP]", "[MASK]", "[UNK]"
@@ -167,7 +168,7 @@ class WordPieceTokenizer(Tokenizer):
         self.lower_case = lower_case
         self.strip_accents = lower_case if strip_accents is None else strip_accents
         self.tokenize_chinese_chars = tokenize_chinese_chars
-        path = Path(vocab_file)
+        path = local_path(vocab_file, name="vocab_file")
         content = _read(path, what="a vocabulary, one token a line")
         try:
             tokens = [line.strip() for line in content.decode().removesuffix("\n").split("\n")]
@@ -294,7 +295,7 @@ class SentencePieceTokenizer(Tokenizer):
         self.lower_case = lower_case
         self.strip_accents = strip_accents
         self.tokenize_chinese_chars = False
-        path = Path(vocab_file)
+        path = local_path(vocab_file, name="vocab_file")
         content = _read(path, what="a SentencePiece model")
         try:
             self._model: Any = sentencepiece.SentencePieceProcessor(model_proto=content)
@@ -368,7 +369,7 @@ class JsonTokenizer(Tokenizer):
         tokenize_chinese_chars: bool | None = None,
     ) -> None:
         tokenizers = nlp_package("tokenizers")
-        path = Path(vocab_file)
+        path = local_path(vocab_file, name="vocab_file")
         content = _read(path, what="a tokenizer.json")
         given = {
             "lower_case": lower_case,
