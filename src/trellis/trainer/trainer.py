@@ -16,6 +16,7 @@ import jax
 from trellis.aliases import JSON
 from trellis.config import raise_if_any
 from trellis.data import is_stream
+from trellis.disk import local_path
 from trellis.errors import ArgumentError, DivergedError, Preempted
 from trellis.extensions import (
     BestCheckpointFileWriter,
