@@ -171,7 +171,7 @@ def test_what_does_not_fit_is_told_with_its_place(
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"inputs": X[:, :2]}, r"feature 'inputs': it has 2 values, but shape \(3,\) asks for 3"),
+        ({"inputs": X[:, :2]}, r"feature 'inputs': it has 2 values, but shape \(3,\) asks for 3. The model takes"),
         ({"inputs": X.reshape(5, 2, 3)}, "feature 'inputs'"),
         ({"inputs": np.array(["a", "b"])}, "holds str"),
         (

@@ -24,7 +24,7 @@ ARRAY_BATCH_SIZE = 128
 _IDS = ("id", "name")
 """Columns that are kept with an answer, the first that there is: an image file is known by its name."""
 _N_LISTED = 12
-_REQUEST = re.compile(r"(,? or|\.)? [aA]sk for features=\{[^}]*\}")
+_REQUEST = re.compile(r" If lengths differ, ask for features=\{[^}]*\}\.|(,? or|\.)? [aA]sk for features=\{[^}]*\}")
 _OWN_DTYPES = "biuf"
 
 
