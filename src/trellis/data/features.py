@@ -266,7 +266,7 @@ def _number_column(block: ExampleBlock, name: str, cells: Cells, feature: Featur
     if is_wrong.any():
         index = int(np.argmax(is_wrong))
         if cells.item_shape:
-            n_items = ragged.lengths[index] // math.prod(cells.item_shape)
+            n_items = ragged.lengths[index] // max(math.prod(cells.item_shape), 1)
             problem = f"it has the shape {(int(n_items), *cells.item_shape)}, but {shape} was asked for, or came first."
             raise block.error(f"{problem} Write arrays and images of one size.", index=index, name=name)
         problem = f"it has {ragged.lengths[index]} values, but shape {shape} asks for {math.prod(shape)}."
