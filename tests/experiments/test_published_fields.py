@@ -70,7 +70,7 @@ RUNTIME: dict[str, Any] = {
     "default_shard_dim": -1,
     "use_tpu_mp_strategy": False,
 }
-OUR_RUNTIME: dict[str, Any] = {"mesh": {"data": -1, "fsdp": 1, "model": 1}, "seed": 0}
+OUR_RUNTIME: dict[str, Any] = {"mesh": {"data": -1, "fsdp": 1, "model": 1}, "seed": 0, "exact": True}
 DATA: dict[str, Any] = {
     "input_path": "",
     "tfds_name": "",

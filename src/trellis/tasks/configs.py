@@ -97,7 +97,8 @@ def _copy(path: str, text: str) -> str:
 
 def _with_places(config: _Config, replace: Callable[[str, str], str]) -> _Config:
     changed = None
-    for path, value in places_in(config):
+    # A task that is made by hand may have an object of its own for a config.
+    for path, value in places_in(config) if isinstance(config, Config) else ():
         other = _mapped(value, partial(replace, path))
         if other != value:
             changed = changed or config.replace()
