@@ -175,3 +175,9 @@ def test_more_metrics_are_evaluated_in_a_loop() -> None:
     assert values["perplexity"] == pytest.approx(float(np.exp(tiny.cross_entropy(logits, y))), rel=1e-5)
     values = trellis.EvalLoop(task=binary)(checkpoint).metrics["eval"]
     assert values["auc"] == pytest.approx(roc_auc_score(y == 1, logits[:, 1]), abs=2e-4)
+
+
+def test_small_labels_do_not_wrap_among_many_classes() -> None:
+    # All scores are equal, so that the first class is the best one, and the label is the 201st.
+    accuracy = trellis.Accuracy(n_best=220)(jnp.zeros((1, 300)), jnp.array([200], jnp.uint8))
+    assert float(accuracy.compute()) == 1

@@ -42,7 +42,7 @@ class Accuracy:
         """
         of_label = jnp.take_along_axis(scores, jnp.expand_dims(labels, -1), axis=-1)
         # Of two classes with equal scores the first is the better one, as for argmax.
-        classes = jax.lax.broadcasted_iota(labels.dtype, scores.shape, scores.ndim - 1)
+        classes = jax.lax.broadcasted_iota(jnp.int32, scores.shape, scores.ndim - 1)
         earlier = classes < jnp.expand_dims(labels, -1)
         n_better = jnp.sum((scores > of_label) | ((scores == of_label) & earlier), axis=-1)
         return weighted_mean(n_better < self.n_best, weights)
