@@ -258,3 +258,12 @@ def test_events_of_several_threads_are_whole_lines(tmp_path: Path) -> None:
     events = read_events(tmp_path)
     assert sorted(event["step"] for event in events if event["kind"] == "saved") == list(range(200))
     assert [step for step, _ in losses(tmp_path)] == list(range(0, 200, 10))
+
+
+def test_fingerprints_of_lost_work_are_dropped_as_its_summaries_are(tmp_path: Path) -> None:
+    lines = [{"kind": kind, "step": step, "time": 0.0} for step in (5, 10) for kind in ("summary", "fingerprint")]
+    (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    summary = trellis.Checkpoint({}, {}, {}, None, loss=1.0, n_completed_steps=5, elapsed_time=1.0, step=10)
+    trellis.EventWriter(tmp_path)(summary)
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [(event["kind"], event["step"]) for event in events] == [("summary", 5), ("fingerprint", 5), ("summary", 10)]

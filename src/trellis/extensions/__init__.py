@@ -28,11 +28,13 @@ if TYPE_CHECKING:
         DivergenceCheck as DivergenceCheck,
         SkippedData as SkippedData,
     )
-    from trellis.extensions.event_writer import (
-        EventWriter as EventWriter,
+    from trellis.extensions.event_lines import (
         parse_event as parse_event,
+        read_events as read_events,
         read_summaries as read_summaries,
     )
+    from trellis.extensions.event_writer import EventWriter as EventWriter
+    from trellis.extensions.fingerprints import Fingerprints as Fingerprints, fingerprint as fingerprint
     from trellis.extensions.extension import Extension as Extension, every as every, serial as serial
     from trellis.extensions.progress import ProgressBar as ProgressBar
     from trellis.extensions.summary_logger import SummaryLogger as SummaryLogger

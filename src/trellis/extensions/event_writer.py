@@ -5,17 +5,12 @@ import math
 import os
 import threading
 import time
-import zlib
-from pathlib import Path
-from typing import Any
 
 from trellis.aliases import JSON
 from trellis.disk import check_writable, describe_failure, local_path, set_aside, sync_appended, write_whole
+from trellis.extensions.event_lines import is_point_past, parse_event, with_checksum
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Event, Session, Summary
-
-_CHECKSUM_NAME = "crc32"
-_CHECKSUM = f', "{_CHECKSUM_NAME}": '
 
 
 class EventWriter(Extension):
@@ -26,10 +21,10 @@ class EventWriter(Extension):
     A line is in the file when the call returns, and survives a power cut once a checkpoint file of its step is there.
     Numbers that JSON does not have are the strings "nan", "inf" and "-inf", which `float()` turns back.
 
-    The summaries in a file are those of one run: when a resumed run writes its first, those past the step it resumed
-    from, which come from lost work, are dropped. Events stay: that a run was resumed is part of its history. A
-    directory belongs to one writer at a time. A file with damaged lines is set aside before the run goes on; the lines
-    that are whole are kept, and an event tells of it.
+    The summaries and fingerprints in a file are those of one run: when a resumed run writes its first summary, those
+    past the step it resumed from, which come from lost work, are dropped. Other events stay: that a run was resumed is
+    part of its history. A directory belongs to one writer at a time. A file with damaged lines is set aside before the
+    run goes on; the lines that are whole are kept, and an event tells of it.
 
     Example:
         process = serial(EvalLoop(task=task, n_steps=20), EventWriter("runs/digits"))
@@ -59,7 +54,7 @@ class EventWriter(Extension):
         summary = Summary.from_checkpoint(checkpoint)
         with self._lock:
             if self._last_step is None or summary.step < self._last_step:
-                self._drop_summaries_past(summary.step - summary.n_completed_steps)
+                self._drop_points_past(summary.step - summary.n_completed_steps)
             self._last_step = summary.step
             self._append(
                 "summary",
@@ -81,7 +76,7 @@ class EventWriter(Extension):
 
     def _append(self, kind: str, step: int, time: float, **values: JSON) -> None:
         line = {"kind": kind, "step": step, "time": time} | values
-        text = _with_checksum(json.dumps(_without_nan(line), ensure_ascii=False, allow_nan=False))
+        text = with_checksum(json.dumps(_without_nan(line), ensure_ascii=False, allow_nan=False))
         # Opened anew for each line, so that nothing is written to a file that was replaced.
         with self._path.open("ab") as file:
             file.write(f"{text}\n".encode())
@@ -120,53 +115,16 @@ class EventWriter(Extension):
             )
             session.emit("damaged", step=0, text=text, path=str(self._path))
 
-    def _drop_summaries_past(self, start: int) -> None:
-        """Removes the summaries of later steps than `start`, which come from lost work."""
+    def _drop_points_past(self, start: int) -> None:
+        """Removes summaries and fingerprints of later steps than `start`, which come from lost work."""
         lines = self._read_lines()
-        remaining = [line for line in lines if not _is_summary_past(start, line)]
+        remaining = [line for line in lines if not is_point_past(start, line)]
         if len(remaining) < len(lines):
             write_whole(self._path, b"".join(remaining))
 
     def _read_lines(self) -> list[bytes]:
         # A link to nothing is lost history, not a file that is not there yet.
         return self._path.read_bytes().splitlines(keepends=True) if os.path.lexists(self._path) else []
-
-
-def _is_summary_past(start: int, line: bytes) -> bool:
-    # Most lines of other kinds need not be parsed.
-    event = parse_event(line) if b'"summary"' in line else {}
-    step = event.get("step")
-    return event.get("kind") == "summary" and isinstance(step, int) and step > start
-
-
-def _with_checksum(text: str) -> str:
-    return f"{text.removesuffix('}')}{_CHECKSUM}{zlib.crc32(text.encode())}}}"
-
-
-def parse_event(line: bytes) -> dict[str, Any]:
-    """The object on a line, without its checksum; empty if it holds none, is cut short or garbled."""
-    body, has_checksum, checksum = line.rstrip(b"\n").rpartition(_CHECKSUM.encode())
-    # A line of an older version has none.
-    if has_checksum and checksum != f"{zlib.crc32(body + b'}')}}}".encode():
-        return {}
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(event, dict):
-        return {}
-    event.pop(_CHECKSUM_NAME, None)
-    return event
-
-
-def read_summaries(path: Path) -> dict[int, dict[str, Any]]:
-    """The summaries of a file of events, by step; lines that hold no event are passed over."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        return {}
-    events = [event for event in map(parse_event, lines) if event.get("kind") == "summary"]
-    return {event["step"]: event for event in events if isinstance(event.get("step"), int)}
 
 
 def _without_nan(value: JSON) -> JSON:

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from html import escape
@@ -91,6 +91,8 @@ class Checkpoint:
     """Sums for the next checkpoint; None at a regular one, where they start anew."""
     position: JSON = None
     """Where the data stream stands, if that does not follow from the step."""
+    last_batch: Callable[[], Batch] | None = None
+    """Puts the batch of the last step on the devices again, and returns it; all processes of a run have to call it."""
     session: Session | None = None
     lease: Lease | None = None
 

@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NoReturn
 
 import flax.linen as nn
@@ -396,6 +396,7 @@ class TrainLoop:
             compile_time=running.steps.compile_time - compile_time,
             is_last=running.has_ended or running.step == n_steps,
             position=self._feed.position(),
+            last_batch=partial(self._put_last, *running.last_taken),
             session=self.session,
             lease=running.lease,
         )
@@ -409,6 +410,7 @@ class TrainLoop:
         if n_taken:
             running.step += n_taken
             running.n_completed_steps += n_taken
+            running.last_taken = (n_taken, batch)
             arguments = (running.state, running.totals, batch, self._root)
             if self._n_fused_steps == 1 and running.step < target:
                 running.state, running.totals = running.steps.run_bare(*arguments)
@@ -418,6 +420,10 @@ class TrainLoop:
         if time.perf_counter() > running.next_look:
             totals = running.packing.unpack(running.totals)
             self._look(running, int(totals[_DIVERGED].compute()))
+
+    def _put_last(self, n: int, batch: Batch) -> Batch:
+        """Puts the last of the batches of a call on the devices."""
+        return self._placement.put_rows(jax.tree.map(lambda leaf: leaf[-1], batch) if n > 1 else batch)
 
     def _look(self, running: "_Running", diverged_step: int) -> None:
         """Tells, once until a checkpoint is good again, of a loss that is not a number."""
@@ -555,6 +561,8 @@ class _Running:
     is_diverged: bool = False
     """Whether it was told that the loss is not a number."""
     grads: PyTree = None
+    last_taken: tuple[int, Batch] = (0, None)
+    """The batches of the last call, and how many they are."""
     has_ended: bool = False
     """Whether the data has no batch left."""
     next_look: float = 0.0

@@ -21,6 +21,7 @@ from trellis.extensions import (
     EarlyStopping,
     EventWriter,
     Extension,
+    Fingerprints,
     HighestCheckpointFileWriter,
     LowestCheckpointFileWriter,
     ProgressBar,
@@ -148,7 +149,9 @@ def _savers(config: TrainerConfig, model_dir: Path, notes: Mapping[str, JSON]) -
     writer = CheckpointFileWriter(model_dir, keep=config.max_to_keep, notes=notes)
     # The method alone takes no part in the session, so that nothing is saved when the run is stopped.
     save = writer if config.preemption_on_demand_checkpoint else writer.handle
-    return [every(config.checkpoint_interval, save)]
+    # Fingerprints come after the events, so that they are told of this run, and before the file, which is committed
+    # when they are there.
+    return [every(config.checkpoint_interval, Fingerprints(), save)]
 
 
 def _history_writers(config: TrainerConfig, model_dir: Path) -> list[Extension]:
