@@ -66,6 +66,7 @@ WORDS = {
         "check a run, and tell what it would do, without running it", "train.plan", "train.add_flags", True, True
     ),
     "train": Word("run an experiment: train it, evaluate it", "train.train", "train.add_flags", tells_of_flags=True),
+    "runs diff": Word("find the step at which two runs part", "runs.diff", "runs.add_diff_flags", True),
     "export": Word("write the model of a run, to be served", "export.export", "export.add_flags"),
     "launch": Word("run a command in several processes that train together", "launch.launch", "launch.add_flags"),
     "run": Word("run training code of your own between artifacts", "run.run", "run.add_flags"),
@@ -81,6 +82,7 @@ WORDS = {
 # What words that begin alike have in common.
 _GROUPS = {
     "config": "Shows what an experiment is made of.",
+    "runs": "Looks at what runs have left behind.",
     "data": "Makes what models of text are trained on: vocabularies, and records.",
 }
 

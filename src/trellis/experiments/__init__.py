@@ -44,6 +44,12 @@ if TYPE_CHECKING:
         best_of_run as best_of_run,
         load_array_predictor as load_array_predictor,
     )
+    from trellis.experiments.comparison import (
+        Comparison as Comparison,
+        Difference as Difference,
+        RunRecord as RunRecord,
+        compare_runs as compare_runs,
+    )
     from trellis.experiments import run_fn as run_fn
 else:
     __getattr__, __dir__, __all__ = door(__name__)
