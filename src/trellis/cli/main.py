@@ -66,6 +66,11 @@ WORDS = {
         "check a run, and tell what it would do, without running it", "train.plan", "train.add_flags", True, True
     ),
     "train": Word("run an experiment: train it, evaluate it", "train.train", "train.add_flags", tells_of_flags=True),
+    "verify-resume": Word(
+        "kill a run at random points, resume it, and compare it with one that was left alone",
+        "verify_resume.verify_resume",
+        "verify_resume.add_flags",
+    ),
     "runs diff": Word("find the step at which two runs part", "runs.diff", "runs.add_diff_flags", True),
     "export": Word("write the model of a run, to be served", "export.export", "export.add_flags"),
     "launch": Word("run a command in several processes that train together", "launch.launch", "launch.add_flags"),

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from trellis.executor.served_model import ServedModel as ServedModel, check_served_model as check_served_model
     from trellis.executor.process import (
+        LocalProcess as LocalProcess,
         StartWorker as StartWorker,
         Worker as Worker,
         WorkerOrder as WorkerOrder,

@@ -75,11 +75,11 @@ class StartWorker(Protocol):
         """Starts the command of an order in its environment, and does not wait."""
 
 
-def start_process(order: WorkerOrder) -> Worker:
+def start_process(order: WorkerOrder) -> "LocalProcess":
     """Starts a worker as a process on this machine."""
     with ExitStack() as stack:
         log = None if order.log_file is None else stack.enter_context(order.log_file.open("wb"))
-        return _LocalProcess(
+        return LocalProcess(
             order.command,
             env={**order.environment, STARTED_BY: str(os.getpid())},
             stdin=subprocess.DEVNULL,
@@ -89,7 +89,7 @@ def start_process(order: WorkerOrder) -> Worker:
         )
 
 
-class _LocalProcess(subprocess.Popen[bytes]):
+class LocalProcess(subprocess.Popen[bytes]):
     """A process with a group of its own, so that what it starts ends with it."""
 
     def is_stopped(self) -> bool:
@@ -311,7 +311,7 @@ class _StartedWorker:
 
     def is_stopped(self) -> bool:
         """Whether it does not go on; known only of a process of this machine."""
-        return isinstance(self.worker, _LocalProcess) and self.worker.is_stopped()
+        return isinstance(self.worker, LocalProcess) and self.worker.is_stopped()
 
     def stopped_error(self, seconds: float) -> RunFailedError:
         """The error to raise if it is stopped for too long."""

@@ -43,7 +43,7 @@ def launch_local(
     if n_processes < 1:
         raise ArgumentError(f"processes is {n_processes}, but there is at least one.")
     log_dir.mkdir(parents=True, exist_ok=True)
-    devices = _shares_of_gpus(n_processes)
+    devices = shares_of_gpus(n_processes)
     print_line(f"Starts {n_processes} processes; the output of all but the first goes to {log_dir}.")
     for index, share in enumerate(devices):
         if share:
@@ -136,7 +136,7 @@ def _stop(workers: Sequence[tuple[WorkerOrder, Worker]], *, seconds: float) -> N
         list(pool.map(lambda each: each[1].stop(seconds=seconds), workers))
 
 
-def _shares_of_gpus(n_processes: int) -> list[str]:
+def shares_of_gpus(n_processes: int) -> list[str]:
     """Which GPUs each process sees, as CUDA_VISIBLE_DEVICES has it; empty where there are none."""
     n_gpus = count_gpus()
     if n_gpus % n_processes:

@@ -1,0 +1,54 @@
+"""`trellis verify-resume`, as a user runs it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import trellis
+from trellis.cli.main import main
+
+TINY_TEXT = [
+    "--set=trainer.train_steps=20",
+    "--set=trainer.steps_per_loop=5",
+    "--set=trainer.checkpoint_interval=10",
+    "--set=trainer.validation_interval=20",
+    "--set=task.model.encoder.bert.num_layers=1",
+]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "flags", "last", "n_fingerprints", "n_reports"),
+    [("digits/classifier", [], 500, 5, 5), ("bert/local", TINY_TEXT, 20, 2, 4)],
+)
+def test_a_shipped_experiment_survives_a_kill_to_the_bit(
+    experiment: str, flags: list[str], last: int, n_fingerprints: int, n_reports: int, tmp_path: Path
+) -> None:
+    directory = tmp_path / "all"
+    done = trellis("verify-resume", f"--experiment={experiment}", *flags, "--trials=1", f"--dir={directory}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].endswith("one run is left alone, then 1 killed and resumed.")
+    assert lines[2].startswith("  1  SIGKILL")
+    assert lines[3] == f"     equal to the bit up to step {last} ({n_fingerprints} fingerprints, {n_reports} reports)"
+    assert lines[4] == "Each resumed run is as the one that was left alone."
+    assert (directory / "trial_1/events.jsonl").is_file()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--mode=eval"], "--mode is eval, which has no training to kill. Give one: --mode=train_and_eval."),
+        (["--trials=0"], "--trials is 0, but it is at least 1."),
+        (["--processes=1,0"], "--processes is 0, but it is at least 1."),
+        (["--processes=two"], "Argument --processes: 'two' is no number, nor several as in 1,2."),
+        (["--tolerance=-1"], "--tolerance is -1.0, but it is at least 0."),
+        (["--set=trainer.train_stepz=3"], "train_stepz"),
+        (["--dir=."], "--dir: `.` is there already. Give one that is empty or does not exist."),
+    ],
+)
+def test_what_is_wrong_is_told_before_the_first_run(
+    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["verify-resume", "--experiment=digits/classifier", *flags]) == 2
+    assert message in capsys.readouterr().err
