@@ -71,6 +71,7 @@ WORDS = {
         "verify_resume.verify_resume",
         "verify_resume.add_flags",
     ),
+    "replay": Word("run one step of a run again, and look into it", "replay.replay", "replay.add_flags", True),
     "runs diff": Word("find the step at which two runs part", "runs.diff", "runs.add_diff_flags", True),
     "export": Word("write the model of a run, to be served", "export.export", "export.add_flags"),
     "launch": Word("run a command in several processes that train together", "launch.launch", "launch.add_flags"),
@@ -164,7 +165,7 @@ def _outliving_terminal() -> Iterator[None]:
 
 def _warn_of_limit(word: Word) -> None:
     """Tells of a limit that JAX cannot live with: its libraries do not raise an error then, but end the process."""
-    loads_jax = word.function.startswith(("train.", "export.", "predict."))
+    loads_jax = word.function.startswith(("train.", "export.", "predict.", "replay."))
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if loads_jax and limit != resource.RLIM_INFINITY and limit < _LEAST_OF_JAX:
         size = describe_size(limit).lstrip("=~ ")

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         RunRecord as RunRecord,
         compare_runs as compare_runs,
     )
+    from trellis.experiments.replay import StepReport as StepReport, replay_step as replay_step
     from trellis.experiments import run_fn as run_fn
 else:
     __getattr__, __dir__, __all__ = door(__name__)

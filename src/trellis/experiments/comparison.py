@@ -114,6 +114,11 @@ class RunRecord:
             fingerprints[step] = _tensors(event, names)
         return fingerprints
 
+    @cached_property
+    def batch_digits(self) -> dict[int, str]:
+        """The digits of the last batch by step."""
+        return {step: str(event["batch"]) for step, event in self._of_kind("fingerprint") if "batch" in event}
+
     def _of_kind(self, kind: str) -> Iterator[tuple[int, dict[str, Any]]]:
         for event in self._events:
             if event.get("kind") == kind and isinstance(event.get("step"), int):

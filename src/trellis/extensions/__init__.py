@@ -19,8 +19,10 @@ if TYPE_CHECKING:
         CheckpointFileReader as CheckpointFileReader,
         CheckpointFileWriter as CheckpointFileWriter,
         newest_file as newest_file,
+        newest_whole_file as newest_whole_file,
         recorded_notes as recorded_notes,
         regular_files as regular_files,
+        resumable_files as resumable_files,
         restore_file as restore_file,
     )
     from trellis.extensions.recovery import (

@@ -56,9 +56,14 @@ def regular_files(directory: Path) -> list[tuple[int, Path]]:
     return find_files(directory, REGULAR)
 
 
+def resumable_files(directory: Path) -> list[tuple[int, Path]]:
+    """All files that a run may go on from as (step, path), oldest first."""
+    return find_files(directory, REGULAR, PREEMPTED)
+
+
 def newest_file(directory: Path) -> Path | None:
     """The newest checkpoint file of a run; None if there is none."""
-    files = find_files(directory, REGULAR, PREEMPTED)
+    files = resumable_files(directory)
     return files[-1][1] if files else None
 
 

@@ -10,7 +10,12 @@ if TYPE_CHECKING:
         StagedTrainer as StagedTrainer,
         build_placement as build_placement,
     )
-    from trellis.trainer.stage import Stage as Stage, StageOutline as StageOutline, computing_model as computing_model
+    from trellis.trainer.stage import (
+        ReplayStart as ReplayStart,
+        Stage as Stage,
+        StageOutline as StageOutline,
+        computing_model as computing_model,
+    )
     from trellis.trainer.task_calls import (
         build_task_inputs as build_task_inputs,
         build_task_metrics as build_task_metrics,

@@ -1,7 +1,7 @@
 """A stretch of a training: a task's two sides as the two loops that run it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from trellis.errors import ArgumentError
 from trellis.extensions import CheckpointFileReader, SkippedData, restore_file
 from trellis.loops import (
     Checkpoint,
+    CheckpointSource,
     EvalLoop,
     EvalTask,
     Metric,
@@ -115,9 +116,15 @@ class Stage:
         takes_all = n_steps == -1 or (n_known is not None and n_known < n_steps)
         return self._build_eval_loop(n_steps=None if takes_all else n_steps)
 
-    def _build_train_loop(self, data: Any) -> TrainLoop:
+    def build_replay_loop(self, start: "ReplayStart") -> TrainLoop:
+        """A training loop that starts from a checkpoint of one's choice, prints nothing and writes nothing."""
+        # An iterator is read from its first batch on, up to the position of the checkpoint.
+        data = self.train_data if is_stream(self.train_data) else self.build_train_data()
+        return self._build_train_loop(self.skipped_data.applied_to(data), start=start)
+
+    def _build_train_loop(self, data: Any, *, start: "ReplayStart | None" = None) -> TrainLoop:
         return TrainLoop(
-            init=self._reader,
+            init=self._reader if start is None else start,
             task=TrainTask(
                 data=data, optimizer=self.optimizer, train_step=self._train_step, initialize=self._initialize()
             ),
@@ -126,6 +133,7 @@ class Stage:
             devices=self.placement,
             n_fused_steps=self.config.n_fused_steps,
             grads=self.config.keep_gradients,
+            stdout=start is None,
         )
 
     def _n_validation_batches(self) -> int | None:
@@ -250,6 +258,25 @@ class Stage:
         lower = Precision(self.runtime.mixed_precision_dtype or "float32").applied_to
         # In this order what is gathered is already small.
         return WrappedModel(self.model, lambda apply: lower(gather(apply)))
+
+
+class ReplayStart(CheckpointSource):
+    """The checkpoint that steps are run again from.
+
+    Args:
+        read: From what a checkpoint needs, shapes in the place of arrays, to the checkpoint; what it is given, returned
+            as it is, is a run that begins at step 0.
+    """
+
+    def __init__(self, model: Model, read: Callable[[Checkpoint], Checkpoint]) -> None:
+        self.target = lasting_init(model)
+        self._read = read
+
+    def __call__(self, initializer: Checkpoint) -> Checkpoint:
+        checkpoint = self._read(initializer)
+        is_new = checkpoint is initializer
+        # Of a run that was told to stop the file holds sums of the steps before it, which are none of this one's.
+        return checkpoint if is_new else replace(checkpoint, totals=None, n_completed_steps=0, elapsed_time=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -217,7 +217,7 @@ class StagedTrainer(ABC):
         """
         if checkpoint is None:
             checkpoint = self.read_checkpoint()
-        stage = self._stage_of(checkpoint.step)
+        stage = self.stage_of(checkpoint.step)
         summary = (self._evaluation(stage) if writes else Evaluation(stage.eval_loop))(checkpoint)
         # What was written is committed when a loop moves on, and here none does.
         finish_saves()
@@ -245,7 +245,7 @@ class StagedTrainer(ABC):
             trains: Whether to learn from the training data what the model takes, and not from the validation data.
         """
         if path is not None:
-            return self._stage_of(int(path.name.rpartition("_")[2])).read_checkpoint(path, trains=trains)
+            return self.stage_of(int(path.name.rpartition("_")[2])).read_checkpoint(path, trains=trains)
         if newest_file(self.model_dir) is None:
             if self.task.starts_from:
                 print_line(f"There is no checkpoint file in `{self.model_dir}`: step 0 is `{self.task.starts_from}`.")
@@ -258,21 +258,22 @@ class StagedTrainer(ABC):
 
     def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
-        return self._stage_of(checkpoint.step).bound_model(checkpoint)
+        return self.stage_of(checkpoint.step).bound_model(checkpoint)
 
     def inference_inputs(self, step: int = 0) -> Any:
         """The inputs of the first validation batch, as `Task.inference_step` takes them in the stage of a step."""
-        inputs = self._stage_of(step).sample_inputs()
+        inputs = self.stage_of(step).sample_inputs()
         return inputs[0] if len(inputs) == 1 else inputs
 
     def validation_data(self, step: int = 0) -> Any:
         """The validation data, in the stage of a step."""
-        return self._stage_of(step).validation_data
+        return self.stage_of(step).validation_data
 
     def _next_stage(self) -> Stage:
-        return self._get_stage(0) if len(self.last_steps) == 1 else self._stage_of(self._find_step())
+        return self._get_stage(0) if len(self.last_steps) == 1 else self.stage_of(self._find_step())
 
-    def _stage_of(self, step: int) -> Stage:
+    def stage_of(self, step: int) -> Stage:
+        """The stage that runs a step."""
         return self._get_stage(stage_id_of(step, last_steps=self.last_steps))
 
     def _get_stage(self, stage_id: int, old_model: BoundModel | None = None) -> Stage:
