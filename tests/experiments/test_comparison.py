@@ -121,3 +121,8 @@ def test_trees_are_compared_if_the_names_of_tensors_are_lost(tmp_path: Path) -> 
         (tmp_path / name / "events.jsonl").write_text(json.dumps(event | {"params": params}))
         runs.append(RunRecord(tmp_path / name))
     assert [difference.name for difference in compare_runs(*runs).tensors] == ["params"]
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="model_dir is `gs://bucket/run`"):
+        RunRecord("gs://bucket/run")

@@ -5,12 +5,12 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 from trellis import experiments, runtime
 from trellis.cli.experiments import add_module_flag
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
 from trellis.cli.parser import Parser
+from trellis.disk import local_path
 from trellis.errors import ArgumentError
 from trellis.experiments import StepReport, read_params, register_experiments
 from trellis.runtime import print_line, table
@@ -39,7 +39,7 @@ def add_flags(parser: Parser) -> None:
 
 def replay(flags: argparse.Namespace) -> None:
     """Runs a step again, and tells of it."""
-    directory = Path(flags.model_dir)
+    directory = local_path(flags.model_dir, name="--model_dir")
     if not directory.is_dir():
         raise ArgumentError(f"--model_dir: there is no directory `{directory}`. Give that of a run.")
     register_experiments(flags.module)

@@ -11,6 +11,7 @@ from pathlib import Path
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags
 from trellis.cli.parser import Parser
+from trellis.disk import local_path
 from trellis.errors import ArgumentError
 from trellis.executor import preempted_by_sigterm
 from trellis.experiments import Comparison, compare_runs, get_mode
@@ -98,7 +99,7 @@ def _check(flags: argparse.Namespace) -> None:
 def _directory(flags: argparse.Namespace) -> Path:
     if flags.dir is None:
         return Path(tempfile.mkdtemp(prefix="trellis-verify-"))
-    directory = Path(flags.dir)
+    directory = local_path(flags.dir, name="--dir")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ArgumentError(f"--dir: `{directory}` is there already. Give one that is empty or does not exist.")
     directory.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trellis.disk import describe_failure
+from trellis.disk import describe_failure, local_path
 from trellis.errors import ArgumentError
 from trellis.experiments.reports import diff_configs
 from trellis.extensions import parse_event
@@ -70,7 +70,7 @@ class RunRecord:
     """
 
     def __init__(self, model_dir: str | os.PathLike[str]) -> None:
-        self.model_dir = Path(model_dir)
+        self.model_dir = local_path(model_dir, name="model_dir")
         if not self.model_dir.is_dir():
             raise ArgumentError(f"There is no directory `{self.model_dir}`. Give the model_dir of a run.")
         file = self.model_dir / "events.jsonl"
