@@ -36,7 +36,7 @@ def test_what_follows_two_dashes_is_the_command(launched: list[Any]) -> None:
         (["--processes=2", "--", "plan"], "What is launched is 'plan'."),
         (["--", "train"], "--processes is missing."),
         (["--processes=2:4", "--", "train"], "--processes is 2:4, but only Ray"),
-        (["--processes=two", "--", "train"], "Argument --processes: invalid"),
+        (["--processes=two", "--", "train"], "Argument --processes: 'two' is no number of processes"),
         (["--proceses=2", "--", "train"], "Did you mean --processes?"),
         (["--processes=2", "--on=kubernetes", "--", "train"], "invalid choice: 'kubernetes'"),
     ],

@@ -72,7 +72,10 @@ def launch(flags: argparse.Namespace) -> int:
 
 def _numbers(text: str) -> tuple[int, int]:
     fewest, _, most = text.partition(":")
-    return int(fewest), int(most or fewest)
+    try:
+        return int(fewest), int(most or fewest)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes, such as 2 or, for ray, 2:4") from None
 
 
 def _one_number(flags: argparse.Namespace) -> int:
