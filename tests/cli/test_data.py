@@ -49,7 +49,7 @@ def test_finetuning_makes_records_of_questions_and_names_those_left_out(
         "--max_seq_length=16",
     ]  # fmt: skip
     assert main(["data", "finetuning", *flags]) == 0
-    assert "1 questions were left out: their answers are not in their passages (bad)" in capsys.readouterr().err
+    assert "1 questions were left out: their answers are not in their passages (bad)" in capsys.readouterr().out
     assert decode_example(next(read_records("o/train")))["start_positions"][0] == 6
 
 

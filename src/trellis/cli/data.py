@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from dataclasses import fields
 from typing import Any
 
@@ -32,6 +31,10 @@ The text has a sentence a line, and an empty line between documents. WikiText, w
 documents that begin with a title: --documents=headings.
 
   trellis data pretraining --input_file='text/*.txt' --output_file=a.tfrecord,b.tfrecord --vocab_file=vocab.txt
+
+On a cluster of Ray the same bytes are written. All its machines have to see the files, by the same paths:
+
+  trellis data pretraining … --on=ray --address=head:6379
 """
 _VOCABULARY = """\
   trellis data vocabulary --input_file='text/*.txt' --output_file=vocab.txt --vocab_size=8000
@@ -66,6 +69,7 @@ def add_finetuning_flags(parser: Parser) -> None:
     _add(parser, "meta_data_file_path", str, None, "where sizes and labels are written", required=True)
     _add(parser, "max_seq_length", int, 128, "of a sequence, in tokens; longer ones are cut")
     _add(parser, "output_format", str, "tfrecord", "what is written", choices=_FORMATS)
+    _add_engine_flags(parser)
     _add_tokenizer_flags(parser)
 
 
@@ -86,7 +90,8 @@ def add_pretraining_flags(parser: Parser) -> None:
     _add(parser, "gzip_compress", _boolean, False, "whether the files are compressed")
     _add(parser, "use_v2_feature_names", _boolean, False, "input_word_ids instead of input_ids, and so on")
     _add(parser, "documents", str, "blank_lines", "what parts documents", choices=_DOCUMENTS)
-    _add(parser, "n_workers", int, None, "how many processes work; as many as do good")
+    _add(parser, "n_workers", int, None, "how many processes of this machine work; as many as do good")
+    _add_engine_flags(parser)
     _add_tokenizer_flags(parser)
 
 
@@ -120,13 +125,13 @@ def pretraining(flags: argparse.Namespace) -> None:
             **{field.name: getattr(flags, field.name) for field in fields(data.PretrainingOptions)}
         ),
         output_format=flags.output_format,
-        n_workers=flags.n_workers,
+        ordered_map=_ordered_map(flags, n_workers=flags.n_workers),
     )
     print_line(f"{n_examples} examples were written to {flags.output_file}.")
 
 
 def _sentences(flags: argparse.Namespace) -> dict[str, object]:
-    task = data.get_sentence_task(flags.classification_task_name)
+    task = data.get_sentence_task(flags.classification_task_name, mnli_type=flags.mnli_type)
     kind = "regression" if task.labels is None else "classification"
     if flags.fine_tuning_task_type != kind:
         raise ArgumentError(f"{task.name} is a {kind}: give --fine_tuning_task_type={kind}.")
@@ -148,7 +153,7 @@ def _sentences(flags: argparse.Namespace) -> dict[str, object]:
         tokenizer=_tokenizer(flags),
         seq_length=flags.max_seq_length,
         output_format=flags.output_format,
-        mnli_type=flags.mnli_type,
+        ordered_map=_ordered_map(flags),
     )
 
 
@@ -156,8 +161,7 @@ def _squad(flags: argparse.Namespace) -> dict[str, object]:
     if not flags.squad_data_file or not flags.train_data_output_path:
         missing = "--train_data_output_path" if flags.squad_data_file else "--squad_data_file"
         raise ArgumentError(f"{missing} is missing. Validation needs no records: it reads SQuAD's JSON.")
-    skipped = data.Skipped()
-    meta = data.write_question_data(
+    return data.write_question_data(
         flags.squad_data_file,
         output_path=flags.train_data_output_path,
         meta_data_file=flags.meta_data_file_path,
@@ -165,11 +169,25 @@ def _squad(flags: argparse.Namespace) -> dict[str, object]:
         windows=data.Windows(flags.max_seq_length, flags.doc_stride, flags.max_query_length),
         version_2_with_negative=flags.version_2_with_negative,
         output_format=flags.output_format,
-        skipped=skipped,
+        ordered_map=_ordered_map(flags),
     )
-    if skipped.ids:
-        print(skipped, file=sys.stderr)
-    return meta
+
+
+def _ordered_map(flags: argparse.Namespace, *, n_workers: int | None = None) -> "data.OrderedMap | None":
+    """Who does the work: None lets the tool decide how many processes of this machine."""
+    if flags.on == "ray":
+        if n_workers is not None:
+            raise ArgumentError(
+                f"--n_workers is {n_workers}, but --on=ray works on all cores of the cluster. Leave it out."
+            )
+        return data.ray_map(flags.address)
+    if flags.address:
+        raise ArgumentError(
+            f"--address is {flags.address!r}, but the work is done here. Add --on=ray, or leave it out."
+        )
+    if n_workers is not None and n_workers < 1:
+        raise ArgumentError(f"--n_workers is {n_workers}, but at least one process works.")
+    return None if n_workers is None else data.local_map(n_workers)
 
 
 def _tokenizer(flags: argparse.Namespace) -> "data.Tokenizer":
@@ -191,6 +209,11 @@ def _tokenizer(flags: argparse.Namespace) -> "data.Tokenizer":
             f"--do_lower_case is {str(flags.do_lower_case).lower()}, but {theirs} is what `{file}` says. Leave it out."
         )
     return tokenizer
+
+
+def _add_engine_flags(parser: Parser) -> None:
+    _add(parser, "on", str, "local", "who works: this machine, or a cluster of Ray", choices=("local", "ray"))
+    parser.add_flag("address", "HOST:PORT", "ray: of the cluster; the default is RAY_ADDRESS, or this machine")
 
 
 def _add_tokenizer_flags(parser: Parser) -> None:

@@ -18,6 +18,7 @@ from trellis.nlp.data import (
     PretrainingOptions,
     WordPieceTokenizer,
     corpus as corpus_module,
+    local_map,
     token_cache,
     write_pretraining_data,
 )
@@ -59,7 +60,7 @@ def test_records_have_the_published_features(tmp_path: Path) -> None:
 def test_the_same_bytes_are_written_by_one_process_and_by_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trellis.nlp.data.pretraining_data._BLOCK_PAIRS", 8)
     monkeypatch.setattr("trellis.nlp.data.next_sentences._BLOCK_DOCUMENTS", 5)
-    alone, together = write(tmp_path, "one", n_workers=1), write(tmp_path, "two", n_workers=2)
+    alone, together = write(tmp_path, "one", ordered_map=map), write(tmp_path, "two", ordered_map=local_map(2))
     assert [path.read_bytes() for path in alone] == [path.read_bytes() for path in together]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "one-0.tfrecord", "one-0.tfrecord.text", "one-1.tfrecord", "text.txt",
@@ -162,8 +163,7 @@ def test_text_is_tokenized_by_several_processes_to_the_same_tokens(
 def test_a_script_that_is_not_guarded_against_its_import_can_start_processes(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "from trellis.nlp.data.token_cache import ordered_map\n"
-        "print(list(ordered_map(len, [[1], [1, 2], []], n_workers=2)))\n"
+        "from trellis.nlp.data.token_cache import local_map\nprint(list(local_map(2)(len, [[1], [1, 2], []])))\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[1, 2, 0]\n", "")

@@ -83,7 +83,7 @@ def test_every_task_reads_rows_of_its_own_files(tmp_path: Path, name: str) -> No
         row = dict.fromkeys(fields.texts, "the cat")
         if fields.label is not None:
             row[fields.label] = "1.5" if task.labels is None else task.labels[-1]
-        path = tmp_path / file.format(mnli_type="matched")
+        path = tmp_path / file
         if path.suffix == ".jsonl":
             path.write_text(json.dumps(row) + "\n")
         else:

@@ -33,7 +33,12 @@ if TYPE_CHECKING:
         is_unicode as is_unicode,
         open_text_file as open_text_file,
     )
-    from trellis.nlp.data.token_cache import in_blocks as in_blocks
+    from trellis.nlp.data.token_cache import (
+        OrderedMap as OrderedMap,
+        in_blocks as in_blocks,
+        local_map as local_map,
+    )
+    from trellis.nlp.data.ray_map import ray_map as ray_map
     from trellis.nlp.data.pretraining_stream import build_pretraining_stream as build_pretraining_stream
     from trellis.nlp.data.pretraining_data import (
         PretrainingOptions as PretrainingOptions,

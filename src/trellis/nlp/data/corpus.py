@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trellis.data import Columns, Ragged, cached_columns, find_files, read_rows
 from trellis.errors import DataError
 from trellis.nlp.data.configs import Documents
-from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map
+from trellis.nlp.data.token_cache import OrderedMap, cache_directory, in_blocks, local_map, n_useful_workers
 from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.runtime import Tally
 
@@ -77,7 +77,8 @@ class Corpus:
         directory = cache_directory(files, cache_dir, settings=settings)
         sentences = read_sentences(files, text_fields=text_fields, documents=documents)
         counted = Tally("Tokenizing", unit="sentences").over(sentences)
-        return write_corpus(directory, counted, tokenizer=tokenizer, n_workers=n_useful_workers(files))
+        ordered_map = local_map(n_useful_workers(files))
+        return write_corpus(directory, counted, tokenizer=tokenizer, ordered_map=ordered_map)
 
     @property
     def n_documents(self) -> int:
@@ -123,9 +124,11 @@ def _row_lines(file: Path, text_fields: Sequence[str]) -> Iterator[str]:
         yield ""
 
 
-def write_corpus(directory: Path, sentences: Iterable[Sentence], *, tokenizer: Tokenizer, n_workers: int = 1) -> Corpus:
+def write_corpus(
+    directory: Path, sentences: Iterable[Sentence], *, tokenizer: Tokenizer, ordered_map: OrderedMap = map
+) -> Corpus:
     """Tokenizes sentences into a directory of columns, unless it is there; sentences without a token are left out."""
-    cached_columns(directory, _token_blocks(sentences, tokenizer, n_workers))
+    cached_columns(directory, _token_blocks(sentences, tokenizer, ordered_map))
     return Corpus(directory)
 
 
@@ -144,11 +147,11 @@ def _document_offsets(documents: NDArray[np.int64]) -> Iterator[dict[str, NDArra
 
 
 def _token_blocks(
-    sentences: Iterable[Sentence], tokenizer: Tokenizer, n_workers: int
+    sentences: Iterable[Sentence], tokenizer: Tokenizer, ordered_map: OrderedMap
 ) -> Iterator[dict[str, Ragged | NDArray[np.int64]]]:
     tokenize = functools.partial(_tokenize, tokenizer)
     n_sentences = 0
-    for block in ordered_map(tokenize, in_blocks(sentences, _BLOCK_SENTENCES), n_workers=n_workers):
+    for block in ordered_map(tokenize, in_blocks(sentences, _BLOCK_SENTENCES)):
         yield block
         n_sentences += len(block["document"])
     if not n_sentences:

@@ -14,7 +14,7 @@ from trellis.data import Columns, cached_columns
 from trellis.errors import ArgumentError
 from trellis.nlp.data.corpus import Corpus, open_corpus
 from trellis.nlp.data.sequences import Pairs
-from trellis.nlp.data.token_cache import ordered_map
+from trellis.nlp.data.token_cache import OrderedMap
 from trellis.runtime import print_line
 
 _N_DRAWS = 10
@@ -57,7 +57,7 @@ _Row = tuple[int, int, int, int, bool]
 
 
 def write_plan(
-    directory: Path, *, corpus: Corpus, pairing: Pairing, n_passes: int = 1, n_workers: int = 1
+    directory: Path, *, corpus: Corpus, pairing: Pairing, n_passes: int = 1, ordered_map: OrderedMap = map
 ) -> PlannedPairs:
     """Cuts all documents of a corpus into pairs in each pass, and writes these as columns unless they are there.
 
@@ -70,7 +70,7 @@ def write_plan(
         for start in range(0, n_documents, _BLOCK_DOCUMENTS)
     )
     plan_job = functools.partial(_plan_documents, corpus.directory, pairing)
-    plans = ordered_map(plan_job, jobs, n_workers=n_workers)
+    plans = ordered_map(plan_job, jobs)
     cached_columns(directory, ({**planned.pairs._asdict(), "is_random": planned.is_random} for planned in plans))
     planned = read_plan(directory)
     share = float(np.mean(planned.is_random))

@@ -14,7 +14,7 @@ from trellis.data import ColumnsWriter, RecordWriter, encode_example
 from trellis.disk import local_path, write_whole
 from trellis.errors import ArgumentError
 from trellis.nlp.data.sequences import Features
-from trellis.nlp.data.token_cache import ordered_map
+from trellis.nlp.data.token_cache import OrderedMap
 from trellis.runtime import Tally
 
 OutputFormat = Literal["tfrecord", "columns"]
@@ -37,14 +37,14 @@ def write_features(
     make: Callable[[Block], Features],
     output_format: OutputFormat = "tfrecord",
     gzip: bool = False,
-    n_workers: int = 1,
+    ordered_map: OrderedMap = map,
     n_rows: int | None = None,
 ) -> int:
     """Makes features of blocks and writes them, whole or not at all; returns the number of rows.
 
     Args:
         paths: TFRecord files, which the rows go to in turn, or one directory for columns.
-        make: As `ordered_map` takes it.
+        make: As an `OrderedMap` takes it.
         n_rows: How many rows there will be, to show progress; None if that is not known.
     """
     if not paths or (output_format == "columns" and len(paths) > 1):
@@ -54,9 +54,9 @@ def write_features(
         local_path(path, name="The path of an output").parent.mkdir(parents=True, exist_ok=True)
     with Tally(f"Writing {paths[0]}", unit="examples", total=n_rows) as tally:
         if output_format == "columns":
-            sizes = _write_columns(paths[0], ordered_map(make, blocks, n_workers=n_workers))
+            sizes = _write_columns(paths[0], ordered_map(make, blocks))
         else:
-            records = ordered_map(functools.partial(_make_records, make), blocks, n_workers=n_workers)
+            records = ordered_map(functools.partial(_make_records, make), blocks)
             sizes = _write_records(paths, records, "gzip" if gzip else "none")
         n_written = 0
         for size in sizes:

@@ -17,7 +17,7 @@ from trellis.nlp.data.next_sentences import Pairing, read_plan, write_plan
 from trellis.nlp.data.output import OutputFormat, work_folder, write_features
 from trellis.nlp.data.sequences import Features, with_record_names
 from trellis.nlp.data.text_settings import TextSettings, beside_records
-from trellis.nlp.data.token_cache import n_useful_workers
+from trellis.nlp.data.token_cache import OrderedMap, local_map, n_useful_workers
 from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.runtime import Tally
 
@@ -50,7 +50,7 @@ def write_pretraining_data(
     tokenizer: Tokenizer,
     options: PretrainingOptions,
     output_format: OutputFormat = "tfrecord",
-    n_workers: int | None = None,
+    ordered_map: OrderedMap | None = None,
 ) -> int:
     """Makes records of plain text, a sentence a line; returns how many.
 
@@ -59,7 +59,7 @@ def write_pretraining_data(
 
     Args:
         output_files: Records go to them in turn; columns go to one directory.
-        n_workers: How many processes work; None is as many as do good.
+        ordered_map: Who does the work; None is as many processes of this machine as do good.
     """
     if options.dupe_factor < 1:
         raise ArgumentError(f"dupe_factor is {options.dupe_factor}; the text is used at least once.")
@@ -72,14 +72,16 @@ def write_pretraining_data(
     )
     pairing = Pairing(options.max_seq_length, options.random_seed, options.short_seq_prob)
     files = find_files(input_files)
-    if n_workers is None:
-        n_workers = n_useful_workers(files, n_passes=options.dupe_factor)
+    if ordered_map is None:
+        ordered_map = local_map(n_useful_workers(files, n_passes=options.dupe_factor))
     with work_folder(output_files[0] if output_files else "") as folder:
         tokens, plan = folder / "tokens", folder / "plan"
         sentences = read_sentences(files, documents=options.documents)
         sentences = Tally("Tokenizing", unit="sentences").over(sentences)
-        corpus = write_corpus(tokens, sentences, tokenizer=tokenizer, n_workers=n_workers)
-        planned = write_plan(plan, corpus=corpus, pairing=pairing, n_passes=options.dupe_factor, n_workers=n_workers)
+        corpus = write_corpus(tokens, sentences, tokenizer=tokenizer, ordered_map=ordered_map)
+        planned = write_plan(
+            plan, corpus=corpus, pairing=pairing, n_passes=options.dupe_factor, ordered_map=ordered_map
+        )
         n_pairs = len(planned.is_random)
         order = Order(n_pairs, key=options.random_seed % 2**64)
         n_written = write_features(
@@ -88,7 +90,7 @@ def write_pretraining_data(
             make=functools.partial(_features, tokens, plan, options, masking),
             output_format=output_format,
             gzip=options.gzip_compress,
-            n_workers=n_workers,
+            ordered_map=ordered_map,
             n_rows=n_pairs,
         )
     # One of many files is enough: they are trained on together.

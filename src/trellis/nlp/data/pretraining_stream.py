@@ -23,7 +23,7 @@ from trellis.nlp.data.stream_parts import (
     read_features,
     seed_of,
 )
-from trellis.nlp.data.token_cache import n_useful_workers
+from trellis.nlp.data.token_cache import local_map, n_useful_workers
 from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.tasks import InputContext
 
@@ -148,8 +148,8 @@ def _build_text_stream(
     # The pairs of a corpus are kept beside its tokens.
     key = hashlib.blake2b(repr(pairing).encode(), digest_size=8).hexdigest()
     directory = corpus.directory.with_name(f"{corpus.directory.name}-{key}")
-    n_workers = n_useful_workers(corpus.directory.iterdir())
-    planned = write_plan(directory, corpus=corpus, pairing=pairing, n_workers=n_workers)
+    ordered_map = local_map(n_useful_workers(corpus.directory.iterdir()))
+    planned = write_plan(directory, corpus=corpus, pairing=pairing, ordered_map=ordered_map)
     rows = _packed(planned, masking, params.seq_length) if params.pack_sequences else None
     n_rows = len(planned.is_random) if rows is None else len(rows)
     order = example_stream(MadeExamples(n_rows, make=np.asarray), params=params, context=context)

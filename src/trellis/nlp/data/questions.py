@@ -21,7 +21,7 @@ from trellis.nlp.data.output import OutputFormat, work_folder, write_features, w
 from trellis.nlp.data.sequences import INPUTS, RECORD_NAMES, Features, Specials
 from trellis.nlp.data.stream_parts import MadeExamples, config_tokenizer, example_stream, input_paths, read_features
 from trellis.nlp.data.text_settings import TEXT, TextSettings, beside_records
-from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map
+from trellis.nlp.data.token_cache import OrderedMap, cache_directory, in_blocks, local_map, n_useful_workers
 from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.runtime import Tally, print_line
 from trellis.tasks import InputContext
@@ -299,11 +299,11 @@ def _best_windows(spans: Sequence[tuple[int, int]], n_tokens: int) -> NDArray[np
 
 
 def _write_windows(
-    directory: Path, questions: Iterable[Question], *, tokenizer: Tokenizer, windows: Windows, n_workers: int
+    directory: Path, questions: Iterable[Question], *, tokenizer: Tokenizer, windows: Windows, ordered_map: OrderedMap
 ) -> Columns:
     """Makes columns of questions, as `tokenize_questions` does, in a directory, unless they are there."""
     tokenize = functools.partial(tokenize_questions, tokenizer=tokenizer, windows=windows)
-    blocks = ordered_map(tokenize, in_blocks(questions, _BLOCK_QUESTIONS), n_workers=n_workers)
+    blocks = ordered_map(tokenize, in_blocks(questions, _BLOCK_QUESTIONS))
     # The questions of each block are numbered from 0.
     numbered = zip(blocks, itertools.count(0, _BLOCK_QUESTIONS), strict=False)
     return cached_columns(
@@ -340,10 +340,16 @@ def write_question_data(
     windows: Windows,
     version_2_with_negative: bool = False,
     output_format: OutputFormat = "tfrecord",
-    skipped: Skipped | None = None,
+    ordered_map: OrderedMap | None = None,
 ) -> dict[str, object]:
-    """Makes features of questions to learn from, and writes and returns what a model needs to know of them."""
+    """Makes features of questions to learn from, and writes and returns what a model needs to know of them.
+
+    Args:
+        ordered_map: Who does the work; None is as many processes of this machine as do good.
+    """
     files = find_files(squad_file)
+    ordered_map = ordered_map or local_map(n_useful_workers(files))
+    skipped = Skipped()
     questions = read_questions(
         files, is_training=True, version_2_with_negative=version_2_with_negative, skipped=skipped
     )
@@ -353,16 +359,19 @@ def write_question_data(
             Tally("Tokenizing", unit="questions").over(questions),
             tokenizer=tokenizer,
             windows=windows,
-            n_workers=n_useful_workers(files),
+            ordered_map=ordered_map,
         )
         n_rows = len(columns)
         write_features(
             [os.fspath(output_path)],
             np.split(np.arange(n_rows), range(_BLOCK_WINDOWS, n_rows, _BLOCK_WINDOWS)),
-            make=lambda rows: question_features(columns, rows=rows, seq_length=windows.seq_length),
+            make=functools.partial(_features, folder / "windows", windows.seq_length),
             output_format=output_format,
+            ordered_map=ordered_map,
             n_rows=n_rows,
         )
+    if skipped.ids:
+        print_line(str(skipped))
     meta: dict[str, object] = {
         "task_type": "bert_squad",
         "train_data_size": n_rows,
@@ -376,6 +385,14 @@ def write_question_data(
     meta[TEXT] = text.as_json()
     write_meta_data(meta_data_file, meta)
     return meta
+
+
+def _features(directory: Path, seq_length: int, rows: NDArray[np.integer]) -> Features:
+    return question_features(_open_windows(directory), rows=rows, seq_length=seq_length)
+
+
+_open_windows = functools.lru_cache(maxsize=1)(Columns.open)
+"""Windows that a process works on block by block, opened once."""
 
 
 def build_question_stream(
@@ -438,7 +455,7 @@ def question_windows(params: QADataConfig, *, tokenizer: Tokenizer | None = None
         _read_questions(params, files, skipped),
         tokenizer=tokenizer,
         windows=windows,
-        n_workers=n_useful_workers(files),
+        ordered_map=local_map(n_useful_workers(files)),
     )
     if skipped.ids:
         print_line(str(skipped))

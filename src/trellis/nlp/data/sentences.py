@@ -26,7 +26,7 @@ from trellis.nlp.data.stream_parts import (
 )
 from trellis.nlp.data.text_file import TextFile, open_text_file
 from trellis.nlp.data.text_settings import TEXT, TextSettings, beside_records
-from trellis.nlp.data.token_cache import cache_directory, in_blocks, n_useful_workers, ordered_map
+from trellis.nlp.data.token_cache import OrderedMap, cache_directory, in_blocks, local_map, n_useful_workers
 from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.runtime import print_line
 from trellis.spelling import did_you_mean
@@ -208,18 +208,22 @@ TASKS = {
 }
 
 
-def get_sentence_task(name: str) -> SentenceTask:
+def get_sentence_task(name: str, *, mnli_type: str = "matched") -> SentenceTask:
     """Returns a published task by its name, in any case.
 
     Example:
         >>> get_sentence_task("mrpc").texts
         ('#1 String', '#2 String')
+
+    Args:
+        mnli_type: Which of MNLI's files: "matched" or "mismatched".
     """
     by_name = {known.lower(): task for known, task in TASKS.items()}
     if name.lower() not in by_name:
         suggestion = did_you_mean(name, TASKS, show=str)
         raise ArgumentError(f"There is no task {name!r}.{suggestion} There are: {', '.join(TASKS)}.")
-    return by_name[name.lower()]
+    task = by_name[name.lower()]
+    return replace(task, files={split: file.format(mnli_type=mnli_type) for split, file in task.files.items()})
 
 
 def write_sentence_data(
@@ -231,24 +235,30 @@ def write_sentence_data(
     tokenizer: Tokenizer,
     seq_length: int = 128,
     output_format: OutputFormat = "tfrecord",
-    mnli_type: str = "matched",
+    ordered_map: OrderedMap | None = None,
 ) -> dict[str, object]:
     """Makes features of a published task's files, and writes and returns what a model needs to know of them.
 
     Args:
         output_paths: Where each split goes; a split that is not named is left out.
+        ordered_map: Who does the work; None is as many processes of this machine as do good.
     """
     text = TextSettings.of(tokenizer, seq_length=seq_length, text_fields=task.texts, label_values=task.labels)
     meta: dict[str, object] = {"processor_type": task.name, "max_seq_length": seq_length}
     for split, path in output_paths.items():
         if split not in task.files:
             raise DataError(f"{task.name} has no split {split!r}. It has: {', '.join(task.files)}.")
-        files = find_files(os.path.join(input_dir, task.files[split].format(mnli_type=mnli_type)))
+        files = find_files(os.path.join(input_dir, task.files[split]))
         fields = task.fields(split)
         make = functools.partial(sentence_features, tokenizer=tokenizer, fields=fields, seq_length=seq_length)
         blocks = in_blocks(read_sentence_rows(files, fields=fields), _BLOCK_ROWS)
-        n_workers = n_useful_workers(files)
-        n_rows = write_features([path], blocks, make=make, output_format=output_format, n_workers=n_workers)
+        n_rows = write_features(
+            [path],
+            blocks,
+            make=make,
+            output_format=output_format,
+            ordered_map=ordered_map or local_map(n_useful_workers(files)),
+        )
         text.write(beside_records(path))
         meta[f"{'eval' if split == 'dev' else split}_data_size"] = n_rows
     if task.labels is None:
@@ -351,7 +361,7 @@ def _read_text(params: SentencePredictionTextDataConfig, tokenizer: Tokenizer | 
     directory = cache_directory(files, params.cache_dir, settings=[_VERSION, tokenizer.fingerprint, repr(fields)])
     tokenize = functools.partial(tokenize_rows, tokenizer=tokenizer, fields=fields)
     rows = in_blocks(read_sentence_rows(files, fields=fields), _BLOCK_ROWS)
-    columns = cached_columns(directory, ordered_map(tokenize, rows, n_workers=n_useful_workers(files)))
+    columns = cached_columns(directory, local_map(n_useful_workers(files))(tokenize, rows))
     rest = {params.label_field: columns["label"]}
     if params.include_example_id:
         rest["example_id"] = columns["number"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from trellis.data import fingerprint
 from trellis.disk import local_path, write_whole
@@ -80,19 +80,39 @@ def n_useful_workers(files: Iterable[Path], *, n_passes: int = 1) -> int:
     return max(1, min(n_cores, n_bytes // _BYTES_WORTH_A_PROCESS))
 
 
-def ordered_map(function: Callable[[Block], Result], blocks: Iterable[Block], *, n_workers: int) -> Iterator[Result]:
-    """Yields the function's results in the order of the blocks, whatever the number of processes.
+class OrderedMap(Protocol):
+    """Has the work on blocks done: here, in other processes, or on other machines."""
 
-    Only a few blocks are in memory at a time. The script that is run need not guard its code against being imported.
+    def __call__(self, function: Callable[[Block], Result], blocks: Iterable[Block], /) -> Iterator[Result]:
+        """Yields the function's results in the order of the blocks, whoever does the work.
 
-    Args:
-        function: It goes to another process with each block, so it has to be small when it is pickled; it is none of
-            the script's own.
-        n_workers: With one, the work is done in this process.
+        Only a few blocks are in memory at a time.
+
+        Args:
+            function: It may go to another process with each block, so it has to be small when it is pickled; it is none
+                of the script's own.
+        """
+
+
+def local_map(n_workers: int) -> OrderedMap:
+    """Work in some processes of this machine; with one, in this process.
+
+    The script that is run need not guard its code against being imported.
+
+    Example:
+        >>> list(local_map(1)(len, [[1], [1, 2], []]))
+        [1, 2, 0]
     """
     if n_workers <= 1:
-        yield from map(function, blocks)
-        return
+        return map
+
+    def ordered_map(function: Callable[[Block], Result], blocks: Iterable[Block], /) -> Iterator[Result]:
+        return _pool_map(function, blocks, n_workers)
+
+    return ordered_map
+
+
+def _pool_map(function: Callable[[Block], Result], blocks: Iterable[Block], n_workers: int) -> Iterator[Result]:
     with ProcessPoolExecutor(n_workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting: deque[Future[Result]] = deque()
         for block in blocks:
