@@ -92,3 +92,27 @@ def test_what_is_wrong_is_told_in_a_line(
 ) -> None:
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--on=ray", "--n_workers=2"],
+            "--n_workers is 2, but --on=ray works on all cores of the cluster.",
+        ),
+        (
+            ["--address=head:6379"],
+            "--address is 'head:6379', but the work is done here. Add --on=ray",
+        ),
+        (["--n_workers=0"], "--n_workers is 0, but at least one process works."),
+    ],
+)
+def test_who_works_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    text = write_corpus_file(tmp_path / "text.txt")
+    vocabulary = write_vocabulary(tmp_path / "vocab.txt")
+    files = [f"--input_file={text}", "--output_file=o", f"--vocab_file={vocabulary}"]
+    assert main(["data", "pretraining", *files, *flags]) == 2
+    assert message in capsys.readouterr().err

@@ -213,7 +213,9 @@ def _tokenizer(flags: argparse.Namespace) -> "data.Tokenizer":
 
 def _add_engine_flags(parser: Parser) -> None:
     _add(parser, "on", str, "local", "who works: this machine, or a cluster of Ray", choices=("local", "ray"))
-    parser.add_flag("address", "HOST:PORT", "ray: of the cluster; the default is RAY_ADDRESS, or this machine")
+    parser.add_flag(
+        "address", "HOST:PORT", "ray: of the cluster; the default is RAY_ADDRESS, or the cluster of this machine"
+    )
 
 
 def _add_tokenizer_flags(parser: Parser) -> None:
