@@ -1,6 +1,8 @@
 """A small vocabulary and a small corpus, for the tests of this folder."""
 
+import mmap
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
@@ -13,6 +15,13 @@ WORDS = ["the", "cat", "dog", "sat", "ran", "on", "a", "mat", "##s", "##ed", "ju
 def write_vocabulary(path: Path, words: list[str] | None = None) -> str:
     path.write_text("\n".join([*SPECIALS, *(WORDS if words is None else words)]) + "\n")
     return str(path)
+
+
+def is_mapped(array: Any) -> bool:
+    """Whether an array lies in a file."""
+    while getattr(array, "base", None) is not None:
+        array = array.base
+    return isinstance(array, mmap.mmap)
 
 
 def small_tokenizer(folder: Path) -> WordPieceTokenizer:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.nlp.data.small_questions import question, sky_vocabulary, write_squad
-from tests.nlp.data.small_text import small_tokenizer, write_corpus_file, write_vocabulary
+from tests.nlp.data.small_text import is_mapped, small_tokenizer, write_corpus_file, write_vocabulary
+from trellis.data import Ragged
 from trellis.errors import ArgumentError, ConfigError, DataError, TrellisError
 from trellis.nlp.data import (
     BertPretrainDataConfig,
@@ -23,6 +24,7 @@ from trellis.nlp.data import (
     build_sentence_stream,
     get_sentence_task,
     load_questions,
+    pretraining_stream,
     question_windows,
     write_pretraining_data,
     write_sentence_data,
@@ -158,6 +160,21 @@ def test_packed_rows_hold_what_unpacked_ones_hold(tmp_path: Path) -> None:
     assert batch["masked_lm_weights"].sum() == plain["masked_lm_weights"].sum()
     guessed = [sorted(b["masked_lm_ids"][b["masked_lm_weights"] > 0].tolist()) for b in (batch, plain)]
     assert guessed[0] == guessed[1]
+
+
+def test_which_sequences_share_a_row_is_no_list_in_memory_and_is_decided_part_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretraining_stream, "_BLOCK_SEQUENCES", 7)
+    config = text_config(tmp_path, use_next_sentence_label=False, pack_sequences=True, seq_length=64)
+    packed = build_pretraining_stream(config).packed
+    assert isinstance(packed, Ragged)
+    assert is_mapped(packed.values) and is_mapped(packed.offsets)
+    numbers = np.asarray(packed.values)
+    assert sorted(numbers) == list(range(len(numbers)))
+    assert len(numbers) > 7
+    parts = [{int(number) // 7 for number in np.asarray(packed[row])} for row in range(len(packed))]
+    assert all(len(part) == 1 for part in parts)
 
 
 def test_validation_sees_everything_once_in_order_with_the_same_masks(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ def pack(sizes: NDArray[np.integer], *, capacity: int) -> Ragged:
         >>> [row.tolist() for row in (rows[0], rows[1])]
         [[0, 2, 3], [1]]
     """
-    rows: list[list[int]] = []
+    row_of = np.empty(len(sizes), np.int64)
+    n_rows = 0
     open_rows: defaultdict[int, list[int]] = defaultdict(list)
     # Bit n is set if a row has room for n more: the lowest bit from the size on is the fullest row with room.
     rooms = 0
@@ -42,15 +43,15 @@ def pack(sizes: NDArray[np.integer], *, capacity: int) -> Ragged:
             if not open_rows[room]:
                 rooms ^= 1 << room
         else:
-            room, row = capacity, len(rows)
-            rows.append([])
-        rows[row].append(item)
+            room, row = capacity, n_rows
+            n_rows += 1
+        row_of[item] = row
         open_rows[room - size].append(row)
         rooms |= 1 << (room - size)
-    ordered = sorted(sorted(row) for row in rows)
-    lengths = np.array([len(row) for row in ordered], np.int64)
-    items = np.fromiter((item for row in ordered for item in row), np.int64, len(sizes))
-    return Ragged(items, offsets=offsets_of(lengths))
+    # The items in the order of their rows, each row in ascending order; then the rows by their first items.
+    items = np.argsort(row_of, kind="stable")
+    offsets = offsets_of(np.bincount(row_of, minlength=n_rows))
+    return Ragged(items, offsets=offsets).gather(np.argsort(items[offsets[:-1]]))
 
 
 def place(lengths: NDArray[np.int64], *, counts: NDArray[np.int64]) -> Places:

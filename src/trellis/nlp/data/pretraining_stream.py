@@ -1,13 +1,15 @@
 """Batches to pretrain on: masked when they were written, or anew in each epoch."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import ExampleStream, Ragged, StackingStream
+from trellis.data import ExampleStream, Ragged, StackingStream, cached_columns
 from trellis.errors import ConfigError
 from trellis.nlp.data.configs import BertPretrainDataConfig, BertPretrainTextDataConfig
 from trellis.nlp.data.corpus import Corpus
@@ -28,6 +30,8 @@ from trellis.nlp.data.tokenizer import Tokenizer
 from trellis.tasks import InputContext
 
 Batch = dict[str, NDArray[Any]]
+_BLOCK_SEQUENCES = 1 << 20
+"""How many sequences are packed at a time: memory does not grow with a corpus, and rows are as full as can be."""
 
 
 def build_pretraining_stream(
@@ -150,18 +154,28 @@ def _build_text_stream(
     directory = corpus.directory.with_name(f"{corpus.directory.name}-{key}")
     ordered_map = local_map(n_useful_workers(corpus.directory.iterdir()))
     planned = write_plan(directory, corpus=corpus, pairing=pairing, ordered_map=ordered_map)
-    rows = _packed(planned, masking, params.seq_length) if params.pack_sequences else None
+    rows = _packed(directory, planned, masking, params.seq_length) if params.pack_sequences else None
     n_rows = len(planned.is_random) if rows is None else len(rows)
     order = example_stream(MadeExamples(n_rows, make=np.asarray), params=params, context=context)
     return MaskedStream(tokens, planned, pairing, masking, order, rows)
 
 
-def _packed(planned: PlannedPairs, masking: Masking, seq_length: int) -> Ragged:
-    """Which sequences share a row: both they and their predictions have room in it."""
-    lengths = planned.pairs.lengths
-    # A sequence takes its tokens, or the same share of a row as its predictions take of all predictions of a row.
-    shares = -(-masking.n_chosen(lengths) * seq_length // masking.max_predictions)
-    return pack(np.maximum(lengths, shares), capacity=seq_length)
+def _packed(directory: Path, planned: PlannedPairs, masking: Masking, seq_length: int) -> Ragged:
+    """Which sequences share a row, kept beside the directory of the sequences."""
+    key = hashlib.blake2b(f"{masking.rate}/{masking.max_predictions}".encode(), digest_size=8).hexdigest()
+    rows = cached_columns(directory.with_name(f"{directory.name}-{key}"), _packed_blocks(planned, masking, seq_length))
+    return rows.ragged("sequences")
+
+
+def _packed_blocks(planned: PlannedPairs, masking: Masking, seq_length: int) -> Iterator[dict[str, Ragged]]:
+    """Yields rows of sequences that have room in them, and whose predictions have."""
+    n_sequences = len(planned.is_random)
+    for start in range(0, n_sequences, _BLOCK_SEQUENCES):
+        lengths = planned.pairs.take(np.arange(start, min(start + _BLOCK_SEQUENCES, n_sequences))).lengths
+        # A sequence takes its tokens, or the same share of a row as its predictions take of all predictions of a row.
+        shares = -(-masking.n_chosen(lengths) * seq_length // masking.max_predictions)
+        rows = pack(np.maximum(lengths, shares), capacity=seq_length)
+        yield {"sequences": Ragged(rows.values + start, offsets=rows.offsets)}
 
 
 def _check_text(params: BertPretrainTextDataConfig) -> None:
