@@ -190,17 +190,11 @@ def _write_together(path: Path, checkpoint: Checkpoint, snapshot: Snapshot, note
     except Exception as error:  # noqa: BLE001  (it is raised in every process)
         report = {"error": describe_failure(error)}
     tell(f"{path.name}/parts", report)
-    verdict = ""
     if is_first_process():
         try:
-            reports = hear(f"{path.name}/parts", place=place)
-            failed = [f"process {index}: {told['error']}" for index, told in enumerate(reports) if "error" in told]
-            verdict = "; ".join(failed)
-            if not verdict:
-                files = {name: value for told in reports for name, value in told["files"].items()}
-                _write_manifest(path, checkpoint, snapshot, notes, files=files)
-                for changed in (path / _MANIFEST, path / _ARRAYS, path):
-                    sync(changed)
+            verdict = _finish_together(
+                path, checkpoint, snapshot, notes, reports=hear(f"{path.name}/parts", place=place)
+            )
         except Exception as error:  # noqa: BLE001  (it is raised in every process)
             verdict = f"process 0: {describe_failure(error)}"
         tell(f"{path.name}/manifest", verdict)
@@ -208,6 +202,25 @@ def _write_together(path: Path, checkpoint: Checkpoint, snapshot: Snapshot, note
         (verdict,) = hear(f"{path.name}/manifest", place=place, processes=[0])
     if verdict:
         raise CheckpointFileError(verdict)
+
+
+def _finish_together(
+    path: Path,
+    checkpoint: Checkpoint,
+    snapshot: Snapshot,
+    notes: Mapping[str, JSON],
+    *,
+    reports: Sequence[Mapping[str, Any]],
+) -> str:
+    """Writes the manifest over the files of all processes, if they have written them; returns what went wrong."""
+    failed = [f"process {index}: {report['error']}" for index, report in enumerate(reports) if "error" in report]
+    if failed:
+        return "; ".join(failed)
+    files = {name: value for report in reports for name, value in report["files"].items()}
+    _write_manifest(path, checkpoint, snapshot, notes, files=files)
+    for changed in (path / _MANIFEST, path / _ARRAYS, path):
+        sync(changed)
+    return ""
 
 
 def _write_parts(path: Path, snapshot: Snapshot) -> dict[str, JSON]:
@@ -374,7 +387,7 @@ def read_arrays(path: Path, tree: Mapping[str, str]) -> dict[str, np.ndarray]:
         tree: The manifest's, or a part of it.
     """
     shapes = {name: _shape(text) for name, text in tree.items()}
-    if any((path / _ARRAYS).glob(_folder_of(0)[:-1] + "*")):
+    if any((path / _ARRAYS).glob("process_*")):
         whole = {name: {_whole_box(shape)} for name, shape in shapes.items()}
         return {
             name: blocks[_whole_box(shapes[name])]
@@ -419,7 +432,8 @@ def _groups(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> Iterator[list[str]]:
             group, n_bytes = [], 0
         group.append(name)
         n_bytes += size
-    yield group
+    if group:
+        yield group
 
 
 def _read_blocks(
@@ -439,23 +453,27 @@ def _read_blocks(
             for box, block in blocks[name].items():
                 block[...] = array[slices_of(box)]
         return blocks
+    pieces = [
+        (name, part, box, piece)
+        for name in names
+        for part in map(Part.of_json, parts[name])
+        for box in boxes[name]
+        if (piece := common_box(part.box, box)) is not None
+    ]
     with ExitStack() as stack:
-        folders: dict[int, tuple[Path, Any]] = {}
-        reads: list[tuple[np.ndarray, tuple[slice, ...], Any]] = []
-        for name in names:
-            for part in map(Part.of_json, parts[name]):
-                shared = {box: common_box(part.box, box) for box in boxes[name]}
-                common = {box: piece for box, piece in shared.items() if piece is not None}
-                if common and part.process not in folders:
-                    folder = path / _ARRAYS / _folder_of(part.process)
-                    folders[part.process] = stack.enter_context(_plainly_named(folder)), tensorstore.Context()
-                if common:
-                    store = _open_part(*folders[part.process], part.name(name)).result()
-                for box, piece in common.items():
-                    target = blocks[name][box], slices_of(piece, within=box)
-                    reads.append((*target, store[slices_of(piece, within=part.box)].read()))
-        for block, place, read in reads:
-            block[place] = read.result()
+        folders = {
+            process: (
+                stack.enter_context(_plainly_named(path / _ARRAYS / _folder_of(process))),
+                tensorstore.Context(),
+            )
+            for process in {part.process for _, part, _, _ in pieces}
+        }
+        stores = {(name, part): _open_part(*folders[part.process], part.name(name)) for name, part, _, _ in pieces}
+        reads = [
+            stores[name, part].result()[slices_of(piece, within=part.box)].read() for name, part, _, piece in pieces
+        ]
+        for (name, _, box, piece), read in zip(pieces, reads, strict=True):
+            blocks[name][box][slices_of(piece, within=box)] = read.result()
     return blocks
 
 

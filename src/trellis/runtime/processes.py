@@ -26,8 +26,10 @@ _JAX_SECONDS = 100
 """After so many seconds JAX takes a silent process for dead, if nothing else is said."""
 _SECONDS_TO_ANSWER = 1.0
 _SECONDS_TO_STOP = 10
-_SECONDS_TO_TELL = 600
-"""How long the others wait for the word of a process: as long as a slow disk may take to save its part."""
+_SECONDS_TO_SAVE = 600
+"""How long a process is waited for in a save: as long as a slow disk may take to write its part."""
+_SECONDS_TO_MEET = 3600
+"""How long a process is waited for that may have data to prepare or programs to compile before it comes."""
 
 
 def join_processes(environment: Mapping[str, str] = os.environ) -> None:
@@ -223,7 +225,7 @@ def exchange(word: JSON, *, place: str) -> list[Any]:
         return [word]
     number = next(_exchanges)
     tell(f"exchange_{number}", word)
-    words = hear(f"exchange_{number}", place=place)
+    words = hear(f"exchange_{number}", place=place, seconds=_SECONDS_TO_MEET)
     if number and is_first_process():
         # Whoever is here has heard all words of the exchange before.
         forget(f"exchange_{number - 1}")
@@ -239,7 +241,7 @@ def tell(topic: str, word: JSON) -> None:
 
 
 def hear(
-    topic: str, *, place: str, processes: Sequence[int] | None = None, seconds: float = _SECONDS_TO_TELL
+    topic: str, *, place: str, processes: Sequence[int] | None = None, seconds: float = _SECONDS_TO_SAVE
 ) -> list[Any]:
     """What processes have told, by default all of them; waits for those that have not, and names them in an error.
 
