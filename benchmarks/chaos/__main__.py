@@ -38,6 +38,7 @@ class Part:
 
 PARTS = {
     "kills": Part("kills of runs, started again until they end and compared to the bit", 1_500),
+    "process_kills": Part("kills of one of two processes in a save that they share, compared to the bit", 50),
     "power_cuts": Part("power cuts, by copies of a block image", 100),
     "executor_kills": Part(
         "kills of `trellis run`, while it puts a model in its place",

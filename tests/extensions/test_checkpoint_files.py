@@ -635,11 +635,11 @@ def with_version(version: Any, file: Path) -> None:
     manifest_file.write_text(json.dumps({"checksum": crc, "manifest": manifest}, indent=1))
 
 
-@pytest.mark.parametrize("version", [2, 0, None, "1"])
+@pytest.mark.parametrize("version", [3, 0, None, "1"])
 def test_a_file_of_a_format_that_is_not_known_is_told_and_not_skipped(tmp_path: Path, version: Any) -> None:
     train(tmp_path, 4)
     with_version(version, tmp_path / "regular_4")
-    message = rf"regular_4` is of format {version!r}, but this version of Trellis reads format 1\. Use the version that"
+    message = rf"regular_4` is of format {version!r}, but this version of Trellis reads the formats 1 and 2\. Use the"
     with pytest.raises(CheckpointMismatchError, match=message):
         train(tmp_path, 6)
     assert names(tmp_path) == ["regular_2", "regular_4"]

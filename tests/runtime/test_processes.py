@@ -5,10 +5,11 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import pytest
 
-from trellis.errors import ArgumentError
-from trellis.runtime import join_processes
+from trellis.errors import ArgumentError, RunFailedError
+from trellis.runtime import hear, join_processes
 
 ELSEWHERE = "192.0.2.77"
 """An address of documentations, which no machine has."""
@@ -145,3 +146,18 @@ def test_jax_variables_go_before_tf_config(joined: list[dict[str, Any]]) -> None
 def test_an_environment_that_does_not_say_who_this_is_is_told(environment: dict[str, str], said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         join_processes(environment)
+
+
+def test_processes_that_say_nothing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Service:
+        def blocking_key_value_get(self, key: str, milliseconds: int) -> str:
+            if key == "trellis/a save/1":
+                return '"done"'
+            raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: GetKeyValue() timed out")
+
+    monkeypatch.setattr("trellis.runtime.processes._service", Service)
+    monkeypatch.setattr("jax.process_count", lambda: 3)
+    assert hear("a save", place="saving step 4", processes=[1]) == ["done"]
+    message = "^After 0.1 seconds nothing was heard of process 0, 2 of 3 while saving step 4. See what its output says"
+    with pytest.raises(RunFailedError, match=message):
+        hear("a save", place="saving step 4", seconds=0.1)

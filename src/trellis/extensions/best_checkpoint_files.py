@@ -13,7 +13,7 @@ from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.checkpoint_files import FileReader, FileWriter, find_files, newest_whole_file
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Session, Summary
-from trellis.runtime import print_line
+from trellis.runtime import exchange, print_line
 from trellis.spelling import did_you_mean
 
 _LONGEST_NAME = 180
@@ -61,7 +61,11 @@ class BestCheckpointFileWriter(FileWriter):
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         """Starts to write the checkpoint if it is the best."""
         value = self._value_in(checkpoint)
-        if self.sign * value < self.sign * self.best_metric:
+        is_best = self.sign * value < self.sign * self.best_metric
+        if storage.spans(checkpoint):
+            # All write or none: what the first one has read from its files counts.
+            is_best = exchange(is_best, place=f"looking whether step {checkpoint.step} is the best")[0]
+        if is_best:
             self.write(checkpoint)
             self.best_metric = value
             self.best_step = checkpoint.step
@@ -83,8 +87,8 @@ class BestCheckpointFileWriter(FileWriter):
             )
         return values[name]
 
-    def _drop(self, hidden: Path) -> None:
-        super()._drop(hidden)
+    def _drop(self, hidden: Path, *, is_committer: bool) -> None:
+        super()._drop(hidden, is_committer=is_committer)
         # What was the best before is so again.
         self._read_best()
 

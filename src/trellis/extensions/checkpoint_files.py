@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import jax
 from flax.traverse_util import unflatten_dict
 
 from trellis.aliases import JSON, Init, PyTree
@@ -31,7 +32,7 @@ from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatc
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, CheckpointSource, Event, Session, finish_saves
-from trellis.runtime import is_first_process, print_line, wait_for_processes
+from trellis.runtime import exchange, forget, is_first_process, print_line
 
 REGULAR = "regular_"
 """The names of files that a run writes as it goes begin with this."""
@@ -68,30 +69,33 @@ def newest_file(directory: Path) -> Path | None:
 
 
 def newest_whole_file(
-    files: Sequence[tuple[int, Path]], *, session: Session | None = None
+    files: Sequence[tuple[int, Path]], *, session: Session | None = None, together: bool = False
 ) -> tuple[Path, dict[str, Any]] | None:
     """The newest of some files that is whole, and its manifest; None if there is none.
 
     Damaged files are skipped, with a line or an event that says why.
+
+    Args:
+        together: Whether all processes call this with the same files: then each checks a part of them.
     """
     for _, path in reversed(files):
         try:
-            return path, checked_manifest(path)
+            return path, checked_manifest(path, together=together)
         except CheckpointMismatchError:
             # Not damaged: to go on from an older file would be to lose the work of this one.
             raise
         except CheckpointFileError as error:
             text = f"Skipping the damaged checkpoint file `{path}`: {error}."
-            if session is None:
-                print_line(text)
-            else:
+            if session is not None:
                 session.emit("skipped_file", step=0, text=text, path=str(path))
+            elif is_first_process() or not together:
+                print_line(text)
     return None
 
 
-def checked_manifest(path: Path) -> dict[str, Any]:
+def checked_manifest(path: Path, *, together: bool = False) -> dict[str, Any]:
     """The manifest of a checkpoint file in its place: an error says what is damaged, or that it belongs elsewhere."""
-    manifest = storage.read_manifest(path)
+    manifest = storage.read_manifest(path, together=together)
     step = path.name.removesuffix(".replaced").rpartition("_")[2]
     if step != str(manifest["step"]):
         raise CheckpointFileError(f"it holds step {manifest['step']}, and not that of its name")
@@ -125,6 +129,8 @@ class FileWriter(Extension):
         self._keep = keep
         self._overwrite = overwrite
         self._written: Future[None] | None = None
+        self._told: str | None = None
+        """What the processes have told each other of the last save is under this name."""
         storage.check_readable(self._dir)
         check_writable(self._dir)
         self._ownership: Ownership | None = None
@@ -161,7 +167,7 @@ class FileWriter(Extension):
         return (self.prefix,)
 
     def _own(self) -> None:
-        # Of several processes that run one loop, the first one writes.
+        # Of several processes that run one loop, the first one makes and removes files; all write into them.
         if self._ownership is None and is_first_process():
             self._ownership = Ownership(self._dir)
 
@@ -180,24 +186,32 @@ class FileWriter(Extension):
         self._own()
         name = f"{prefix or self.prefix}{checkpoint.step}"
         newer = [path.name for step, path in find_files(self._dir, self.prefix) if step >= checkpoint.step]
-        if newer and not self._overwrite:
-            raise CheckpointFileError(
-                f"Cannot write `{self._dir / name}`: the directory already holds {', '.join(newer)}. "
-                f"Choose another output_dir, or pass overwrite=True."
-            )
+        hidden = hidden_path(self._dir)
         session = checkpoint.session or Session()
         if self._written is not None:
             # One save under way at a time: host memory holds at most one copy more.
             session.wait_for(self._written)
             self._written = None
+        together = storage.spans(checkpoint)
+        is_committer = is_first_process() or not together
+        if together:
+            # The first one may be committing a file at this moment: what it sees counts.
+            newer, hidden_name = exchange([newer, hidden.name], place=f"saving step {checkpoint.step}")[0]
+            hidden = self._dir / hidden_name
+            if is_committer and self._told is not None:
+                # Whoever is here has done with the save before.
+                forget(self._told)
+            self._told = hidden.name
+        if newer and not self._overwrite:
+            raise CheckpointFileError(
+                f"Cannot write `{self._dir / name}`: the directory already holds {', '.join(newer)}. "
+                f"Choose another output_dir, or pass overwrite=True."
+            )
         snapshot = session.shared(storage.Snapshots).take(checkpoint)
-        if snapshot.spans_processes and not is_first_process():
-            return
-        hidden = hidden_path(self._dir)
         written = session.save(
-            lambda: self._write(hidden, checkpoint, snapshot),
-            lambda: self._commit(hidden, name, checkpoint.step, session),
-            drop=lambda: self._drop(hidden),
+            lambda: self._write(hidden, checkpoint, snapshot, is_committer=is_committer),
+            lambda: self._commit(hidden, name, checkpoint.step, session) if is_committer else None,
+            drop=lambda: self._drop(hidden, is_committer=is_committer),
             is_resumable=self.is_resumable,
         )
         if checkpoint.session is None:
@@ -207,9 +221,10 @@ class FileWriter(Extension):
         else:
             self._written = written
 
-    def _write(self, hidden: Path, checkpoint: Checkpoint, snapshot: storage.Snapshot) -> None:
-        with self._saving(hidden, checkpoint.step):
-            sweep(self._dir)
+    def _write(self, hidden: Path, checkpoint: Checkpoint, snapshot: storage.Snapshot, *, is_committer: bool) -> None:
+        with self._saving(hidden, checkpoint.step, removes=is_committer):
+            if is_committer:
+                sweep(self._dir)
             storage.write(hidden, checkpoint, snapshot, self.notes)
 
     def _commit(self, hidden: Path, name: str, step: int, session: Session) -> None:
@@ -224,16 +239,18 @@ class FileWriter(Extension):
             remove_whole(replaced)
             self._tidy(name, step, session)
 
-    def _drop(self, hidden: Path) -> None:
+    def _drop(self, hidden: Path, *, is_committer: bool) -> None:
         """Undoes a write that will not be committed."""
-        shutil.rmtree(hidden, ignore_errors=True)
+        if is_committer:
+            shutil.rmtree(hidden, ignore_errors=True)
 
     @contextmanager
-    def _saving(self, hidden: Path, step: int) -> Iterator[None]:
+    def _saving(self, hidden: Path, step: int, *, removes: bool = True) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # noqa: BLE001  (it is raised, as another)
-            shutil.rmtree(hidden, ignore_errors=True)
+            if removes:
+                shutil.rmtree(hidden, ignore_errors=True)
             reason = describe_failure(error)
             raise CheckpointFileError(
                 f"The checkpoint of step {step} could not be saved in `{self._dir}`: {reason}. "
@@ -334,6 +351,8 @@ class CheckpointFileWriter(FileWriter):
     def _save_preempted(self, checkpoint: Checkpoint) -> None:
         # A run that has completed no step would save what it started from, which may be a file of this directory.
         is_there = not checkpoint.n_completed_steps and (self._dir / f"{REGULAR}{checkpoint.step}").exists()
+        if storage.spans(checkpoint):
+            is_there = exchange(is_there, place=f"saving step {checkpoint.step}")[0]
         if checkpoint.step != self._last_step and not is_there:
             self.write(checkpoint, prefix=PREEMPTED)
 
@@ -351,8 +370,8 @@ class CheckpointFileWriter(FileWriter):
             for _, path in preempted:
                 remove_whole(path)
 
-    def _drop(self, hidden: Path) -> None:
-        super()._drop(hidden)
+    def _drop(self, hidden: Path, *, is_committer: bool) -> None:
+        super()._drop(hidden, is_committer=is_committer)
         self._last_step = -1
 
 
@@ -365,6 +384,7 @@ class FileReader(CheckpointSource):
 
     prefixes: tuple[str, ...]
     """What the names of the files begin with."""
+    gives_away = True
 
     def __init__(self, dir: str | os.PathLike[str], *, target: Init, after: int = -1) -> None:
         self._dir = local_path(dir, name="dir")
@@ -374,7 +394,7 @@ class FileReader(CheckpointSource):
     def __call__(self, initializer: Checkpoint) -> Checkpoint:
         """The newest checkpoint in the form of `initializer`; if there is none, `initializer` at the first step."""
         started = time.perf_counter()
-        file = self._find(initializer.session)
+        file = self._find(initializer.session, together=storage.spans(initializer))
         if file is None:
             first_step = max(self._after, 0)
             is_there = initializer.step == first_step
@@ -389,8 +409,7 @@ class FileReader(CheckpointSource):
 
     def find_step(self) -> int | None:
         """The step of the newest whole file; None if there is none. All processes of a run have to call it."""
-        wait_for_processes("find_step")  # The first one may still be writing.
-        file = self._find(None)
+        file = self._find(None, together=jax.process_count() > 1)
         return None if file is None else int(file[1]["step"])
 
     def read(self) -> Checkpoint | None:
@@ -412,10 +431,14 @@ class FileReader(CheckpointSource):
         structure = manifest["structure"]
         return _checkpoint(manifest, {name: storage.rebuild(structure[name], arrays) for name in storage.STATE})
 
-    def _find(self, session: Session | None) -> tuple[Path, dict[str, Any]] | None:
+    def _find(self, session: Session | None, *, together: bool = False) -> tuple[Path, dict[str, Any]] | None:
         finish_saves()
         files = [file for file in find_files(self._dir, *self.prefixes) if file[0] > self._after]
-        newest = newest_whole_file(files, session=session)
+        if together:
+            # The first one commits files, and may have done so after another has looked.
+            names = exchange([[step, path.name] for step, path in files], place=f"looking at `{self._dir}`")[0]
+            files = [(step, self._dir / name) for step, name in names]
+        newest = newest_whole_file(files, session=session, together=together)
         if newest is None and files and self._after < 0:
             raise CheckpointFileError(
                 f"Every checkpoint file in `{self._dir}` is damaged ({', '.join(path.name for _, path in files)}). "
@@ -461,7 +484,7 @@ def restore_file(path: Path, *, template: Checkpoint) -> Checkpoint:
     Args:
         template: The structure that is needed: shapes and dtypes in the place of arrays.
     """
-    return _restored(path, storage.read_manifest(path), template)
+    return _restored(path, storage.read_manifest(path, together=storage.spans(template)), template)
 
 
 def _restored(path: Path, manifest: dict[str, Any], template: Checkpoint) -> Checkpoint:
@@ -472,7 +495,12 @@ def _restored(path: Path, manifest: dict[str, Any], template: Checkpoint) -> Che
             f"Use the model and optimizer that wrote it, or another directory."
         )
     tree: dict[str, str] = manifest["tree"]
-    arrays = storage.read_arrays(path, tree)
+    state = [name for name in tree if name.partition("/")[0] in storage.STATE]
+    shardings = {name: value for name, value in storage.shared_shardings(template).items() if name in state}
+    arrays: dict[str, Any] = {
+        **storage.read_arrays(path, {name: text for name, text in tree.items() if name not in shardings}),
+        **storage.read_shards(path, tree, shardings),
+    }
     names = [*storage.STATE]
     # Sums for the next checkpoint are there if the run was preempted. They are of no use if the metrics have changed.
     sums = {name: text for name, text in tree.items() if name.startswith("totals/")}

@@ -184,6 +184,8 @@ class CheckpointSource(ABC):
 
     target: Init
     """Makes the variables if there is no checkpoint, and their structure if there is one."""
+    gives_away = False
+    """Whether nobody else has the arrays of its checkpoint, so that a loop may take those that are in place already."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"

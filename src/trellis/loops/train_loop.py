@@ -302,7 +302,9 @@ class TrainLoop:
         state = TrainState(
             jnp.int32(checkpoint.step), checkpoint.model_params, checkpoint.model_state, checkpoint.optimizer_state
         )
-        running = self._run_from(self._placement.put_state(state, like=self._shapes), checkpoint.step)
+        takes = self._source is not None and self._source.gives_away
+        state = self._placement.put_state(state, like=self._shapes, takes=takes)
+        running = self._run_from(state, checkpoint.step)
         if checkpoint.totals is not None:
             running.totals = self._placement.put_state(pack(checkpoint.totals)[0])
             running.n_completed_steps = checkpoint.n_completed_steps

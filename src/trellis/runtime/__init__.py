@@ -31,11 +31,15 @@ if TYPE_CHECKING:
         is_parameter_server as is_parameter_server,
     )
     from trellis.runtime.processes import (
+        exchange as exchange,
         fetch as fetch,
+        forget as forget,
+        hear as hear,
         is_any_stopping as is_any_stopping,
         is_first_process as is_first_process,
         spans_processes as spans_processes,
         join_processes as join_processes,
+        tell as tell,
         wait_for_processes as wait_for_processes,
     )
     from trellis.runtime.random import StepKeys as StepKeys, checked_key as checked_key

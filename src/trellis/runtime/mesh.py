@@ -154,13 +154,18 @@ class Placement:
             return program(*arguments)
         return run_by_parts(make, *arguments)
 
-    def put_state(self, tree: PyTree, *, like: PyTree | None = None) -> PyTree:
+    def put_state(self, tree: PyTree, *, like: PyTree | None = None, takes: bool = False) -> PyTree:
         """Copies a tree to the devices; the result shares no memory with what was given.
 
         Args:
             like: Its `shapes`; the default is to have all of it on every device.
+            takes: Whether arrays that span processes, and are in place already, may be taken as they are.
         """
         shardings = jax.tree.map(lambda _: self.replicated, tree) if like is None else shardings_of(like)
+        if takes and self.spans_processes:
+            return jax.tree.map(
+                lambda leaf, place: leaf if _is_at(leaf, place) else spread(leaf, place), tree, shardings
+            )
         own = tree if self.spans_processes else jax.tree.map(_own, tree, shardings)
         return self._put(own, shardings, may_alias=False)
 
@@ -307,6 +312,10 @@ def _resolved(sizes: Mapping[str, int], n_devices: int) -> dict[str, int]:
 def shardings_of(tree: PyTree) -> PyTree:
     """How the arrays of a tree, or those that its shapes stand for, are shared out."""
     return jax.tree.map(lambda leaf: leaf.sharding, tree)
+
+
+def _is_at(leaf: Any, sharding: NamedSharding) -> bool:
+    return isinstance(leaf, jax.Array) and leaf.sharding == sharding
 
 
 def _own(leaf: Any, sharding: Any) -> Any:

@@ -1,21 +1,24 @@
 """Processes that train together, each with a part of the devices: how they join, and how arrays span them."""
 
 import ipaddress
+import itertools
 import json
 import math
 import os
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src import distributed
 from jax.experimental import multihost_utils
 from jax.sharding import Sharding
 
-from trellis.aliases import Array, PyTree
-from trellis.errors import ArgumentError
+from trellis.aliases import JSON, Array, PyTree
+from trellis.errors import ArgumentError, RunFailedError
 from trellis.runtime.cluster import find_cluster, share_of_gpus
 from trellis.runtime.console import print_line
 
@@ -23,6 +26,10 @@ _JAX_SECONDS = 100
 """After so many seconds JAX takes a silent process for dead, if nothing else is said."""
 _SECONDS_TO_ANSWER = 1.0
 _SECONDS_TO_STOP = 10
+_SECONDS_TO_SAVE = 600
+"""How long a process is waited for in a save: as long as a slow disk may take to write its part."""
+_SECONDS_TO_MEET = 3600
+"""How long a process is waited for that may have data to prepare or programs to compile before it comes."""
 
 
 def join_processes(environment: Mapping[str, str] = os.environ) -> None:
@@ -204,6 +211,73 @@ def wait_for_processes(name: str) -> None:
     """
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
+
+
+def exchange(word: JSON, *, place: str) -> list[Any]:
+    """The words of all processes, in their order; all of them have to call it, and in the same order.
+
+    They go through JAX's coordination service and not through devices, so that steps may be under way.
+
+    Args:
+        place: What the processes do there, for the error about one that does not come.
+    """
+    if jax.process_count() == 1:
+        return [word]
+    number = next(_exchanges)
+    tell(f"exchange_{number}", word)
+    words = hear(f"exchange_{number}", place=place, seconds=_SECONDS_TO_MEET)
+    if number and is_first_process():
+        # Whoever is here has heard all words of the exchange before.
+        forget(f"exchange_{number - 1}")
+    return words
+
+
+_exchanges = itertools.count()
+
+
+def tell(topic: str, word: JSON) -> None:
+    """Tells the other processes something, which `hear` returns to them; it does not wait for them."""
+    _service().key_value_set(f"trellis/{topic}/{jax.process_index()}", json.dumps(word))
+
+
+def hear(
+    topic: str, *, place: str, processes: Sequence[int] | None = None, seconds: float = _SECONDS_TO_SAVE
+) -> list[Any]:
+    """What processes have told, by default all of them; waits for those that have not, and names them in an error.
+
+    This may be called in any thread.
+
+    Args:
+        place: What the processes do, for the error.
+    """
+    service = _service()
+    deadline = time.monotonic() + seconds
+    words: dict[int, Any] = {}
+    asked = range(jax.process_count()) if processes is None else processes
+    for index in asked:
+        left = max(1, math.ceil(1000 * (deadline - time.monotonic())))
+        try:
+            words[index] = json.loads(service.blocking_key_value_get(f"trellis/{topic}/{index}", left))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise
+    missing = [str(index) for index in asked if index not in words]
+    if missing:
+        raise RunFailedError(
+            f"After {seconds:g} seconds nothing was heard of process {', '.join(missing)} of {jax.process_count()} "
+            f"while {place}. See what its output says, and start the same command again."
+        )
+    return [words[index] for index in asked]
+
+
+def forget(topic: str) -> None:
+    """Removes all that was told of a topic, once everybody has heard it."""
+    _service().key_value_delete(f"trellis/{topic}/")
+
+
+def _service() -> Any:
+    # JAX itself shows no door to its coordination service; Orbax takes this one, too.
+    return distributed.global_state.client
 
 
 def is_any_stopping(look: int) -> bool:
