@@ -23,7 +23,7 @@ from trellis.experiments.reports import leaves_of, write_params
 from trellis.extensions import best_files, checkpoint_storage, regular_files
 from trellis.loops import Summary
 from trellis.remote import copy_of, working_directory
-from trellis.runtime import ONE_DEVICE, is_first_process, print_line, wait_for_processes
+from trellis.runtime import ONE_DEVICE, agreed, is_first_process, print_line, wait_for_processes
 from trellis.tasks import BoundModel, Task, TaskConfig, get_task, with_addresses
 from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, StagedTrainer, Trainer, published_name
 
@@ -87,7 +87,7 @@ def run_experiment(
         )
         raise_if_any(list(mode_problems(params, mode=run_mode, model_dir=directory)))
         params.validate()
-        chosen = None if checkpoint is None else find_checkpoint(checkpoint, params=params, model_dir=directory)
+        chosen = None if checkpoint is None else _agreed_checkpoint(checkpoint, params=params, model_dir=directory)
         # Of several processes that run one experiment, the first one writes.
         if run_mode.trains and is_first_process():
             stack.enter_context(Ownership(directory))
@@ -129,26 +129,35 @@ def run_experiment(
 
 
 def run_together(
-    params: ExperimentConfig, *, mode: str, when_ready: Callable[[], object] = lambda: None, **options: Any
+    params: ExperimentConfig, *, when_ready: Callable[[], object] = lambda: None, **options: Any
 ) -> tuple[BoundModel, dict[str, float]]:
     """Runs an experiment as `run_experiment` does, with the processes that this one has joined, if there are any.
 
     They share out each batch, and have the losses of one; the first writes.
     """
-    _check_processes(params, get_mode(mode))
-    # The first one makes what is kept of the data, and the others find it.
+    _check_processes(params)
+    result = _run_in_turn(params, when_ready=when_ready, **options)
+    # JAX ends a process whose first one is gone.
+    wait_for_processes("the end of the run")
+    return result
+
+
+def _run_in_turn(
+    params: ExperimentConfig, *, when_ready: Callable[[], object] = lambda: None, **options: Any
+) -> tuple[BoundModel, dict[str, float]]:
+    """Runs an experiment; of several processes the first one makes what is kept of the data, and the others find it."""
     if not is_first_process():
-        wait_for_processes("prepared")
+        wait_for_processes("the data is prepared")
 
     def when_all_are_ready() -> None:
         when_ready()
         if is_first_process():
-            wait_for_processes("prepared")
+            wait_for_processes("the data is prepared")
 
-    return bound(run_experiment)(params, mode=mode, when_ready=when_all_are_ready, **options)
+    return bound(run_experiment)(params, when_ready=when_all_are_ready, **options)
 
 
-def _check_processes(params: ExperimentConfig, mode: Mode) -> None:
+def _check_processes(params: ExperimentConfig) -> None:
     """Raises an error if an experiment cannot be run by several processes, and is to be."""
     n_processes = jax.process_count()
     strategy, n_gpus = params.runtime.distribution_strategy, params.runtime.num_gpus
@@ -166,9 +175,6 @@ def _check_processes(params: ExperimentConfig, mode: Mode) -> None:
             f"{setting} uses devices of one worker, but there are {n_processes}. Set runtime.distribution_strategy to "
             f"multi_worker_mirrored and runtime.num_gpus to 0, or leave out workers."
         )
-    if isinstance(params.trainer, ProgressiveTrainerConfig) or mode.follows:
-        what = f"mode {str(mode)!r}" if mode.follows else "training in stages"
-        raise ArgumentError(f"{what} takes one worker, which uses all devices of its machine. Leave out workers.")
 
 
 def _check_trainer(
@@ -304,6 +310,11 @@ def find_checkpoint(name: str | os.PathLike[str], *, params: ExperimentConfig, m
     return found
 
 
+def _agreed_checkpoint(name: str | os.PathLike[str], *, params: ExperimentConfig, model_dir: Path) -> Path:
+    # A training may be writing its best file just now.
+    return Path(agreed(lambda: str(find_checkpoint(name, params=params, model_dir=model_dir))))
+
+
 def _run(trainer: StagedTrainer, mode: Mode, chosen: Path | None) -> Any:
     if chosen is not None:
         print_line(f"Evaluates `{chosen}`.")
@@ -363,14 +374,15 @@ def _finetune_continuously(
         step = int(file.name.rpartition("_")[2])
         print_line(f"Fine-tuning from `{file}`.")
         task = params.task.replace(init_checkpoint=str(file))
-        result = bound(run_experiment)(
+        result = _run_in_turn(
             params.replace(task=task),
             mode="train_and_eval",
             model_dir=model_dir / f"pretrained_{step}",
             run_post_eval=True,
             allow_changes=allow_changes,
         )
-        write_whole(model_dir / f"metrics-{step}.json", f"{json.dumps(result[1], indent=2)}\n".encode())
+        if is_first_process():
+            write_whole(model_dir / f"metrics-{step}.json", f"{json.dumps(result[1], indent=2)}\n".encode())
     if result is None:
         raise CheckpointFileError(
             f"task.init_checkpoint: no checkpoint file has appeared in `{pretrained}` for "

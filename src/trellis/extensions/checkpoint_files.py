@@ -160,6 +160,15 @@ class FileWriter(Extension):
         """What the names of all files begin with that this writer writes and removes."""
         return (self.prefix,)
 
+    def find_owner(self) -> str:
+        """Says who else writes to the directory; empty if nobody does."""
+        if self._ownership is None:
+            try:
+                Ownership(self._dir).release()
+            except DirectoryTakenError as error:
+                return str(error)
+        return ""
+
     def _own(self) -> None:
         # Of several processes that run one loop, the first one writes.
         if self._ownership is None and is_first_process():
@@ -386,6 +395,11 @@ class FileReader(CheckpointSource):
             text = f"A checkpoint was loaded in {seconds:.2f} seconds: `{path}`."
             initializer.session.emit("restored", step=checkpoint.step, text=text, path=str(path), seconds=seconds)
         return checkpoint
+
+    def find_path(self) -> Path | None:
+        """The newest whole file; None if there is none."""
+        file = self._find(None)
+        return None if file is None else file[0]
 
     def find_step(self) -> int | None:
         """The step of the newest whole file; None if there is none. All processes of a run have to call it."""

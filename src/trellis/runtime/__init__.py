@@ -30,13 +30,19 @@ if TYPE_CHECKING:
         count_gpus as count_gpus,
         is_parameter_server as is_parameter_server,
     )
-    from trellis.runtime.processes import (
-        fetch as fetch,
+    from trellis.runtime.agreement import (
+        agreed as agreed,
+        gathered as gathered,
         is_any_stopping as is_any_stopping,
         is_first_process as is_first_process,
+        process_name as process_name,
+        tell_failure as tell_failure,
+        wait_for_processes as wait_for_processes,
+    )
+    from trellis.runtime.processes import (
+        fetch as fetch,
         spans_processes as spans_processes,
         join_processes as join_processes,
-        wait_for_processes as wait_for_processes,
     )
     from trellis.runtime.random import StepKeys as StepKeys, checked_key as checked_key
     from trellis.runtime.console import (

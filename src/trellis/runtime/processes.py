@@ -16,6 +16,7 @@ from jax.sharding import Sharding
 
 from trellis.aliases import Array, PyTree
 from trellis.errors import ArgumentError
+from trellis.runtime.agreement import announce
 from trellis.runtime.cluster import find_cluster, share_of_gpus
 from trellis.runtime.console import print_line
 
@@ -38,9 +39,13 @@ def join_processes(environment: Mapping[str, str] = os.environ) -> None:
             worker, is the first process, and listens at its address there. Without that too, SLURM or Open MPI tell
             it, if they have started this process together with others.
     """
-    if jax.distributed.is_initialized():
-        # Ray joins the processes that it starts itself.
-        return
+    # Ray joins the processes that it starts itself.
+    if not jax.distributed.is_initialized():
+        _join(environment)
+    announce()
+
+
+def _join(environment: Mapping[str, str]) -> None:
     together = _of_jax(environment) or _of_tf_config(environment.get("TF_CONFIG", ""))
     cluster = find_cluster(environment) if together is None else None
     # More than twice the time, as JAX may not wait for all of it: whoever has started the processes is to name the
@@ -189,30 +194,6 @@ def _is_loopback(host: str) -> bool:
 
 def _is_everywhere(host: str) -> bool:
     return host in ("::", "0.0.0.0")
-
-
-def is_first_process() -> bool:
-    """Whether this is the first of the processes that have joined; one alone is."""
-    return jax.process_index() == 0
-
-
-def wait_for_processes(name: str) -> None:
-    """Waits until every process is here; one alone does not wait.
-
-    Args:
-        name: Of the place, the same in all of them.
-    """
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(name)
-
-
-def is_any_stopping(look: int) -> bool:
-    """Whether one of several processes was told to stop (SIGTERM): True in all of them at the same look.
-
-    Args:
-        look: The number of this look, one more than that of the look before.
-    """
-    return multihost_utils.reached_preemption_sync_point(look)
 
 
 def spread(tree: PyTree, shardings: PyTree) -> PyTree:

@@ -1,0 +1,189 @@
+"""What processes that train together tell each other by JAX's coordination service, which needs no devices."""
+
+import itertools
+import json
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+from jax._src import distributed  # JAX has no public name for the client of the service that `initialize` starts
+from jax.experimental import multihost_utils
+
+from trellis.errors import RunFailedError, TrellisError
+
+_T = TypeVar("_T")
+_SECONDS_A_ROUND = 2.0
+"""How long one call of the service waits: a process that waits for long still sees that another has failed."""
+_SECONDS_BETWEEN_LOOKS = 0.02
+_N_KEPT = 1000
+"""So many agreements are kept for processes that are late; later than that is none that is alive."""
+
+_visits: Counter[str] = Counter()
+_looks = itertools.count()
+
+
+def client() -> Any:
+    """The client of the coordination service; None in a process that is alone."""
+    return distributed.global_state.client
+
+
+def announce() -> None:
+    """Tells the others what machine this process is on; comes right after it has joined them."""
+    if client() is not None:
+        index = distributed.global_state.process_id
+        client().key_value_set(f"trellis/host/{index}", socket.gethostname(), allow_overwrite=True)
+
+
+def process_name(index: int) -> str:
+    """What a process is called in messages, such as `process 1 on node-b`."""
+    try:
+        return f"process {index} on {client().key_value_try_get(f'trellis/host/{index}')}"
+    except jax.errors.JaxRuntimeError:
+        return f"process {index}"
+
+
+def is_first_process() -> bool:
+    """Whether this is the first of the processes that have joined; one alone is."""
+    return jax.process_index() == 0
+
+
+def agreed(decide: Callable[[], _T]) -> _T:
+    """What the first process decides, in all of them: what one sees of files or clocks, another may see otherwise.
+
+    All of them have to call it, in the same order. The others wait as long as the first one takes. If it fails, all do.
+
+    Args:
+        decide: Is called in the first process only, and returns what JSON can hold.
+    """
+    if jax.process_count() == 1:
+        return decide()
+    number = _visits["agreed"]
+    _visits["agreed"] += 1
+    key = f"trellis/agreed/{number}"
+    if not is_first_process():
+        answer = json.loads(_get(key))
+        if "error" in answer:
+            raise RunFailedError(f"The first process ({process_name(0)}) has failed: {answer['error']}")
+        told: _T = answer["value"]
+        return told
+    try:
+        value = decide()
+    except TrellisError as error:
+        client().key_value_set(key, json.dumps({"error": str(error)}))
+        raise
+    client().key_value_set(key, json.dumps({"value": value}))
+    if number >= _N_KEPT:
+        client().key_value_delete(f"trellis/agreed/{number - _N_KEPT}")
+    return value
+
+
+def gathered(name: str, value: Any = None, *, seconds: float | None = None) -> list[Any]:
+    """What each process gives, in their order; waits until every process has come.
+
+    Args:
+        name: Of the place, the same in all of them.
+        value: What JSON can hold.
+        seconds: How long to wait before an error names those that have not come; None is for ever.
+    """
+    if jax.process_count() == 1:
+        return [value]
+    place = f"trellis/at/{name}"
+    number = _visits[name]
+    _visits[name] += 1
+    own = f"{place}/{number}/{jax.process_index()}"
+    client().key_value_set(own, json.dumps(value))
+    everybody_key = f"trellis/passed/{name}/{number}"
+    deadline = None if seconds is None else time.monotonic() + seconds
+    if is_first_process():
+        _wait_for_all(name, place=f"{place}/{number}/", deadline=deadline, seconds=seconds)
+        client().key_value_set(everybody_key, "")
+        if number:
+            # Whoever has come here has left the visit before.
+            client().key_value_delete(f"{place}/{number - 1}/")
+    else:
+        # A little longer than the first one, which is to tell who is missing.
+        late = None if deadline is None else deadline + 2 * _SECONDS_A_ROUND
+        _get(everybody_key, place=name, deadline=late)
+    values = {int(key.rpartition("/")[2]): json.loads(text) for key, text in _listed(f"{place}/{number}/")}
+    return [values[index] for index in range(jax.process_count())]
+
+
+def wait_for_processes(name: str, *, seconds: float | None = None) -> None:
+    """Waits until every process is here; one alone does not wait.
+
+    Args:
+        name: Of the place, the same in all of them.
+        seconds: How long to wait before an error names those that have not come; None is for ever.
+    """
+    gathered(name, seconds=seconds)
+
+
+def tell_failure(error: BaseException) -> None:
+    """Has the others, when they wait for this process, end too and say why."""
+    if client() is not None and isinstance(error, TrellisError):
+        client().key_value_set(f"trellis/failed/{jax.process_index()}", str(error), allow_overwrite=True)
+
+
+def find_failure() -> str:
+    """What another process has told of its end; empty if none has."""
+    for key, text in _listed("trellis/failed/"):
+        index = int(key.rpartition("/")[2])
+        if index != jax.process_index():
+            return f"{process_name(index).capitalize()} has failed, so this one ends too: {text}"
+    return ""
+
+
+def is_any_stopping() -> bool:
+    """Whether one of several processes was told to stop (SIGTERM): True in all of them at the same look.
+
+    JAX compares the numbers of looks between processes, so they are counted over a whole process: two that are at
+    different places for a moment still mean the same look.
+    """
+    return multihost_utils.reached_preemption_sync_point(next(_looks))
+
+
+def _listed(directory: str) -> list[tuple[str, str]]:
+    entries: list[tuple[str, str]] = client().key_value_dir_get(directory)
+    return entries
+
+
+def _wait_for_all(name: str, *, place: str, deadline: float | None, seconds: float | None) -> None:
+    next_look = time.monotonic()
+    while len(entries := _listed(place)) < jax.process_count():
+        if deadline is not None and time.monotonic() > deadline:
+            here = {int(key.rpartition("/")[2]) for key, _ in entries}
+            missing = ", ".join(process_name(index) for index in range(jax.process_count()) if index not in here)
+            raise RunFailedError(
+                f"{missing.capitalize()} did not come to {name!r} within {seconds:g} seconds, and the others wait "
+                f"there. Look at the output of those, or give more time: TRELLIS_JOIN_TIMEOUT=SECONDS."
+            )
+        if time.monotonic() > next_look:
+            _raise_failure()
+            next_look = time.monotonic() + _SECONDS_A_ROUND
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _get(key: str, *, place: str = "", deadline: float | None = None) -> str:
+    """What the first process has set, or will set."""
+    while True:
+        try:
+            text: str = client().blocking_key_value_get(key, int(_SECONDS_A_ROUND * 1000))
+            return text
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise
+        _raise_failure()
+        if deadline is not None and time.monotonic() > deadline:
+            raise RunFailedError(
+                f"Not all processes came to {place!r} in time. {process_name(0).capitalize()} names those that are "
+                f"missing. Look at its output."
+            )
+
+
+def _raise_failure() -> None:
+    failure = find_failure()
+    if failure:
+        raise RunFailedError(failure)
