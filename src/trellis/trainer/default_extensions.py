@@ -246,7 +246,7 @@ class _SharedBest(Extension):
         self._best.attach(session)
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
-        owner = self._placement.agreed(self._best.find_owner)
+        owner = self._placement.agreed(self._best.find_owner) if self._best.is_better(checkpoint) else ""
         if owner:
             print_line(f"This evaluation leaves the best checkpoint file alone: {owner}")
             return checkpoint
