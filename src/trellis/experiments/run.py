@@ -18,12 +18,12 @@ from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
 from trellis.experiments.mode import Mode, get_mode, mode_problems
 from trellis.experiments.new_files import new_files
-from trellis.experiments.preflight import Preflight
+from trellis.experiments.preflight import Preflight, check_batch_counts
 from trellis.experiments.reports import leaves_of, write_params
 from trellis.extensions import best_files, checkpoint_storage, regular_files
 from trellis.loops import Summary
 from trellis.remote import copy_of, working_directory
-from trellis.runtime import ONE_DEVICE, agreed, is_first_process, print_line, wait_for_processes
+from trellis.runtime import agreed, is_first_process, print_line, wait_for_processes
 from trellis.tasks import BoundModel, Task, TaskConfig, get_task, with_addresses
 from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, StagedTrainer, Trainer, published_name
 
@@ -81,7 +81,7 @@ def run_experiment(
         raise ArgumentError(f"checkpoint is {str(checkpoint)!r}, but mode {mode!r} chooses its files. Set mode 'eval'.")
     with ExitStack() as stack:
         model_dir = _temporary_dir(run_mode, stack) if model_dir is None else model_dir
-        _check_directory(model_dir, run_mode)
+        check_directory(model_dir, run_mode)
         directory = stack.enter_context(
             working_directory(model_dir, name="model_dir", writes=True, takes_over=run_mode.trains)
         )
@@ -121,6 +121,8 @@ def run_experiment(
         if run_mode.trains and is_first_process():
             write_params(params, directory)
         when_ready()
+        if trainer.placement.spans_processes:
+            check_batch_counts(outline)
         last = _run(trainer, run_mode, chosen)
         if runs_post_eval:
             last = trainer.evaluate(last)
@@ -128,21 +130,7 @@ def run_experiment(
         return trainer.bound_model(final), _logs(trainer, last) if runs_post_eval else {}
 
 
-def run_together(
-    params: ExperimentConfig, *, when_ready: Callable[[], object] = lambda: None, **options: Any
-) -> tuple[BoundModel, dict[str, float]]:
-    """Runs an experiment as `run_experiment` does, with the processes that this one has joined, if there are any.
-
-    They share out each batch, and have the losses of one; the first writes.
-    """
-    _check_processes(params)
-    result = _run_in_turn(params, when_ready=when_ready, **options)
-    # JAX ends a process whose first one is gone.
-    wait_for_processes("the end of the run")
-    return result
-
-
-def _run_in_turn(
+def run_in_turn(
     params: ExperimentConfig, *, when_ready: Callable[[], object] = lambda: None, **options: Any
 ) -> tuple[BoundModel, dict[str, float]]:
     """Runs an experiment; of several processes the first one makes what is kept of the data, and the others find it."""
@@ -155,26 +143,6 @@ def _run_in_turn(
             wait_for_processes("the data is prepared")
 
     return bound(run_experiment)(params, when_ready=when_all_are_ready, **options)
-
-
-def _check_processes(params: ExperimentConfig) -> None:
-    """Raises an error if an experiment cannot be run by several processes, and is to be."""
-    n_processes = jax.process_count()
-    strategy, n_gpus = params.runtime.distribution_strategy, params.runtime.num_gpus
-    if n_processes == 1:
-        if strategy == "multi_worker_mirrored":
-            print_line(
-                "runtime.distribution_strategy is multi_worker_mirrored, but this process is alone: it takes the "
-                "devices of this machine. To have others, start the same command on each machine with "
-                "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or TF_CONFIG."
-            )
-        return
-    if strategy in ONE_DEVICE or n_gpus:
-        setting = f"runtime.num_gpus={n_gpus}" if n_gpus else f"runtime.distribution_strategy={strategy}"
-        raise ArgumentError(
-            f"{setting} uses devices of one worker, but there are {n_processes}. Set runtime.distribution_strategy to "
-            f"multi_worker_mirrored and runtime.num_gpus to 0, or leave out workers."
-        )
 
 
 def _check_trainer(
@@ -242,7 +210,7 @@ def _temporary_dir(mode: Mode, stack: ExitStack) -> str:
     return directory
 
 
-def _check_directory(model_dir: str | os.PathLike[str], mode: Mode) -> None:
+def check_directory(model_dir: str | os.PathLike[str], mode: Mode) -> None:
     """Raises an error if a mode cannot be run in a directory, or with others in a copy of it."""
     if not model_dir:
         raise ArgumentError(
@@ -374,7 +342,7 @@ def _finetune_continuously(
         step = int(file.name.rpartition("_")[2])
         print_line(f"Fine-tuning from `{file}`.")
         task = params.task.replace(init_checkpoint=str(file))
-        result = _run_in_turn(
+        result = run_in_turn(
             params.replace(task=task),
             mode="train_and_eval",
             model_dir=model_dir / f"pretrained_{step}",

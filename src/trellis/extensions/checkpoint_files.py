@@ -31,7 +31,7 @@ from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatc
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, CheckpointSource, Event, Session, finish_saves
-from trellis.runtime import is_first_process, print_line, wait_for_processes
+from trellis.runtime import is_first_process, note_progress, print_line, wait_for_processes
 
 REGULAR = "regular_"
 """The names of files that a run writes as it goes begin with this."""
@@ -195,6 +195,7 @@ class FileWriter(Extension):
                 f"Choose another output_dir, or pass overwrite=True."
             )
         session = checkpoint.session or Session()
+        note_progress("saving", checkpoint.step)
         if self._written is not None:
             # One save under way at a time: host memory holds at most one copy more.
             session.wait_for(self._written)

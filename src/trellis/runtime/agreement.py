@@ -5,7 +5,8 @@ import json
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import jax
@@ -23,6 +24,43 @@ _N_KEPT = 1000
 
 _visits: Counter[str] = Counter()
 _looks = itertools.count()
+_hosts: dict[int, str] = {}
+
+
+class _Progress:
+    """What this process does; written by its main thread, read by the one that tells the others."""
+
+    phase = "start"
+    step = 0
+    n_marks = 0
+
+
+PROGRESS = _Progress()
+
+
+def note_progress(phase: str, step: int | None = None) -> None:
+    """Notes what this process does from now on; costs next to nothing.
+
+    Args:
+        phase: `input`, `step`, `eval`, `saving`, `extensions`, or one that may take as long as it likes: `start`,
+            `compiling`, `waiting`.
+        step: How many steps were started; None if that has not changed.
+    """
+    PROGRESS.phase = phase
+    PROGRESS.n_marks += 1
+    if step is not None:
+        PROGRESS.step = step
+
+
+@contextmanager
+def _waiting() -> Iterator[None]:
+    """Notes that this process waits for others, and what it did before when it goes on."""
+    before = PROGRESS.phase
+    note_progress("waiting")
+    try:
+        yield
+    finally:
+        note_progress(before)
 
 
 def client() -> Any:
@@ -39,10 +77,16 @@ def announce() -> None:
 
 def process_name(index: int) -> str:
     """What a process is called in messages, such as `process 1 on node-b`."""
-    try:
-        return f"process {index} on {client().key_value_try_get(f'trellis/host/{index}')}"
-    except jax.errors.JaxRuntimeError:
-        return f"process {index}"
+    if index not in _hosts and client() is not None:
+        # Kept, as the service may not answer any more when the name is needed.
+        with suppress(jax.errors.JaxRuntimeError):
+            _hosts[index] = client().key_value_try_get(f"trellis/host/{index}")
+    return f"process {index} on {_hosts[index]}" if index in _hosts else f"process {index}"
+
+
+def capitalized(text: str) -> str:
+    """A text as a sentence begins; the names of machines in it stay as they are."""
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def is_first_process() -> bool:
@@ -64,7 +108,8 @@ def agreed(decide: Callable[[], _T]) -> _T:
     _visits["agreed"] += 1
     key = f"trellis/agreed/{number}"
     if not is_first_process():
-        answer = json.loads(_get(key))
+        with _waiting():
+            answer = json.loads(_get(key))
         if "error" in answer:
             raise RunFailedError(f"The first process ({process_name(0)}) has failed: {answer['error']}")
         told: _T = answer["value"]
@@ -98,7 +143,8 @@ def gathered(name: str, value: Any = None, *, seconds: float | None = None) -> l
     everybody_key = f"trellis/passed/{name}/{number}"
     deadline = None if seconds is None else time.monotonic() + seconds
     if is_first_process():
-        _wait_for_all(name, place=f"{place}/{number}/", deadline=deadline, seconds=seconds)
+        with _waiting():
+            _wait_for_all(name, place=f"{place}/{number}/", deadline=deadline, seconds=seconds)
         client().key_value_set(everybody_key, "")
         if number:
             # Whoever has come here has left the visit before.
@@ -106,7 +152,8 @@ def gathered(name: str, value: Any = None, *, seconds: float | None = None) -> l
     else:
         # A little longer than the first one, which is to tell who is missing.
         late = None if deadline is None else deadline + 2 * _SECONDS_A_ROUND
-        _get(everybody_key, place=name, deadline=late)
+        with _waiting():
+            _get(everybody_key, place=name, deadline=late)
     values = {int(key.rpartition("/")[2]): json.loads(text) for key, text in _listed(f"{place}/{number}/")}
     return [values[index] for index in range(jax.process_count())]
 
@@ -132,7 +179,7 @@ def find_failure() -> str:
     for key, text in _listed("trellis/failed/"):
         index = int(key.rpartition("/")[2])
         if index != jax.process_index():
-            return f"{process_name(index).capitalize()} has failed, so this one ends too: {text}"
+            return f"{capitalized(process_name(index))} has failed, so this one ends too: {text}"
     return ""
 
 
@@ -157,7 +204,7 @@ def _wait_for_all(name: str, *, place: str, deadline: float | None, seconds: flo
             here = {int(key.rpartition("/")[2]) for key, _ in entries}
             missing = ", ".join(process_name(index) for index in range(jax.process_count()) if index not in here)
             raise RunFailedError(
-                f"{missing.capitalize()} did not come to {name!r} within {seconds:g} seconds, and the others wait "
+                f"{capitalized(missing)} did not come to {name!r} within {seconds:g} seconds, and the others wait "
                 f"there. Look at the output of those, or give more time: TRELLIS_JOIN_TIMEOUT=SECONDS."
             )
         if time.monotonic() > next_look:
@@ -178,7 +225,7 @@ def _get(key: str, *, place: str = "", deadline: float | None = None) -> str:
         _raise_failure()
         if deadline is not None and time.monotonic() > deadline:
             raise RunFailedError(
-                f"Not all processes came to {place!r} in time. {process_name(0).capitalize()} names those that are "
+                f"Not all processes came to {place!r} in time. {capitalized(process_name(0))} names those that are "
                 f"missing. Look at its output."
             )
 

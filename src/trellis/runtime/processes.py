@@ -5,20 +5,23 @@ import json
 import math
 import os
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Sharding
+from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
 from trellis.aliases import Array, PyTree
 from trellis.errors import ArgumentError
 from trellis.runtime.agreement import announce
 from trellis.runtime.cluster import find_cluster, share_of_gpus
-from trellis.runtime.console import print_line
+from trellis.runtime.console import flush_output, print_error, print_line
+from trellis.runtime.watchdog import LOST, Limits, seconds_in
 
 _JAX_SECONDS = 100
 """After so many seconds JAX takes a silent process for dead, if nothing else is said."""
@@ -50,19 +53,22 @@ def _join(environment: Mapping[str, str]) -> None:
     cluster = find_cluster(environment) if together is None else None
     # More than twice the time, as JAX may not wait for all of it: whoever has started the processes is to name the
     # silent one before the others abort.
-    timeout = environment.get("TRELLIS_WORKER_TIMEOUT")
-    heartbeat = math.ceil(2 * float(timeout)) + _SECONDS_TO_STOP if timeout else _JAX_SECONDS
+    is_set = bool(environment.get("TRELLIS_WORKER_TIMEOUT"))
+    heartbeat = math.ceil(2 * Limits.of(environment).silence) + _SECONDS_TO_STOP if is_set else _JAX_SECONDS
     if together is None and cluster is None:
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", True)
+    seconds = join_seconds(environment)
     if cluster is not None:
-        jax.distributed.initialize(
-            num_processes=cluster.n_processes,
-            cluster_detection_method=cluster.method,
-            local_device_ids=share_of_gpus(cluster, environment) or None,
-            heartbeat_timeout_seconds=heartbeat,
-        )
+        with _waiting_at_most(seconds, f"all {cluster.n_processes} processes of the {cluster.method} job"):
+            jax.distributed.initialize(
+                num_processes=cluster.n_processes,
+                cluster_detection_method=cluster.method,
+                local_device_ids=share_of_gpus(cluster, environment) or None,
+                heartbeat_timeout_seconds=heartbeat,
+                initialization_timeout=2 * math.ceil(seconds) + _SECONDS_TO_STOP,
+            )
         return
     assert together is not None
     address, n_processes, index = together
@@ -70,14 +76,43 @@ def _join(environment: Mapping[str, str]) -> None:
     if index == 0:
         _check_free(bind_address)
         _tell_of(bind_address, n_processes)
-    jax.distributed.initialize(
-        address,
-        num_processes=n_processes,
-        process_id=index,
-        cluster_detection_method="deactivate",
-        coordinator_bind_address=bind_address,
-        heartbeat_timeout_seconds=heartbeat,
-    )
+    with _waiting_at_most(seconds, f"all {n_processes} processes at {address}, of which it is process {index}"):
+        jax.distributed.initialize(
+            address,
+            num_processes=n_processes,
+            process_id=index,
+            cluster_detection_method="deactivate",
+            coordinator_bind_address=bind_address,
+            heartbeat_timeout_seconds=heartbeat,
+            initialization_timeout=2 * math.ceil(seconds) + _SECONDS_TO_STOP,
+        )
+
+
+def join_seconds(environment: Mapping[str, str] = os.environ) -> float:
+    """How long processes wait for each other when they start: `TRELLIS_JOIN_TIMEOUT`, by default five minutes."""
+    return seconds_in(environment, "TRELLIS_JOIN_TIMEOUT", default=300.0)
+
+
+@contextmanager
+def _waiting_at_most(seconds: float, for_whom: str) -> Iterator[None]:
+    """Ends this process, in words, if others do not come in time: JAX would abort with a trace."""
+
+    def leave() -> None:
+        print_error(
+            f"This process on {socket.gethostname()} has waited {seconds:g} seconds (TRELLIS_JOIN_TIMEOUT) for "
+            f"{for_whom}, and not all have come. Those that have print this line: look at the ones that do not, and "
+            f"whether they reach the address."
+        )
+        flush_output()
+        os._exit(LOST)
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _of_jax(environment: Mapping[str, str]) -> tuple[str, int, int] | None:
@@ -194,6 +229,17 @@ def _is_loopback(host: str) -> bool:
 
 def _is_everywhere(host: str) -> bool:
     return host in ("::", "0.0.0.0")
+
+
+def sum_over_processes(numbers: Sequence[int]) -> int:
+    """Adds up whole numbers, each on a device of its own, by the devices themselves.
+
+    Args:
+        numbers: As many as there are devices, the same in all processes.
+    """
+    mesh = jax.make_mesh((len(numbers),), ("all",), axis_types=(AxisType.Auto,), devices=jax.devices())
+    values = spread(np.array(numbers, np.int32), NamedSharding(mesh, PartitionSpec("all")))
+    return int(jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, PartitionSpec()))(values))
 
 
 def spread(tree: PyTree, shardings: PyTree) -> PyTree:

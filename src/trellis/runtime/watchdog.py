@@ -1,0 +1,257 @@
+"""Tells a process that is stopped or stuck from one that takes long, and ends a run that would wait for ever."""
+
+import faulthandler
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import jax
+
+from trellis.errors import ArgumentError
+from trellis.runtime.agreement import (
+    PROGRESS,
+    capitalized,
+    client,
+    find_failure,
+    is_first_process,
+    note_progress,
+    process_name,
+)
+from trellis.runtime.console import flush_output, print_error
+
+LOST = 75
+"""The exit code of a run that has lost a process; to try again may help."""
+_FAILED = 2
+_SECONDS_BETWEEN_BEATS = 2.0
+_SECONDS_TO_RAISE = 5.0
+"""How long a process has to say by itself that another has failed."""
+_SECONDS_TO_HEAR = 3.0
+"""How long the first process, which all the others hear by, outlives the end of the run."""
+_MAY_TAKE_LONG = ("start", "compiling", "waiting", "end")
+_PHASES = {
+    "input": "waiting for input",
+    "step": "in a step",
+    "eval": "in an evaluation",
+    "saving": "saving",
+    "extensions": "in its extensions",
+    "start": "starting",
+    "compiling": "compiling",
+    "waiting": "waiting for others",
+    "end": "at its end",
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many seconds a process may be silent, and may stay at one place."""
+
+    silence: float = 60.0
+    progress: float = 1800.0
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str] = os.environ) -> "Limits":
+        """Those of `TRELLIS_WORKER_TIMEOUT` and `TRELLIS_PROGRESS_TIMEOUT`."""
+        silence = seconds_in(environment, "TRELLIS_WORKER_TIMEOUT", default=cls.silence)
+        return cls(silence, seconds_in(environment, "TRELLIS_PROGRESS_TIMEOUT", default=cls.progress))
+
+
+def seconds_in(environment: Mapping[str, str], name: str, *, default: float) -> float:
+    """The seconds that a variable gives."""
+    text = environment.get(name)
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise ArgumentError(f"{name} is {text!r}. Give a number of seconds above 0, such as {name}={default:g}.")
+    return seconds
+
+
+@dataclass
+class _Seen:
+    """What was heard of a process, and when by the clock of this one."""
+
+    beat: int
+    n_marks: int
+    step: int
+    phase: str
+    heard_at: float
+    moved_at: float
+
+    @property
+    def place(self) -> str:
+        return f"at step {self.step}, {_PHASES.get(self.phase, self.phase)}"
+
+
+class Judge:
+    """Decides from what is heard of all processes whether one of them is lost.
+
+    Times are given, so that it needs no clock of its own.
+    """
+
+    def __init__(self, limits: Limits, *, now: float) -> None:
+        self._limits = limits
+        self._seen: dict[int, _Seen] = {}
+        self._answered_at = now
+        self._judged_at = now
+
+    def hear(self, index: int, beat: int, n_marks: int, step: int, phase: str, *, now: float) -> None:
+        """Notes what a process has told last."""
+        before = self._seen.get(index)
+        self._seen[index] = _Seen(
+            beat,
+            n_marks,
+            step,
+            phase,
+            heard_at=before.heard_at if before and before.beat == beat else now,
+            moved_at=before.moved_at if before and before.n_marks == n_marks else now,
+        )
+
+    def answer(self, now: float) -> None:
+        """Notes that the service of the first process has answered."""
+        self._answered_at = now
+
+    def verdict(self, now: float, *, longest_pause: float) -> str:
+        """Which process is lost, where and why; empty if none is.
+
+        Args:
+            longest_pause: After more seconds than these without a call, this process itself was stopped, and what it
+                has not heard says nothing of the others.
+        """
+        if now - self._judged_at > longest_pause:
+            self._answered_at = now
+            for seen in self._seen.values():
+                seen.heard_at = seen.moved_at = now
+        self._judged_at = now
+        first = self._seen.get(0)
+        if now - self._answered_at > self._limits.silence:
+            return f"{_name(0)} is stopped or gone: it has not answered {self._silence}{_told_place(first)}."
+        for index, seen in self._seen.items():
+            if now - seen.heard_at > self._limits.silence and seen.phase != "end":
+                return f"{_name(index)} is stopped or gone: nothing was heard of it {self._silence}{_told_place(seen)}."
+        stuck = [(seen.moved_at, index) for index, seen in self._seen.items() if seen.phase not in _MAY_TAKE_LONG]
+        if not stuck or now - min(stuck)[0] <= self._limits.progress:
+            return ""
+        # Who waits for another has come at least as far as that one, and has moved later.
+        index = min(stuck)[1]
+        others = [f"{process_name(at)} is {seen.place}" for at, seen in sorted(self._seen.items()) if at != index]
+        return (
+            f"{_name(index)} has made no progress for {self._limits.progress:g} seconds (TRELLIS_PROGRESS_TIMEOUT): it "
+            f"is {self._seen[index].place}. {capitalized('; '.join(others))}."
+        )
+
+    @property
+    def _silence(self) -> str:
+        return f"for {self._limits.silence:g} seconds (TRELLIS_WORKER_TIMEOUT)"
+
+
+def _name(index: int) -> str:
+    return capitalized(process_name(index))
+
+
+def _told_place(seen: _Seen | None) -> str:
+    return f". It was {seen.place}" if seen else ""
+
+
+@contextmanager
+def watching_processes() -> Iterator[None]:
+    """Within it, all processes that train together end if one of them is stopped, gone or stuck.
+
+    Each prints its stacks first, then a line that names the lost one, its step and what it did, and exits with code 75.
+    """
+    watch = _Watch(Limits.of())
+    note_progress("start", 0)
+    for work in (watch.tell_and_hear, watch.judge):
+        threading.Thread(target=work, daemon=True, name="trellis-watchdog").start()
+    try:
+        yield
+    finally:
+        note_progress("end")
+        watch.is_over.set()
+
+
+class _Watch:
+    """Two threads: one that talks to the service, which may not answer, and one that judges and never waits."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.is_over = threading.Event()
+        self._judge = Judge(limits, now=time.monotonic())
+        self._period = min(_SECONDS_BETWEEN_BEATS, limits.silence / 4)
+        self._lock = threading.Lock()
+        self._verdict = ""
+        self._failure = ""
+        self._failed_at = 0.0
+        for index in range(jax.process_count()):
+            process_name(index)
+
+    def tell_and_hear(self) -> None:
+        """Tells the others what this process does, and hears what they do."""
+        own = f"trellis/pulse/{jax.process_index()}"
+        for beat in range(sys.maxsize):
+            is_last = self.is_over.wait(self._period if beat else 0)
+            # At the end of a run the service may be gone.
+            with suppress(jax.errors.JaxRuntimeError):
+                progress = [beat, PROGRESS.n_marks, PROGRESS.step, "end" if is_last else PROGRESS.phase]
+                client().key_value_set(own, json.dumps(progress), allow_overwrite=True)
+                if not is_last:
+                    self._hear()
+            if is_last:
+                return
+
+    def _hear(self) -> None:
+        entries = client().key_value_dir_get("trellis/pulse/")
+        verdicts = client().key_value_dir_get("trellis/verdict/")
+        failure = find_failure()
+        now = time.monotonic()
+        with self._lock:
+            self._judge.answer(now)
+            for key, text in entries:
+                self._judge.hear(int(key.rpartition("/")[2]), *json.loads(text), now=now)
+            if verdicts:
+                self._verdict = verdicts[0][1]
+            if failure and not self._failure:
+                self._failure, self._failed_at = failure, now
+
+    def judge(self) -> None:
+        """Ends this process if another is lost."""
+        while not self.is_over.wait(self._period):
+            now = time.monotonic()
+            with self._lock:
+                is_told = bool(self._verdict)
+                lost = self._verdict or self._judge.verdict(now, longest_pause=3 * self._period + 1)
+                has_failed = bool(self._failure) and now - self._failed_at > _SECONDS_TO_RAISE
+                failure = self._failure if has_failed else ""
+            if self.is_over.is_set():
+                return
+            if lost:
+                self._end(lost, is_told=is_told)
+            elif failure:
+                print_error(failure)
+                flush_output()
+                os._exit(_FAILED)
+
+    def _end(self, lost: str, *, is_told: bool) -> None:
+        if not is_told:
+            # The service may not answer, and then nobody can be told.
+            telling = threading.Thread(target=_tell, args=(lost,), daemon=True)
+            telling.start()
+            telling.join(_SECONDS_TO_HEAR)
+        with suppress(OSError, ValueError):
+            faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
+        print_error(f"{lost} The run ends with code {LOST}; the same command goes on from its last checkpoint file.")
+        flush_output()
+        if is_first_process():
+            time.sleep(_SECONDS_TO_HEAR)
+        os._exit(LOST)
+
+
+def _tell(lost: str) -> None:
+    with suppress(jax.errors.JaxRuntimeError):
+        client().key_value_set(f"trellis/verdict/{jax.process_index()}", lost)
