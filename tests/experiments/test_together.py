@@ -135,7 +135,7 @@ def test_stages_that_are_killed_stopped_stuck_and_told_to_stop_end_as_if_nothing
     assert hurt.returncode == 143, told
     assert "Process 1 of 2 was ended by SIGKILL. All were ended." in told
     assert re.search(r"Process 1 on \S+ is stopped or gone: nothing was heard of it for 5 seconds", told)
-    stuck = r"Process 1 on \S+ has made no progress for 12 seconds .*: it is at step 2\d, waiting for input"
+    stuck = r"Process 1 on \S+ has made no progress for 12 seconds .*process 1 on \S+ is at step 2\d, waiting for input"
     assert re.search(stuck, told)
     assert "File " in told, "the stacks of all processes"
     assert "Stopped by SIGTERM: saved step 3" in told

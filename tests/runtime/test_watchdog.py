@@ -34,25 +34,40 @@ def test_one_that_falls_silent_is_named_whatever_it_did() -> None:
         assert "It was at step 8" in verdict
 
 
+def test_one_that_prepares_data_may_be_silent() -> None:
+    assert judge_after(5, 100, phases=("step", "start"), moving=(True, True)) == ""
+
+
 def test_one_that_stays_where_it_is_is_named_unless_it_may_take_long() -> None:
     verdict = judge_after(300, 300, phases=("waiting", "input"), moving=(True, False))
-    assert verdict.startswith(
-        "101: Process 1 has made no progress for 100 seconds (TRELLIS_PROGRESS_TIMEOUT): it is at"
-    )
-    assert "at step 8, waiting for input. Process 0 is at step 7, waiting for others." in verdict
-    for phase in ("compiling", "start", "waiting"):
+    assert verdict.startswith("101: Process 1 has made no progress for 100 seconds (TRELLIS_PROGRESS_TIMEOUT): ")
+    assert "process 0 is at step 7, waiting for others; process 1 is at step 8, waiting for input." in verdict
+    for phase in ("compiling", "start"):
         assert judge_after(300, 300, phases=("waiting", phase)) == ""
+        assert judge_after(300, 300, phases=("step", phase)) == "", "it waits for the other"
+    assert judge_after(300, 300, phases=("waiting", "waiting")) == ""
 
 
-def test_of_two_that_do_not_move_the_one_that_has_stopped_first_is_named() -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "named"),
+    [
+        ((40, "step"), (38, "step"), "Process 1 has made no progress"),
+        ((40, "step"), (40, "input"), "Process 1 has made no progress"),
+        ((40, "saving"), (40, "step"), "Process 0 has made no progress"),
+        ((40, "step"), (40, "step"), "None of the processes has made progress"),
+    ],
+)
+def test_of_two_that_do_not_move_the_one_that_the_other_waits_for_is_named(
+    first: tuple[int, str], second: tuple[int, str], named: str
+) -> None:
     judge = Judge(LIMITS, now=0)
     verdict = ""
     for now in range(200):
         judge.answer(now)
-        judge.hear(0, now, min(now, 30), 40, "step", now=now)
-        judge.hear(1, now, min(now, 28), 40, "step", now=now)
+        judge.hear(0, now, 0, *first, now=now)
+        judge.hear(1, now, 0, *second, now=now)
         verdict = verdict or judge.verdict(now, longest_pause=3)
-    assert verdict.startswith("Process 1 has made no progress")
+    assert verdict.startswith(f"{named} for 100 seconds (TRELLIS_PROGRESS_TIMEOUT): process 0 is at step 40")
 
 
 def test_a_first_process_that_does_not_answer_is_named() -> None:

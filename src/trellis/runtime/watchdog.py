@@ -32,7 +32,9 @@ _SECONDS_TO_RAISE = 5.0
 """How long a process has to say by itself that another has failed."""
 _SECONDS_TO_HEAR = 3.0
 """How long the first process, which all the others hear by, outlives the end of the run."""
-_MAY_TAKE_LONG = ("start", "compiling", "waiting", "end")
+_MAY_TAKE_LONG = ("start", "compiling")
+_MAY_BE_SILENT = ("start", "end")
+"""While data is prepared, code in C may hold the interpreter for long, and our threads with it. JAX listens, too."""
 _PHASES = {
     "input": "waiting for input",
     "step": "in a step",
@@ -134,18 +136,25 @@ class Judge:
         if now - self._answered_at > self._limits.silence:
             return f"{_name(0)} is stopped or gone: it has not answered {self._silence}{_told_place(first)}."
         for index, seen in self._seen.items():
-            if now - seen.heard_at > self._limits.silence and seen.phase != "end":
+            if now - seen.heard_at > self._limits.silence and seen.phase not in _MAY_BE_SILENT:
                 return f"{_name(index)} is stopped or gone: nothing was heard of it {self._silence}{_told_place(seen)}."
-        stuck = [(seen.moved_at, index) for index, seen in self._seen.items() if seen.phase not in _MAY_TAKE_LONG]
-        if not stuck or now - min(stuck)[0] <= self._limits.progress:
+        if any(seen.phase in _MAY_TAKE_LONG for seen in self._seen.values()):
+            # The others wait for it, and are right to.
             return ""
-        # Who waits for another has come at least as far as that one, and has moved later.
-        index = min(stuck)[1]
-        others = [f"{process_name(at)} is {seen.place}" for at, seen in sorted(self._seen.items()) if at != index]
-        return (
-            f"{_name(index)} has made no progress for {self._limits.progress:g} seconds (TRELLIS_PROGRESS_TIMEOUT): it "
-            f"is {self._seen[index].place}. {capitalized('; '.join(others))}."
-        )
+        return self._stuck(now)
+
+    def _stuck(self, now: float) -> str:
+        busy = {index: seen for index, seen in self._seen.items() if seen.phase not in ("waiting", "end")}
+        if not busy or now - min(seen.moved_at for seen in busy.values()) <= self._limits.progress:
+            return ""
+        # Who waits in a step waits for one that is behind, or that does something else meanwhile.
+        behind = min((seen.step, seen.phase == "step") for seen in busy.values())
+        guilty = [index for index, seen in busy.items() if (seen.step, seen.phase == "step") == behind]
+        who = _name(guilty[0]) if len(guilty) == 1 else "None of the processes"
+        has_not = "has made no progress" if len(guilty) == 1 else "has made progress"
+        places = [f"{process_name(index)} is {seen.place}" for index, seen in sorted(self._seen.items())]
+        limit = f"for {self._limits.progress:g} seconds (TRELLIS_PROGRESS_TIMEOUT)"
+        return f"{who} {has_not} {limit}: {'; '.join(places)}."
 
     @property
     def _silence(self) -> str:
