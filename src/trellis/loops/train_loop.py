@@ -371,7 +371,9 @@ class TrainLoop:
             self._train(running, self._n_steps_in_call(running, target), target)
         fetch = running.packing.start_compute(running.totals)
         if n_steps and running.step < n_steps:
+            note_progress("input", running.step)
             self._feed.prefetch(running.step, self._n_steps_in_call(running, n_steps))
+            note_progress("step")
         values = fetch()
         running.steps.wait()
         self.session.progress(running.step, n_steps)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         tell_failure as tell_failure,
         wait_for_processes as wait_for_processes,
     )
-    from trellis.runtime.watchdog import LOST as LOST, watching_processes as watching_processes
+    from trellis.runtime.watchdog import watching_processes as watching_processes
     from trellis.runtime.processes import (
         fetch as fetch,
         spans_processes as spans_processes,

@@ -5,7 +5,7 @@ import json
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -13,8 +13,10 @@ import jax
 from jax._src import distributed  # JAX has no public name for the client of the service that `initialize` starts
 from jax.experimental import multihost_utils
 
-from trellis.errors import RunFailedError, TrellisError
+from trellis.errors import ArgumentError, RunFailedError, TrellisError
 
+LOST = 75
+"""The exit code of a run that has lost a process; to try again may help."""
 _T = TypeVar("_T")
 _SECONDS_A_ROUND = 2.0
 """How long one call of the service waits: a process that waits for long still sees that another has failed."""
@@ -50,6 +52,20 @@ def note_progress(phase: str, step: int | None = None) -> None:
     PROGRESS.n_marks += 1
     if step is not None:
         PROGRESS.step = step
+
+
+def seconds_in(environment: Mapping[str, str], name: str, *, default: float) -> float:
+    """The seconds that a variable gives."""
+    text = environment.get(name)
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise ArgumentError(f"{name} is {text!r}. Give a number of seconds above 0, such as {name}={default or 60:g}.")
+    return seconds
 
 
 @contextmanager

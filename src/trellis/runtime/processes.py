@@ -18,10 +18,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
 from trellis.aliases import Array, PyTree
 from trellis.errors import ArgumentError
-from trellis.runtime.agreement import announce
+from trellis.runtime.agreement import LOST, announce, seconds_in
 from trellis.runtime.cluster import find_cluster, share_of_gpus
 from trellis.runtime.console import flush_output, print_error, print_line
-from trellis.runtime.watchdog import LOST, Limits, seconds_in
 
 _JAX_SECONDS = 100
 """After so many seconds JAX takes a silent process for dead, if nothing else is said."""
@@ -53,8 +52,8 @@ def _join(environment: Mapping[str, str]) -> None:
     cluster = find_cluster(environment) if together is None else None
     # More than twice the time, as JAX may not wait for all of it: whoever has started the processes is to name the
     # silent one before the others abort.
-    is_set = bool(environment.get("TRELLIS_WORKER_TIMEOUT"))
-    heartbeat = math.ceil(2 * Limits.of(environment).silence) + _SECONDS_TO_STOP if is_set else _JAX_SECONDS
+    silence = seconds_in(environment, "TRELLIS_WORKER_TIMEOUT", default=0.0)
+    heartbeat = math.ceil(2 * silence) + _SECONDS_TO_STOP if silence else _JAX_SECONDS
     if together is None and cluster is None:
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import jax
 
-from trellis.errors import ArgumentError
 from trellis.runtime.agreement import (
+    LOST,
     PROGRESS,
     capitalized,
     client,
@@ -21,11 +21,10 @@ from trellis.runtime.agreement import (
     is_first_process,
     note_progress,
     process_name,
+    seconds_in,
 )
 from trellis.runtime.console import flush_output, print_error
 
-LOST = 75
-"""The exit code of a run that has lost a process; to try again may help."""
 _FAILED = 2
 _SECONDS_BETWEEN_BEATS = 2.0
 _SECONDS_TO_RAISE = 5.0
@@ -60,20 +59,6 @@ class Limits:
         """Those of `TRELLIS_WORKER_TIMEOUT` and `TRELLIS_PROGRESS_TIMEOUT`."""
         silence = seconds_in(environment, "TRELLIS_WORKER_TIMEOUT", default=cls.silence)
         return cls(silence, seconds_in(environment, "TRELLIS_PROGRESS_TIMEOUT", default=cls.progress))
-
-
-def seconds_in(environment: Mapping[str, str], name: str, *, default: float) -> float:
-    """The seconds that a variable gives."""
-    text = environment.get(name)
-    if not text:
-        return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not seconds > 0:
-        raise ArgumentError(f"{name} is {text!r}. Give a number of seconds above 0, such as {name}={default:g}.")
-    return seconds
 
 
 @dataclass
