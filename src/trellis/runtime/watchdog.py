@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 
 import jax
 
@@ -31,6 +32,8 @@ _SECONDS_TO_RAISE = 5.0
 """How long a process has to say by itself that another has failed."""
 _SECONDS_TO_HEAR = 3.0
 """How long the first process, which all the others hear by, outlives the end of the run."""
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+"""What JAX calls the event of a program that was compiled."""
 _MAY_TAKE_LONG = ("start", "compiling")
 _MAY_BE_SILENT = ("start", "end")
 """While data is prepared, code in C may hold the interpreter for long, and our threads with it. JAX listens, too."""
@@ -160,6 +163,7 @@ def watching_processes() -> Iterator[None]:
 
     Each prints its stacks first, then a line that names the lost one, its step and what it did, and exits with code 75.
     """
+    _note_compiled_programs()
     watch = _Watch(Limits.of())
     note_progress("start", 0)
     for work in (watch.tell_and_hear, watch.judge):
@@ -169,6 +173,17 @@ def watching_processes() -> Iterator[None]:
     finally:
         note_progress("end")
         watch.is_over.set()
+
+
+@cache
+def _note_compiled_programs() -> None:
+    """Has a first call of a program count as a step when it is compiled: a step that never ends is no long compile."""
+
+    def note(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event == _COMPILED and PROGRESS.phase == "compiling":
+            note_progress("step")
+
+    jax.monitoring.register_event_duration_secs_listener(note)
 
 
 class _Watch:
