@@ -61,7 +61,7 @@ class Hurting:
         self.stream = stream
 
     def batch(self, step):
-        if step >= 22 and once("stopped"):
+        if step >= 25 and once("stopped"):
             os.kill(os.getpid(), signal.SIGSTOP)
         if step >= 25 and once("stuck"):
             time.sleep(10_000)

@@ -33,7 +33,7 @@ from trellis.runtime import (
 from trellis.tasks import BoundModel
 
 _MOST_LISTED = 5
-_SECONDS_TO_APPEAR = 10.0
+_SECONDS_TO_APPEAR = 5.0
 """How long a file of one machine may take to be seen by another: network file systems keep what they have seen."""
 
 

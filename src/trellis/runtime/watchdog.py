@@ -28,6 +28,7 @@ from trellis.runtime.console import flush_output, print_error
 
 _FAILED = 2
 _SECONDS_BETWEEN_BEATS = 2.0
+_SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_RAISE = 5.0
 """How long a process has to say by itself that another has failed."""
 _SECONDS_TO_HEAR = 3.0
@@ -204,7 +205,7 @@ class _Watch:
         """Tells the others what this process does, and hears what they do."""
         own = f"trellis/pulse/{jax.process_index()}"
         for beat in range(sys.maxsize):
-            is_last = self.is_over.wait(self._period if beat else 0)
+            is_last = self._wait_for_beat() if beat else False
             # At the end of a run the service may be gone.
             with suppress(jax.errors.JaxRuntimeError):
                 progress = [beat, PROGRESS.n_marks, PROGRESS.step, "end" if is_last else PROGRESS.phase]
@@ -213,6 +214,15 @@ class _Watch:
                     self._hear()
             if is_last:
                 return
+
+    def _wait_for_beat(self) -> bool:
+        """Waits until the next beat is due, or a start is over, after which silence counts; True at the end of all."""
+        due = time.monotonic() + self._period
+        phase = PROGRESS.phase
+        while time.monotonic() < due and not (phase == "start" != PROGRESS.phase):
+            if self.is_over.wait(_SECONDS_BETWEEN_LOOKS):
+                return True
+        return False
 
     def _hear(self) -> None:
         entries = client().key_value_dir_get("trellis/pulse/")
