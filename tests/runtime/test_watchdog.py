@@ -54,6 +54,8 @@ def test_one_that_stays_where_it_is_is_named_unless_it_may_take_long() -> None:
         ((40, "step"), (38, "step"), "Process 1 has made no progress"),
         ((40, "step"), (40, "input"), "Process 1 has made no progress"),
         ((40, "saving"), (40, "step"), "Process 0 has made no progress"),
+        ((40, "saving"), (40, "input"), "Process 1 has made no progress"),
+        ((40, "step"), (42, "input"), "Process 1 has made no progress"),
         ((40, "step"), (40, "step"), "None of the processes has made progress"),
     ],
 )

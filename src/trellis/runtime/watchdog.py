@@ -77,6 +77,15 @@ class _Seen:
     moved_at: float
 
     @property
+    def blame(self) -> tuple[bool, int, bool]:
+        """Is greater for one that more likely keeps the others waiting.
+
+        Whoever makes its own input waits for nobody. All else may wait for devices of others, a step most of all: for
+        those of one that is behind, or that does something else meanwhile.
+        """
+        return self.phase == "input", -self.step, self.phase != "step"
+
+    @property
     def place(self) -> str:
         return f"at step {self.step}, {_PHASES.get(self.phase, self.phase)}"
 
@@ -136,9 +145,8 @@ class Judge:
         busy = {index: seen for index, seen in self._seen.items() if seen.phase not in ("waiting", "end")}
         if not busy or now - min(seen.moved_at for seen in busy.values()) <= self._limits.progress:
             return ""
-        # Who waits in a step waits for one that is behind, or that does something else meanwhile.
-        behind = min((seen.step, seen.phase == "step") for seen in busy.values())
-        guilty = [index for index, seen in busy.items() if (seen.step, seen.phase == "step") == behind]
+        most = max(seen.blame for seen in busy.values())
+        guilty = [index for index, seen in busy.items() if seen.blame == most]
         who = _name(guilty[0]) if len(guilty) == 1 else "None of the processes"
         has_not = "has made no progress" if len(guilty) == 1 else "has made progress"
         places = [f"{process_name(index)} is {seen.place}" for index, seen in sorted(self._seen.items())]
