@@ -337,7 +337,7 @@ def test_looks_for_a_stop_of_other_processes_are_counted_over_all_sessions(monke
         numbers.append(number)
         return False
 
-    monkeypatch.setattr("trellis.loops.session.is_any_stopping", look)
+    monkeypatch.setattr("jax.experimental.multihost_utils.reached_preemption_sync_point", look)
     for _ in range(2):
         session = Session(is_shared=True)
         assert [session.wants_to_stop for _ in range(3)] == [False] * 3

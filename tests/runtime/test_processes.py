@@ -151,13 +151,19 @@ def test_an_environment_that_does_not_say_who_this_is_is_told(environment: dict[
 def test_processes_that_say_nothing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     class Service:
         def blocking_key_value_get(self, key: str, milliseconds: int) -> str:
-            if key == "trellis/a save/1":
-                return '"done"'
             raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: GetKeyValue() timed out")
 
-    monkeypatch.setattr("trellis.runtime.processes._service", Service)
+        def key_value_dir_get(self, directory: str) -> list[tuple[str, str]]:
+            return [("trellis/a save/1", '"done"')] if directory == "trellis/a save/" else []
+
+        def key_value_try_get(self, key: str) -> str:
+            raise jax.errors.JaxRuntimeError("NOT_FOUND")
+
+    monkeypatch.setattr("trellis.runtime.agreement.client", Service)
     monkeypatch.setattr("jax.process_count", lambda: 3)
     assert hear("a save", place="saving step 4", processes=[1]) == ["done"]
-    message = "^After 0.1 seconds nothing was heard of process 0, 2 of 3 while saving step 4. See what its output says"
+    message = (
+        "^After 0.1 seconds nothing was heard of process 0, process 2, of 3 processes, while saving step 4."
+    )
     with pytest.raises(RunFailedError, match=message):
         hear("a save", place="saving step 4", seconds=0.1)

@@ -1,6 +1,7 @@
 """`trellis launch`: a command in several processes, by an engine."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +32,12 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag("processes", "N", text, type=_numbers, required=True)
     text = "how often all are started again when one has failed; the default is never"
     parser.add_flag("restarts", "K", text, type=int, default=0)
+    text = "how long a process may be silent, or be stopped, until the run ends and names it; the default is 60"
+    parser.add_flag("worker_timeout", "SECONDS", text, type=float)
+    text = "the same for one that is at one place, in a step or waiting for input; the default is 1800"
+    parser.add_flag("progress_timeout", "SECONDS", text, type=float)
+    text = "how long the processes wait for each other when they start; the default is 300"
+    parser.add_flag("join_timeout", "SECONDS", text, type=float)
     parser.add_flag("logs", "DIR", "where the output of the processes goes; the default is in the model_dir")
     parser.add_flag("address", "HOST:PORT", "ray: of the cluster; the default is RAY_ADDRESS, or this machine")
     text = "ray: how many GPUs a process takes, one process a machine; the default is none"
@@ -50,6 +57,8 @@ def launch(flags: argparse.Namespace) -> int:
             f"What is launched is {first}. Write train or run, with its flags, behind two dashes: "
             f"trellis launch --processes=2 -- train --experiment=…"
         )
+    for name in ("worker_timeout", "progress_timeout", "join_timeout"):
+        _pass_on(name, getattr(flags, name))
     log_dir = Path(flags.logs) if flags.logs else _default_log_dir(flags.command)
     if flags.on == "ray":
         ray = engines.RayOptions(address=flags.address, n_gpus=flags.gpus_per_process, n_restarts=flags.restarts)
@@ -68,6 +77,14 @@ def launch(flags: argparse.Namespace) -> int:
     print_line(f"To see its state:  squeue --job={job}")
     print_line(f"To stop and save:  scancel --signal=TERM {job}     (to end it for good: scancel {job})")
     return 0
+
+
+def _pass_on(name: str, seconds: float | None) -> None:
+    """Tells the processes of a time, by the variable that they read."""
+    if seconds is not None and not seconds > 0:
+        raise ArgumentError(f"--{name} is {seconds:g}. Give a number of seconds above 0.")
+    if seconds is not None:
+        os.environ[f"TRELLIS_{name.upper()}"] = f"{seconds:g}"
 
 
 def _numbers(text: str) -> tuple[int, int]:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from trellis.experiments.run import (
         find_checkpoint as find_checkpoint,
         run_experiment as run_experiment,
-        run_together as run_together,
     )
+    from trellis.experiments.together import run_together as run_together
     from trellis.experiments.plan import Plan as Plan, plan_experiment as plan_experiment
     from trellis.experiments.export import (
         export_experiment as export_experiment,

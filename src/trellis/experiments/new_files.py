@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trellis.errors import CheckpointFileError
+import jax
+
+from trellis.errors import CheckpointFileError, Preempted
 from trellis.extensions import checkpoint_storage, parse_event, regular_files
-from trellis.runtime import print_line
+from trellis.runtime import agreed, is_any_stopping, print_line
 
 _SECONDS_BETWEEN_LOOKS = 0.2
+_SECONDS_A_LOOK = 1.0
+"""After so long, processes that wait together look whether one of them is told to stop."""
 
 
 def new_files(directory: Path, *, timeout: float | None, last_step: int | None) -> Iterator[Path]:
@@ -39,26 +43,44 @@ def new_files(directory: Path, *, timeout: float | None, last_step: int | None) 
             return False
         return True
 
+    def look() -> str | None:
+        """The next file; empty if there is none yet, and None if none is awaited any more."""
+        nonlocal is_told
+        end_of_look = time.monotonic() + _SECONDS_A_LOOK
+        while True:
+            # Before the files are listed: a run has written all of them when it tells of its end.
+            is_over = end.is_reached()
+            files = [path for step, path in regular_files(directory) if step > newest_step and is_readable(path)]
+            if files:
+                return str(files[0])
+            if is_over:
+                return None
+            if timeout is not None and time.monotonic() >= deadline and not is_told:
+                none_came = f"No new checkpoint file in `{directory}` for {timeout} seconds"
+                if last_step is None or end.has_finished:
+                    has_finished = ", and its training has finished" * end.has_finished
+                    print_line(f"{none_came}{has_finished}: the evaluation ends.")
+                    return None
+                print_line(f"{none_came}: still waiting for step {last_step}, that of trainer.train_steps.")
+                is_told = True
+            if time.monotonic() >= end_of_look:
+                return ""
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
     while last_step is None or newest_step < last_step:
-        # Before the files are listed: a run has written all of them when it tells of its end.
-        is_over = end.is_reached()
-        files = [(step, path) for step, path in regular_files(directory) if step > newest_step and is_readable(path)]
-        if files:
-            newest_step, path = files[0]
+        # Of several processes the first one looks: another may see other files, or see them later.
+        name = agreed(look)
+        if name is None:
+            return
+        if name:
+            path = Path(name)
+            newest_step = int(path.name.rpartition("_")[2])
             yield path
             deadline = time.monotonic() + (timeout or 0)
             is_told = False
-        elif is_over:
-            return
-        elif timeout is not None and time.monotonic() >= deadline and not is_told:
-            none_came = f"No new checkpoint file in `{directory}` for {timeout} seconds"
-            if last_step is None or end.has_finished:
-                print_line(f"{none_came}{', and its training has finished' * end.has_finished}: the evaluation ends.")
-                return
-            print_line(f"{none_came}: still waiting for step {last_step}, that of trainer.train_steps.")
-            is_told = True
-        else:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        if jax.process_count() > 1 and is_any_stopping():
+            print_line("Stopped by SIGTERM while it waited for checkpoint files. The same command goes on from there.")
+            raise Preempted
 
 
 class _End:

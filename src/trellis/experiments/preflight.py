@@ -14,7 +14,7 @@ import jax
 from trellis.aliases import PyTree
 from trellis.config import DEFAULT, Problem, origin_of
 from trellis.data import SizedStream, is_stream
-from trellis.errors import ArgumentError, CheckpointFileError, TrellisError
+from trellis.errors import ArgumentError, CheckpointFileError, RunFailedError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import is_derived
 from trellis.experiments.mode import Mode, problem_at, warmup_notices
@@ -22,7 +22,7 @@ from trellis.experiments.reports import leaves_of
 from trellis.extensions import best_files, checkpoint_storage as storage, newest_file, regular_files
 from trellis.loops import Outline, batch_size
 from trellis.optimizers import AverageState, trained_part
-from trellis.runtime import describe_size
+from trellis.runtime import describe_size, gathered, process_name
 from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task, all_metrics, uncalled_methods
 from trellis.trainer import Change, StagedTrainer, StageOutline, build_task_metrics, metric_name, start_of
@@ -356,3 +356,18 @@ CHECKS: tuple[Callable[[Preflight], Iterator[Problem]], ...] = (
     _disk_problems,
 )
 """All checks that need the trainer; those that need the config alone are `mode_problems`."""
+
+
+def check_batch_counts(outline: StageOutline) -> None:
+    """Raises an error in all processes if their data does not have as many batches: they would wait for each other."""
+    sides = {"training data": outline.train, "validation data": outline.validation}
+    data = {name: side.data for name, side in sides.items() if side is not None}
+    own = {name: each.n_batches for name, each in data.items() if is_stream(each) and isinstance(each, SizedStream)}
+    everybody = gathered("the batch counts", own)
+    for name in own:
+        counts = [counts.get(name) for counts in everybody]
+        if len(set(counts)) > 1:
+            listed = ", ".join(f"{process_name(index)} has {count}" for index, count in enumerate(counts))
+            raise RunFailedError(
+                f"The {name} does not have as many batches everywhere: {listed}. Give all machines the same files."
+            )

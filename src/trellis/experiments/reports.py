@@ -85,16 +85,11 @@ def write_params(params: ExperimentConfig, directory: Path) -> None:
     """
     name = registered_name(params)
     heading = f"# Experiment: {name}\n" if name else ""
-    versions = {
-        "python": platform.python_version(),
-        "trellis": __version__,
-        **{package: _version(package) for package in _PACKAGES},
-    }
     content = f"{heading}{params.as_yaml()}".encode()
     _keep_older(directory / "params.yaml", content)
     write_whole(directory / "params.yaml", content)
     write_whole(directory / "provenance.yaml", show_config(params).encode())
-    write_whole(directory / "versions.json", f"{json.dumps(versions, indent=2)}\n".encode())
+    write_whole(directory / "versions.json", f"{json.dumps(versions(), indent=2)}\n".encode())
 
 
 def _keep_older(file: Path, content: bytes) -> None:
@@ -116,6 +111,12 @@ def _keep_older(file: Path, content: bytes) -> None:
 def leaves_of(content: Config | Setting) -> dict[str, Leaf]:
     """Returns every value that holds no others, by its dotted path, with its origin."""
     return dict(_leaves(content, "", DEFAULT))
+
+
+def versions() -> dict[str, str | None]:
+    """The versions of what runs an experiment."""
+    packages = {package: _version(package) for package in _PACKAGES}
+    return {"python": platform.python_version(), "trellis": __version__, **packages}
 
 
 def _version(package: str) -> str | None:

@@ -18,12 +18,12 @@ from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
 from trellis.experiments.mode import Mode, get_mode, mode_problems
 from trellis.experiments.new_files import new_files
-from trellis.experiments.preflight import Preflight
+from trellis.experiments.preflight import Preflight, check_batch_counts
 from trellis.experiments.reports import leaves_of, write_params
 from trellis.extensions import best_files, checkpoint_storage, regular_files
 from trellis.loops import Summary
 from trellis.remote import copy_of, working_directory
-from trellis.runtime import ONE_DEVICE, is_first_process, print_line, wait_for_processes
+from trellis.runtime import agreed, is_first_process, print_line, wait_for_processes
 from trellis.tasks import BoundModel, Task, TaskConfig, get_task, with_addresses
 from trellis.trainer import ProgressiveTrainer, ProgressiveTrainerConfig, StagedTrainer, Trainer, published_name
 
@@ -81,13 +81,13 @@ def run_experiment(
         raise ArgumentError(f"checkpoint is {str(checkpoint)!r}, but mode {mode!r} chooses its files. Set mode 'eval'.")
     with ExitStack() as stack:
         model_dir = _temporary_dir(run_mode, stack) if model_dir is None else model_dir
-        _check_directory(model_dir, run_mode)
+        check_directory(model_dir, run_mode)
         directory = stack.enter_context(
             working_directory(model_dir, name="model_dir", writes=True, takes_over=run_mode.trains)
         )
         raise_if_any(list(mode_problems(params, mode=run_mode, model_dir=directory)))
         params.validate()
-        chosen = None if checkpoint is None else find_checkpoint(checkpoint, params=params, model_dir=directory)
+        chosen = None if checkpoint is None else _agreed_checkpoint(checkpoint, params=params, model_dir=directory)
         # Of several processes that run one experiment, the first one writes.
         if run_mode.trains and is_first_process():
             stack.enter_context(Ownership(directory))
@@ -121,6 +121,8 @@ def run_experiment(
         if run_mode.trains and is_first_process():
             write_params(params, directory)
         when_ready()
+        if trainer.placement.spans_processes:
+            check_batch_counts(outline)
         last = _run(trainer, run_mode, chosen)
         if runs_post_eval:
             last = trainer.evaluate(last)
@@ -128,47 +130,19 @@ def run_experiment(
         return trainer.bound_model(final), _logs(trainer, last) if runs_post_eval else {}
 
 
-def run_together(
-    params: ExperimentConfig, *, mode: str, when_ready: Callable[[], object] = lambda: None, **options: Any
+def run_in_turn(
+    params: ExperimentConfig, *, when_ready: Callable[[], object] = lambda: None, **options: Any
 ) -> tuple[BoundModel, dict[str, float]]:
-    """Runs an experiment as `run_experiment` does, with the processes that this one has joined, if there are any.
-
-    They share out each batch, and have the losses of one; the first writes.
-    """
-    _check_processes(params, get_mode(mode))
-    # The first one makes what is kept of the data, and the others find it.
+    """Runs an experiment; of several processes the first one makes what is kept of the data, and the others find it."""
     if not is_first_process():
-        wait_for_processes("prepared")
+        wait_for_processes("the data is prepared")
 
     def when_all_are_ready() -> None:
         when_ready()
         if is_first_process():
-            wait_for_processes("prepared")
+            wait_for_processes("the data is prepared")
 
-    return bound(run_experiment)(params, mode=mode, when_ready=when_all_are_ready, **options)
-
-
-def _check_processes(params: ExperimentConfig, mode: Mode) -> None:
-    """Raises an error if an experiment cannot be run by several processes, and is to be."""
-    n_processes = jax.process_count()
-    strategy, n_gpus = params.runtime.distribution_strategy, params.runtime.num_gpus
-    if n_processes == 1:
-        if strategy == "multi_worker_mirrored":
-            print_line(
-                "runtime.distribution_strategy is multi_worker_mirrored, but this process is alone: it takes the "
-                "devices of this machine. To have others, start the same command on each machine with "
-                "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or TF_CONFIG."
-            )
-        return
-    if strategy in ONE_DEVICE or n_gpus:
-        setting = f"runtime.num_gpus={n_gpus}" if n_gpus else f"runtime.distribution_strategy={strategy}"
-        raise ArgumentError(
-            f"{setting} uses devices of one worker, but there are {n_processes}. Set runtime.distribution_strategy to "
-            f"multi_worker_mirrored and runtime.num_gpus to 0, or leave out workers."
-        )
-    if isinstance(params.trainer, ProgressiveTrainerConfig) or mode.follows:
-        what = f"mode {str(mode)!r}" if mode.follows else "training in stages"
-        raise ArgumentError(f"{what} takes one worker, which uses all devices of its machine. Leave out workers.")
+    return bound(run_experiment)(params, when_ready=when_all_are_ready, **options)
 
 
 def _check_trainer(
@@ -236,7 +210,7 @@ def _temporary_dir(mode: Mode, stack: ExitStack) -> str:
     return directory
 
 
-def _check_directory(model_dir: str | os.PathLike[str], mode: Mode) -> None:
+def check_directory(model_dir: str | os.PathLike[str], mode: Mode) -> None:
     """Raises an error if a mode cannot be run in a directory, or with others in a copy of it."""
     if not model_dir:
         raise ArgumentError(
@@ -304,6 +278,11 @@ def find_checkpoint(name: str | os.PathLike[str], *, params: ExperimentConfig, m
     return found
 
 
+def _agreed_checkpoint(name: str | os.PathLike[str], *, params: ExperimentConfig, model_dir: Path) -> Path:
+    # A training may be writing its best file just now.
+    return Path(agreed(lambda: str(find_checkpoint(name, params=params, model_dir=model_dir))))
+
+
 def _run(trainer: StagedTrainer, mode: Mode, chosen: Path | None) -> Any:
     if chosen is not None:
         print_line(f"Evaluates `{chosen}`.")
@@ -363,14 +342,15 @@ def _finetune_continuously(
         step = int(file.name.rpartition("_")[2])
         print_line(f"Fine-tuning from `{file}`.")
         task = params.task.replace(init_checkpoint=str(file))
-        result = bound(run_experiment)(
+        result = run_in_turn(
             params.replace(task=task),
             mode="train_and_eval",
             model_dir=model_dir / f"pretrained_{step}",
             run_post_eval=True,
             allow_changes=allow_changes,
         )
-        write_whole(model_dir / f"metrics-{step}.json", f"{json.dumps(result[1], indent=2)}\n".encode())
+        if is_first_process():
+            write_whole(model_dir / f"metrics-{step}.json", f"{json.dumps(result[1], indent=2)}\n".encode())
     if result is None:
         raise CheckpointFileError(
             f"task.init_checkpoint: no checkpoint file has appeared in `{pretrained}` for "

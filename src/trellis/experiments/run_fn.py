@@ -12,7 +12,7 @@ from trellis.experiments.experiment import ExperimentConfig, register_experiment
 from trellis.experiments.export import best_of_run, export_experiment
 from trellis.experiments.mode import get_mode
 from trellis.experiments.overrides import resolve
-from trellis.experiments.run import run_together
+from trellis.experiments.together import run_together
 from trellis.extensions import newest_file
 from trellis.runtime import is_first_process, join_processes, wait_for_processes
 from trellis.spelling import did_you_mean

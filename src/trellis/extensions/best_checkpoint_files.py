@@ -60,16 +60,19 @@ class BestCheckpointFileWriter(FileWriter):
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
         """Starts to write the checkpoint if it is the best."""
-        value = self._value_in(checkpoint)
-        is_best = self.sign * value < self.sign * self.best_metric
+        is_best = self.is_better(checkpoint)
         if storage.spans(checkpoint):
             # All write or none: what the first one has read from its files counts.
             is_best = exchange(is_best, place=f"looking whether step {checkpoint.step} is the best")[0]
         if is_best:
             self.write(checkpoint)
-            self.best_metric = value
+            self.best_metric = self._value_in(checkpoint)
             self.best_step = checkpoint.step
         return checkpoint
+
+    def is_better(self, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint is better than every one before."""
+        return self.sign * self._value_in(checkpoint) < self.sign * self.best_metric
 
     def _value_in(self, checkpoint: Checkpoint) -> float:
         name = f"{self._group}/{self._metric}"

@@ -32,7 +32,7 @@ from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatc
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, CheckpointSource, Event, Session, finish_saves
-from trellis.runtime import exchange, forget, is_first_process, print_line
+from trellis.runtime import exchange, forget, is_first_process, note_progress, print_line
 
 REGULAR = "regular_"
 """The names of files that a run writes as it goes begin with this."""
@@ -166,6 +166,15 @@ class FileWriter(Extension):
         """What the names of all files begin with that this writer writes and removes."""
         return (self.prefix,)
 
+    def find_owner(self) -> str:
+        """Says who else writes to the directory; empty if nobody does."""
+        if self._ownership is None:
+            try:
+                Ownership(self._dir).release()
+            except DirectoryTakenError as error:
+                return str(error)
+        return ""
+
     def _own(self) -> None:
         # Of several processes that run one loop, the first one makes and removes files; all write into them.
         if self._ownership is None and is_first_process():
@@ -188,6 +197,7 @@ class FileWriter(Extension):
         newer = [path.name for step, path in find_files(self._dir, self.prefix) if step >= checkpoint.step]
         hidden = hidden_path(self._dir)
         session = checkpoint.session or Session()
+        note_progress("saving", checkpoint.step)
         if self._written is not None:
             # One save under way at a time: host memory holds at most one copy more.
             session.wait_for(self._written)
@@ -406,6 +416,11 @@ class FileReader(CheckpointSource):
             text = f"A checkpoint was loaded in {seconds:.2f} seconds: `{path}`."
             initializer.session.emit("restored", step=checkpoint.step, text=text, path=str(path), seconds=seconds)
         return checkpoint
+
+    def find_path(self) -> Path | None:
+        """The newest whole file; None if there is none."""
+        file = self._find(None)
+        return None if file is None else file[0]
 
     def find_step(self) -> int | None:
         """The step of the newest whole file; None if there is none. All processes of a run have to call it."""

@@ -19,7 +19,7 @@ from trellis.errors import ArgumentError, CheckpointFileError, DivergedError
 from trellis.extensions.checkpoint_files import recorded_notes
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Session, Summary
-from trellis.runtime import print_line
+from trellis.runtime import Placement, print_line
 
 _N_GOOD = 40
 _LEAST_GOOD = 3
@@ -126,17 +126,25 @@ class SkippedData:
     """The batches that a run leaves out, in a file beside its checkpoint files, so that a resumed run does the same.
 
     The checkpoint files note them too, under `note`: from there a file comes back that was damaged or removed.
+
+    Args:
+        placement: The devices of the run: of several processes the first one reads and writes the file.
     """
 
     note = "skipped_data"
 
-    def __init__(self, model_dir: Path) -> None:
+    def __init__(self, model_dir: Path, placement: Placement | None = None) -> None:
         self._path = model_dir / "skipped_data.json"
+        self._placement = placement
         self._damage = ""
 
     @cached_property
     def windows(self) -> list[tuple[int, int]]:
         """Each step from which on something is left out, with the number of batches."""
+        windows = self._find() if self._placement is None else self._placement.agreed(self._find)
+        return [(step, n_batches) for step, n_batches in windows]
+
+    def _find(self) -> list[tuple[int, int]]:
         recorded = recorded_notes(self._path.parent)
         notes = None if recorded is None else recorded[1].get(self.note)
         known = None if notes is None else [(step, n_batches) for step, n_batches in notes]
@@ -186,7 +194,8 @@ class SkippedData:
     def add(self, *, step: int, n_batches: int) -> None:
         """Leaves out the batches that would be those of `n_batches` steps from `step` on."""
         self.windows.append((step, n_batches))
-        self._write(self.windows)
+        if self._placement is None or self._placement.is_writer:
+            self._write(self.windows)
 
     def applied_to(self, data: Any) -> Any:
         """A stream without what is left out; other data as it is."""

@@ -14,7 +14,7 @@ from trellis.errors import ArgumentError, Preempted
 from trellis.executor import StartWorker, Worker, WorkerOrder, local_cluster, preempted_by_sigterm, start_process
 from trellis.runtime import count_gpus, print_error, print_line
 
-DONE, BAD_INPUT, INTERRUPTED, STOPPED = 0, 2, 130, 143
+DONE, BAD_INPUT, LOST, INTERRUPTED, STOPPED = 0, 2, 75, 130, 143
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_TO_TELL = 2.0
 """How long others may take to end, too, after the first has failed: the first to be seen need not be the first."""
@@ -120,7 +120,7 @@ def _exit_code(code: int) -> int:
 
 def _told(order: WorkerOrder, code: int, *, n_processes: int) -> str:
     """What to say of a process that has failed; nothing if it has said all itself, on the screen."""
-    if code in (BAD_INPUT, STOPPED, INTERRUPTED) and order.log_file is None:
+    if code in (BAD_INPUT, STOPPED, INTERRUPTED, LOST) and order.log_file is None:
         return ""
     name = f"Process {order.index} of {n_processes}"
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has ended with code {code}"

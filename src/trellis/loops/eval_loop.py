@@ -14,7 +14,7 @@ from trellis.loops.fused_steps import count_flops
 from trellis.loops.metrics import compute, merge, zeros
 from trellis.loops.state import Checkpoint, Outline, Summary, tracing
 from trellis.loops.step import EvalTask, build_validation_step
-from trellis.runtime import Placement, StepKeys, checked_key, fetch, jit_on, print_line, shardings_of
+from trellis.runtime import Placement, StepKeys, checked_key, fetch, jit_on, note_progress, print_line, shardings_of
 
 _CALLS_IN_FLIGHT = 4  # few enough to bound memory; many collectives at once can also lock up virtual CPU devices
 _MOST_ELEMENTS = 100
@@ -104,6 +104,7 @@ class EvalLoop:
         logs: Any = None
         in_flight: deque[tuple[PyTree, PyTree]] = deque()
         for index, batch in enumerate(self._batches.placed(self._placement)):
+            note_progress("eval" if index else "compiling")
             arguments = (variables, batch, self._root, index)
             if totals is None:
                 # From zeros on, so that the first batch needs no program of its own.
@@ -114,6 +115,7 @@ class EvalLoop:
             in_flight.append((totals, outputs))
             if len(in_flight) > _CALLS_IN_FLIGHT:
                 logs = self._aggregate(logs, *in_flight.popleft())
+        note_progress("eval")
         for measured in in_flight:
             logs = self._aggregate(logs, *measured)
         values = compute(totals or {})

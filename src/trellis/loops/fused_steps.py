@@ -15,7 +15,7 @@ from jax.extend.core import Jaxpr
 
 from trellis.aliases import Batch, PyTree
 from trellis.errors import ArgumentError
-from trellis.runtime import Placement, jit_on, shardings_of
+from trellis.runtime import Placement, jit_on, note_progress, shardings_of
 
 # A compiled call is not interrupted: these bound its duration (a fraction of a second) and the memory of its batches.
 # They are functions of the program alone, never of a measured time, so that two runs fuse alike.
@@ -154,7 +154,9 @@ class FusedSteps:
             program = compile_(steps, donate_argnums=donated, keep_unused=True, out_shardings=out_shardings)
 
         def first(*arguments: Any) -> Any:
+            note_progress("compiling")
             results = program(*arguments)
+            note_progress("step")
             self.compile_time += time.perf_counter() - started
             self._programs[n] = program
             return results

@@ -1,6 +1,5 @@
 """What a loop shares with the extensions that see its checkpoints: events, saves under way, a request to stop."""
 
-import itertools
 import os
 import signal
 import sys
@@ -132,7 +131,7 @@ class Session:
     @property
     def wants_to_stop(self) -> bool:
         """Whether to stop now; of several processes none does so before the others. Read once between two calls."""
-        return self.is_stopping or (self._is_shared and is_any_stopping(next(_process.looks)))
+        return self.is_stopping or (self._is_shared and is_any_stopping())
 
     def subscribe(self, listener: Callable[[Event], object]) -> None:
         """Calls the listener with each event so far, and from now on."""
@@ -348,16 +347,13 @@ class Attachable(Protocol):
 class _Process:
     """What all sessions of a process have in common, because a process has it only once.
 
-    These are the handlers of signals, the end of the interpreter, and the number by which JAX finds the look at which
-    all processes stop together. JAX compares these numbers between processes, so they go on from one loop to the next:
-    two processes that are in different loops for a moment still mean the same look.
+    These are the handlers of signals and the end of the interpreter.
     """
 
     def __init__(self) -> None:
         self.unfinished: set[Session] = set()
         """Sessions with saves under way."""
         self.loops: WeakSet[Generator[Any, None, None]] = WeakSet()
-        self.looks = itertools.count()
         self._watching: list[Session] = []
         self._previous_handlers: dict[int, Any] = {}
 

@@ -32,7 +32,7 @@ from trellis.loops.session import Attachable, Session, close_at_exit
 from trellis.loops.state import Checkpoint, CheckpointSource, Lease, Outline, TrainState, tracing
 from trellis.loops.step import TrainStep, TrainTask, build_train_step, checked_result
 from trellis.optimizers import trained_part
-from trellis.runtime import Placement, StepKeys, checked_key, describe_exactness, describe_weights
+from trellis.runtime import Placement, StepKeys, checked_key, describe_exactness, describe_weights, note_progress
 
 _DIVERGED = "first step whose loss is not a number"
 _SECONDS_BETWEEN_LOOKS = 5.0
@@ -373,7 +373,9 @@ class TrainLoop:
             self._train(running, self._n_steps_in_call(running, target), target)
         fetch = running.packing.start_compute(running.totals)
         if n_steps and running.step < n_steps:
+            note_progress("input", running.step)
             self._feed.prefetch(running.step, self._n_steps_in_call(running, n_steps))
+            note_progress("step")
         values = fetch()
         running.steps.wait()
         self.session.progress(running.step, n_steps)
@@ -403,11 +405,14 @@ class TrainLoop:
             lease=running.lease,
         )
         running.start_anew(checkpoint)
+        note_progress("extensions", running.step)
         return checkpoint
 
     def _train(self, running: "_Running", n: int, target: int) -> None:
         """Starts `n` steps as one call, or as many as the data still has."""
+        note_progress("input", running.step)
         n_taken, batch = self._feed.take(running.step, n)
+        note_progress("step")
         running.has_ended = n_taken < n
         if n_taken:
             running.step += n_taken

@@ -30,17 +30,27 @@ if TYPE_CHECKING:
         count_gpus as count_gpus,
         is_parameter_server as is_parameter_server,
     )
-    from trellis.runtime.processes import (
+    from trellis.runtime.agreement import (
+        agreed as agreed,
         exchange as exchange,
-        fetch as fetch,
         forget as forget,
+        gathered as gathered,
         hear as hear,
         is_any_stopping as is_any_stopping,
         is_first_process as is_first_process,
+        note_progress as note_progress,
+        process_name as process_name,
+        tell as tell,
+        tell_failure as tell_failure,
+        wait_for_processes as wait_for_processes,
+    )
+    from trellis.runtime.watchdog import watching_processes as watching_processes
+    from trellis.runtime.processes import (
+        fetch as fetch,
         spans_processes as spans_processes,
         join_processes as join_processes,
-        tell as tell,
-        wait_for_processes as wait_for_processes,
+        join_seconds as join_seconds,
+        sum_over_processes as sum_over_processes,
     )
     from trellis.runtime.random import StepKeys as StepKeys, checked_key as checked_key
     from trellis.runtime.console import (

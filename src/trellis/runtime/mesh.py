@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from trellis.aliases import Apply, Array, Batch, PyTree, Variables
 from trellis.errors import ArgumentError
+from trellis.runtime.agreement import agreed, is_first_process
 from trellis.runtime.compilation import jit_on, run_by_parts
-from trellis.runtime.processes import is_first_process, spread
+from trellis.runtime.processes import spread
 
 AXIS_RULES: Mapping[Any, str] = {
     "vocab": "model",
@@ -29,6 +30,7 @@ AXIS_RULES: Mapping[Any, str] = {
 }
 """By the name that a model gives to an axis of a parameter: the axis of the mesh that shares it out."""
 
+_T = TypeVar("_T")
 _BATCH_AXES = ("data", "fsdp")
 # Smaller arrays are whole on every device of the fsdp axis: gathering them would take longer than what they save.
 _SMALLEST_SHARED = 1024
@@ -89,6 +91,10 @@ class Placement:
         """What kind of devices these are: `cpu`, `gpu` or `tpu`."""
         platform: str = self.devices[0].platform
         return platform
+
+    def agreed(self, decide: Callable[[], _T]) -> _T:
+        """What the first of the processes decides that these devices are of, in all of them; see `agreed`."""
+        return agreed(decide) if self.spans_processes else decide()
 
     @contextmanager
     def tracing(self) -> Iterator[None]:

@@ -1,35 +1,31 @@
 """Processes that train together, each with a part of the devices: how they join, and how arrays span them."""
 
 import ipaddress
-import itertools
 import json
 import math
 import os
 import socket
-import time
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import distributed
 from jax.experimental import multihost_utils
-from jax.sharding import Sharding
+from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
-from trellis.aliases import JSON, Array, PyTree
-from trellis.errors import ArgumentError, RunFailedError
+from trellis.aliases import Array, PyTree
+from trellis.errors import ArgumentError
+from trellis.runtime.agreement import LOST, announce, seconds_in
 from trellis.runtime.cluster import find_cluster, share_of_gpus
-from trellis.runtime.console import print_line
+from trellis.runtime.console import flush_output, print_error, print_line
 
 _JAX_SECONDS = 100
 """After so many seconds JAX takes a silent process for dead, if nothing else is said."""
 _SECONDS_TO_ANSWER = 1.0
 _SECONDS_TO_STOP = 10
-_SECONDS_TO_SAVE = 600
-"""How long a process is waited for in a save: as long as a slow disk may take to write its part."""
-_SECONDS_TO_MEET = 3600
-"""How long a process is waited for that may have data to prepare or programs to compile before it comes."""
 
 
 def join_processes(environment: Mapping[str, str] = os.environ) -> None:
@@ -45,26 +41,33 @@ def join_processes(environment: Mapping[str, str] = os.environ) -> None:
             worker, is the first process, and listens at its address there. Without that too, SLURM or Open MPI tell
             it, if they have started this process together with others.
     """
-    if jax.distributed.is_initialized():
-        # Ray joins the processes that it starts itself.
-        return
+    # Ray joins the processes that it starts itself.
+    if not jax.distributed.is_initialized():
+        _join(environment)
+    announce()
+
+
+def _join(environment: Mapping[str, str]) -> None:
     together = _of_jax(environment) or _of_tf_config(environment.get("TF_CONFIG", ""))
     cluster = find_cluster(environment) if together is None else None
     # More than twice the time, as JAX may not wait for all of it: whoever has started the processes is to name the
     # silent one before the others abort.
-    timeout = environment.get("TRELLIS_WORKER_TIMEOUT")
-    heartbeat = math.ceil(2 * float(timeout)) + _SECONDS_TO_STOP if timeout else _JAX_SECONDS
+    silence = seconds_in(environment, "TRELLIS_WORKER_TIMEOUT", default=0.0)
+    heartbeat = math.ceil(2 * silence) + _SECONDS_TO_STOP if silence else _JAX_SECONDS
     if together is None and cluster is None:
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", True)
+    seconds = join_seconds(environment)
     if cluster is not None:
-        jax.distributed.initialize(
-            num_processes=cluster.n_processes,
-            cluster_detection_method=cluster.method,
-            local_device_ids=share_of_gpus(cluster, environment) or None,
-            heartbeat_timeout_seconds=heartbeat,
-        )
+        with _waiting_at_most(seconds, f"all {cluster.n_processes} processes of the {cluster.method} job"):
+            jax.distributed.initialize(
+                num_processes=cluster.n_processes,
+                cluster_detection_method=cluster.method,
+                local_device_ids=share_of_gpus(cluster, environment) or None,
+                heartbeat_timeout_seconds=heartbeat,
+                initialization_timeout=2 * math.ceil(seconds) + _SECONDS_TO_STOP,
+            )
         return
     assert together is not None
     address, n_processes, index = together
@@ -72,14 +75,43 @@ def join_processes(environment: Mapping[str, str] = os.environ) -> None:
     if index == 0:
         _check_free(bind_address)
         _tell_of(bind_address, n_processes)
-    jax.distributed.initialize(
-        address,
-        num_processes=n_processes,
-        process_id=index,
-        cluster_detection_method="deactivate",
-        coordinator_bind_address=bind_address,
-        heartbeat_timeout_seconds=heartbeat,
-    )
+    with _waiting_at_most(seconds, f"all {n_processes} processes at {address}, of which it is process {index}"):
+        jax.distributed.initialize(
+            address,
+            num_processes=n_processes,
+            process_id=index,
+            cluster_detection_method="deactivate",
+            coordinator_bind_address=bind_address,
+            heartbeat_timeout_seconds=heartbeat,
+            initialization_timeout=2 * math.ceil(seconds) + _SECONDS_TO_STOP,
+        )
+
+
+def join_seconds(environment: Mapping[str, str] = os.environ) -> float:
+    """How long processes wait for each other when they start: `TRELLIS_JOIN_TIMEOUT`, by default five minutes."""
+    return seconds_in(environment, "TRELLIS_JOIN_TIMEOUT", default=300.0)
+
+
+@contextmanager
+def _waiting_at_most(seconds: float, for_whom: str) -> Iterator[None]:
+    """Ends this process, in words, if others do not come in time: JAX would abort with a trace."""
+
+    def leave() -> None:
+        print_error(
+            f"This process on {socket.gethostname()} has waited {seconds:g} seconds (TRELLIS_JOIN_TIMEOUT) for "
+            f"{for_whom}, and not all have come. Those that have print this line: look at the ones that do not, and "
+            f"whether they reach the address."
+        )
+        flush_output()
+        os._exit(LOST)
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _of_jax(environment: Mapping[str, str]) -> tuple[str, int, int] | None:
@@ -198,95 +230,15 @@ def _is_everywhere(host: str) -> bool:
     return host in ("::", "0.0.0.0")
 
 
-def is_first_process() -> bool:
-    """Whether this is the first of the processes that have joined; one alone is."""
-    return jax.process_index() == 0
-
-
-def wait_for_processes(name: str) -> None:
-    """Waits until every process is here; one alone does not wait.
+def sum_over_processes(numbers: Sequence[int]) -> int:
+    """Adds up whole numbers, each on a device of its own, by the devices themselves.
 
     Args:
-        name: Of the place, the same in all of them.
+        numbers: As many as there are devices, the same in all processes.
     """
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(name)
-
-
-def exchange(word: JSON, *, place: str) -> list[Any]:
-    """The words of all processes, in their order; all of them have to call it, and in the same order.
-
-    They go through JAX's coordination service and not through devices, so that steps may be under way.
-
-    Args:
-        place: What the processes do there, for the error about one that does not come.
-    """
-    if jax.process_count() == 1:
-        return [word]
-    number = next(_exchanges)
-    tell(f"exchange_{number}", word)
-    words = hear(f"exchange_{number}", place=place, seconds=_SECONDS_TO_MEET)
-    if number and is_first_process():
-        # Whoever is here has heard all words of the exchange before.
-        forget(f"exchange_{number - 1}")
-    return words
-
-
-_exchanges = itertools.count()
-
-
-def tell(topic: str, word: JSON) -> None:
-    """Tells the other processes something, which `hear` returns to them; it does not wait for them."""
-    _service().key_value_set(f"trellis/{topic}/{jax.process_index()}", json.dumps(word))
-
-
-def hear(
-    topic: str, *, place: str, processes: Sequence[int] | None = None, seconds: float = _SECONDS_TO_SAVE
-) -> list[Any]:
-    """What processes have told, by default all of them; waits for those that have not, and names them in an error.
-
-    This may be called in any thread.
-
-    Args:
-        place: What the processes do, for the error.
-    """
-    service = _service()
-    deadline = time.monotonic() + seconds
-    words: dict[int, Any] = {}
-    asked = range(jax.process_count()) if processes is None else processes
-    for index in asked:
-        left = max(1, math.ceil(1000 * (deadline - time.monotonic())))
-        try:
-            words[index] = json.loads(service.blocking_key_value_get(f"trellis/{topic}/{index}", left))
-        except jax.errors.JaxRuntimeError as error:
-            if "DEADLINE_EXCEEDED" not in str(error):
-                raise
-    missing = [str(index) for index in asked if index not in words]
-    if missing:
-        raise RunFailedError(
-            f"After {seconds:g} seconds nothing was heard of process {', '.join(missing)} of {jax.process_count()} "
-            f"while {place}. See what its output says, and start the same command again."
-        )
-    return [words[index] for index in asked]
-
-
-def forget(topic: str) -> None:
-    """Removes all that was told of a topic, once everybody has heard it."""
-    _service().key_value_delete(f"trellis/{topic}/")
-
-
-def _service() -> Any:
-    # JAX itself shows no door to its coordination service; Orbax takes this one, too.
-    return distributed.global_state.client
-
-
-def is_any_stopping(look: int) -> bool:
-    """Whether one of several processes was told to stop (SIGTERM): True in all of them at the same look.
-
-    Args:
-        look: The number of this look, one more than that of the look before.
-    """
-    return multihost_utils.reached_preemption_sync_point(look)
+    mesh = jax.make_mesh((len(numbers),), ("all",), axis_types=(AxisType.Auto,), devices=jax.devices())
+    values = spread(np.array(numbers, np.int32), NamedSharding(mesh, PartitionSpec("all")))
+    return int(jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, PartitionSpec()))(values))
 
 
 def spread(tree: PyTree, shardings: PyTree) -> PyTree:

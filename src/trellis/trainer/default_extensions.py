@@ -12,7 +12,6 @@ import optax
 
 from trellis.aliases import JSON, Metrics
 from trellis.disk import set_aside, write_whole
-from trellis.errors import DirectoryTakenError
 from trellis.extensions import (
     BestCheckpointFileWriter,
     BlowUpCheck,
@@ -36,7 +35,7 @@ from trellis.extensions import (
 from trellis.loops import Checkpoint, EvalLoop, Session, Summary
 from trellis.optimizers import average_weights
 from trellis.remote import WorkingCopy, copy_of
-from trellis.runtime import print_line
+from trellis.runtime import Placement, print_line
 from trellis.trainer.configs import TrainerConfig
 
 _BEST_STEP = "best_ckpt_global_step"
@@ -97,14 +96,20 @@ def early_stopping(config: TrainerConfig, best: BestCheckpointFileWriter | None)
 
 
 def evaluation_extensions(
-    config: TrainerConfig, *, model_dir: Path, best: BestCheckpointFileWriter | None, save_summary: bool
+    config: TrainerConfig,
+    *,
+    model_dir: Path,
+    best: BestCheckpointFileWriter | None,
+    placement: Placement,
+    save_summary: bool,
 ) -> list[Extension]:
     """What is done with an evaluation: summaries, the best checkpoint file, and beside that the metrics that it has."""
     summaries = [_NestedSummaries("eval", model_dir / config.validation_summary_subdir)] if save_summary else []
     if best is None:
         return [*summaries]
     info = model_dir / config.best_checkpoint_export_subdir / "info.json"
-    return [_SharedBest(best), *summaries, _BestInfo(best, info)]
+    infos = [_BestInfo(best, info)] if placement.is_writer else []
+    return [_SharedBest(best, placement), *summaries, *infos]
 
 
 def default_extensions(
@@ -233,18 +238,19 @@ def _listed(steps: Sequence[int]) -> str:
 class _SharedBest(Extension):
     """Has the best checkpoint file written, unless another process does: an evaluation leaves that to a training."""
 
-    def __init__(self, best: BestCheckpointFileWriter) -> None:
+    def __init__(self, best: BestCheckpointFileWriter, placement: Placement) -> None:
         self._best = best
+        self._placement = placement
 
     def join(self, session: Session) -> None:
         self._best.attach(session)
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
-        try:
-            return self._best(checkpoint)
-        except DirectoryTakenError as error:
-            print_line(f"This evaluation leaves the best checkpoint file alone: {error}")
+        owner = self._placement.agreed(self._best.find_owner) if self._best.is_better(checkpoint) else ""
+        if owner:
+            print_line(f"This evaluation leaves the best checkpoint file alone: {owner}")
             return checkpoint
+        return self._best(checkpoint)
 
 
 class _BestInfo(Extension):

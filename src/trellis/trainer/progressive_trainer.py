@@ -12,6 +12,7 @@ from trellis.disk import remove_whole
 from trellis.errors import ArgumentError, ModelError
 from trellis.extensions import CheckpointFileWriter, Extension, every, regular_files
 from trellis.loops import Checkpoint, Event, Session, overlaid
+from trellis.runtime import is_first_process
 from trellis.tasks import BoundModel
 from trellis.trainer.configs import ProgressiveTrainerConfig
 from trellis.trainer.default_extensions import on_averages
@@ -134,7 +135,7 @@ class _PlainModelWriter(Extension):
         return checkpoint
 
     def _remove_later_files(self, event: Event) -> None:
-        if event.kind == "initialized":
+        if event.kind == "initialized" and is_first_process():
             for step, path in regular_files(self._dir):
                 if step > event.step:
                     remove_whole(path)

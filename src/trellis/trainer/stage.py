@@ -1,5 +1,6 @@
 """A stretch of a training: a task's two sides as the two loops that run it."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -65,7 +66,7 @@ class Stage:
         self.optimizer = build_task_optimizer(
             self.task, config=self.config.optimizer_config, runtime=self.runtime, n_steps=self._n_steps or None
         )
-        self.skipped_data = SkippedData(self.model_dir)
+        self.skipped_data = SkippedData(self.model_dir, self.placement)
         self._root = self.placement.put_state(jax.random.key(self.runtime.seed))
         self._reader = CheckpointFileReader(
             dir=self.model_dir, target=lasting_init(self.model), after=self.start_step or -1
@@ -175,7 +176,16 @@ class Stage:
             trains: Whether to learn from the training data what the model takes, and not from the validation data.
         """
         shapes = self._checkpoint_shapes(trains=trains)
-        return self._reader(shapes) if path is None else restore_file(path, template=shapes)
+        checkpoint = self._reader(shapes) if path is None else restore_file(path, template=shapes)
+        if not self.placement.spans_processes:
+            return checkpoint
+        # As a training has them, so that the files that are written of them are written once.
+        state = (checkpoint.model_params, checkpoint.model_state, checkpoint.optimizer_state)
+        like = (shapes.model_params, shapes.model_state, shapes.optimizer_state)
+        params, model_state, optimizer_state = self.placement.put_state(state, like=like)
+        return dataclasses.replace(
+            checkpoint, model_params=params, model_state=model_state, optimizer_state=optimizer_state
+        )
 
     def first_checkpoint(self) -> Checkpoint:
         """The checkpoint that a training would start from, made with the first batch of the validation data."""

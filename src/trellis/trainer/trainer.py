@@ -23,12 +23,11 @@ from trellis.extensions import (
     CheckpointFileReader,
     EarlyStopping,
     Extension,
-    newest_file,
     recorded_notes,
     serial,
 )
 from trellis.loops import Checkpoint, Session, Summary, finish_saves
-from trellis.runtime import ONE_DEVICE, Placement, RuntimeConfig, print_line, runtime_problems
+from trellis.runtime import ONE_DEVICE, Placement, RuntimeConfig, fetch, print_line, runtime_problems
 from trellis.tasks import BoundModel, Model, Task, options_for, with_addresses
 from trellis.trainer.changes import Change, find_changes, notes_of
 from trellis.trainer.configs import TrainerConfig
@@ -72,7 +71,7 @@ class StagedTrainer(ABC):
         self._extensions = tuple(extensions)
         self._save_summary = save_summary and self.placement.is_writer
         self._stage: Stage | None = None
-        self._watch = Session()
+        self._watch = Session(is_shared=self.placement.spans_processes)
         self.last_steps = self.plan_stages()
 
     def __repr__(self) -> str:
@@ -139,10 +138,10 @@ class StagedTrainer(ABC):
                 step = end
             if step >= self.config.train_steps:
                 return summary
-            if self._watch.is_stopping:
+            if self._watch.wants_to_stop:
                 saved = f"step {step} is saved. The same command continues the run."
                 saved = saved if self.config.saves else "nothing is saved, as trainer.checkpoint_interval=0 has it."
-                print_line(f"Stopped by {self._watch.stopped_by} between two stages: {saved}")
+                print_line(f"Stopped by {self._watch.stopped_by or 'SIGTERM'} between two stages: {saved}")
                 raise KeyboardInterrupt if self._watch.stopped_by == "Ctrl-C" else Preempted
             old_model = _on_the_host(stage.model, summary or stage.read_checkpoint(trains=True))
         return summary
@@ -229,13 +228,22 @@ class StagedTrainer(ABC):
     @cached_property
     def best(self) -> BestCheckpointFileWriter | None:
         """The writer of the best checkpoint file, if the config asks for one."""
-        return best_writer(self.config, model_dir=self.model_dir)
+        best = best_writer(self.config, model_dir=self.model_dir)
+        if best is not None:
+            # Whether a run ends early hangs on it.
+            found = self.placement.agreed(lambda: (best.best_metric, best.best_step, dict(best.best_metrics)))
+            best.best_metric, best.best_step, best.best_metrics = found
+        return best
 
     @cached_property
     def _evaluation_extensions(self) -> list[Extension]:
         # Made once: what is evaluated by and by goes into one file of summaries.
         return evaluation_extensions(
-            self.config, model_dir=self.model_dir, best=self.best, save_summary=self._save_summary
+            self.config,
+            model_dir=self.model_dir,
+            best=self.best,
+            placement=self.placement,
+            save_summary=self._save_summary,
         )
 
     def read_checkpoint(self, path: Path | None = None, *, trains: bool = False) -> Checkpoint:
@@ -245,8 +253,10 @@ class StagedTrainer(ABC):
             trains: Whether to learn from the training data what the model takes, and not from the validation data.
         """
         if path is not None:
-            return self.stage_of(int(path.name.rpartition("_")[2])).read_checkpoint(path, trains=trains)
-        if newest_file(self.model_dir) is None:
+            return self.stage_of(_step_of(path.name)).read_checkpoint(path, trains=trains)
+        # A training may be writing there.
+        name = self.placement.agreed(self._find_name)
+        if name is None:
             if self.task.starts_from:
                 print_line(f"There is no checkpoint file in `{self.model_dir}`: step 0 is `{self.task.starts_from}`.")
                 return self._next_stage().first_checkpoint()
@@ -254,7 +264,13 @@ class StagedTrainer(ABC):
                 f"There is no checkpoint file in model_dir `{self.model_dir}`, so there is nothing to evaluate. "
                 f"Train first (--mode=train), or give the model_dir of a run."
             )
-        return self._next_stage().read_checkpoint(trains=trains)
+        return self.read_checkpoint(self.model_dir / name, trains=trains)
+
+    def _find_name(self) -> str | None:
+        """The name of the newest checkpoint file that is whole; None if there is none."""
+        reader = CheckpointFileReader(dir=self.model_dir, target=lambda rngs, *inputs: {})
+        path = reader.find_path()
+        return None if path is None else path.name
 
     def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
@@ -283,7 +299,8 @@ class StagedTrainer(ABC):
 
     def _find_step(self) -> int:
         """The step of the newest whole checkpoint file, of whatever stage; 0 if there is none."""
-        return CheckpointFileReader(dir=self.model_dir, target=lambda rngs, *inputs: {}).find_step() or 0
+        name = self.placement.agreed(self._find_name)
+        return 0 if name is None else _step_of(name)
 
     def _periods(self, config: TrainerConfig) -> tuple[int, ...]:
         """How often something is done with a checkpoint."""
@@ -383,5 +400,10 @@ def _process_all(checkpoints: Iterable[Checkpoint], process: Extension) -> Summa
 
 def _on_the_host(model: Model, checkpoint: Checkpoint) -> BoundModel:
     """The model as it was trained, out of the way of the next stage, whose start it is for as long as that runs."""
-    params, model_state = jax.device_get((checkpoint.model_params, checkpoint.model_state))
+    params, model_state = fetch((checkpoint.model_params, checkpoint.model_state))
     return BoundModel(model, params=params, model_state=model_state)
+
+
+def _step_of(name: str) -> int:
+    """The step of a checkpoint file, of its name."""
+    return int(name.removesuffix(".replaced").rpartition("_")[2])
