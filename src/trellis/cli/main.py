@@ -80,6 +80,7 @@ WORDS = {
     "data vocabulary": Word("train a vocabulary on text", "data.vocabulary", "data.add_vocabulary_flags"),
     "data pretraining": Word("make records of text to pretrain on", "data.pretraining", "data.add_pretraining_flags"),
     "data finetuning": Word("make records of GLUE or SQuAD", "data.finetuning", "data.add_finetuning_flags"),
+    "runs time": Word("show where the time of a run went", "runs.time", "runs.add_time_flags", True),
     "cache": Word("show what is kept to be made once, and how large it is", "cache.show", "cache.add_show_flags", True),
     "cache prune": Word("remove what was not used for long", "cache.prune", "cache.add_prune_flags"),
     "completion": Word("let a shell complete this command", "completion.completion", "completion.add_flags", True),

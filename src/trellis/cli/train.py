@@ -3,6 +3,7 @@
 import argparse
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from trellis import experiments, extensions, runtime, trainer
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
 from trellis.cli.parser import Parser
+from trellis.cli.runs import goodput_line
 from trellis.config import raise_if_any, without_effect
 from trellis.disk import scheme_of
 from trellis.errors import ArgumentError
@@ -68,6 +70,7 @@ def train(flags: argparse.Namespace) -> None:
     if runtime.is_parameter_server():
         print_line(runtime.NEEDS_NO_SERVER)
         return
+    runtime.begin_command()
     mode = get_mode(flags.mode)
     _check_checkpoint(flags)
     if scheme_of(flags.model_dir):
@@ -135,6 +138,9 @@ def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float]
     subdir = params.trainer.best_checkpoint_export_subdir
     if subdir:
         yield from (f"The best:   {shown(path)}" for path in extensions.best_files(directory / subdir))
+    if has_trained:
+        with suppress(ArgumentError):
+            yield f"Its time:   {goodput_line(extensions.read_goodput(directory))}"
     yield f"All of it:  {shown(directory)}"
     yield f"To look at: tensorboard --logdir {shlex.quote(shown(directory))}"
 
