@@ -65,6 +65,8 @@ class Session:
         """Whether steps are under way, in the midst of which there is no state to keep."""
         self.ledger = TimeLedger()
         """Where the time goes; loops that are one run share one."""
+        self.wait_for_steps: Callable[[], None] = lambda: None
+        """Waits until the steps that were started are completed."""
         self._is_running = False
         self._is_shared = is_shared
         self._stdout = stdout

@@ -298,6 +298,7 @@ class TrainLoop:
         checkpoint = initializer if self._source is None else self._source(initializer)
         is_new = checkpoint.model_params is initializer.model_params
         self._running = self._new_state(checkpoint.step) if is_new else self._resume(checkpoint)
+        self.session.wait_for_steps = self._running.steps.wait
         seconds = time.perf_counter() - started
         weights = _describe_weights(outline.checkpoint)
         text = f"Total model initialization time is {seconds:.2f} seconds.\n{weights}\n"
