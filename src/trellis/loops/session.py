@@ -309,9 +309,7 @@ class Session:
                     yield
                 finally:
                     self._is_running = False
-                    with self.ledger.spending("checkpoint"):
-                        self.finish()
-                    self.write_time(step(), is_due=True)
+                    self._end(step())
         except (GeneratorExit, Preempted):
             # Someone left the loop by `break`, or it was told to stop and did: there is no error.
             self.emit("stopped", step=step())
@@ -323,6 +321,11 @@ class Session:
         finally:
             self.forget_interrupt()
         self.emit("finished", step=step())
+
+    def _end(self, step: int) -> None:
+        with self.ledger.spending("checkpoint"):
+            self.finish()
+        self.write_time(step, is_due=True)
 
     def forget_interrupt(self) -> None:
         """Forgets a Ctrl-C that was followed: in a notebook, the loop may be run again."""
