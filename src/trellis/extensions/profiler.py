@@ -9,9 +9,11 @@ from typing import Any
 
 import jax
 
+from trellis.disk import local_path
 from trellis.errors import ArgumentError
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Event, Session
+from trellis.remote import shown
 from trellis.runtime import describe_number, is_first_process, print_line, table
 
 _N_SHOWN = 10
@@ -40,7 +42,7 @@ class Profiler(Extension):
                 f"Profiler(start={start}, stop={stop}) has no step in it. Give the last step before those to trace, "
                 f"and the last of them: start=100, stop=120."
             )
-        self._dir = Path(output_dir) / "profile"
+        self._dir = local_path(output_dir, name="output_dir") / "profile"
         self._start = start
         self._stop = stop
         self._first_step: int | None = None
@@ -110,7 +112,7 @@ class Profiler(Extension):
 
     def _report(self, first: int, last: int) -> Iterator[str]:
         asked = "" if (first, last) == (self._start, self._stop) else f" (asked for: {self._start} to {self._stop})"
-        yield f"Traced the steps after {first} up to {last}{asked}: {self._dir}"
+        yield f"Traced the steps after {first} up to {last}{asked}: {shown(self._dir)}"
         files = sorted(self._dir.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
         operations = largest_operations(files[-1]) if files else []
         if not operations:
