@@ -133,6 +133,11 @@ def _run(
 
 def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float], has_trained: bool) -> Iterator[str]:
     """Yields lines that say what the run has reached, and where it is."""
+    if has_trained:
+        # A run that leaves no events tells nothing of its time.
+        with suppress(ArgumentError):
+            time = goodput_line(extensions.read_goodput(directory))
+            yield f"Time: {time}. More: trellis runs time {shown(directory)}"
     last = _last_summary(directory, is_saved=params.trainer.saves) if has_trained else None
     steps = params.trainer.train_steps
     if last and steps and last["step"] > steps:
@@ -145,9 +150,6 @@ def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float]
     subdir = params.trainer.best_checkpoint_export_subdir
     if subdir:
         yield from (f"The best:   {shown(path)}" for path in extensions.best_files(directory / subdir))
-    if has_trained:
-        with suppress(ArgumentError):
-            yield f"Its time:   {goodput_line(extensions.read_goodput(directory))}"
     yield f"All of it:  {shown(directory)}"
     yield f"To look at: tensorboard --logdir {shlex.quote(shown(directory))}"
 
