@@ -104,6 +104,6 @@ def test_the_seconds_of_a_loop_add_up_to_its_wall_clock(tmp_path: Path) -> None:
     assert spent >= {"start", "compile", "step", "eval", "checkpoint"}
     assert not spent & {"lost", "downtime"}
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    # At the start, with the files, and at the end.
-    assert [event["step"] for event in events if event["kind"] == "time"] == [0, 20, 40, 60]
+    # At the start, with the files, and at the end; on a slow machine also in between.
+    assert {event["step"] for event in events if event["kind"] == "time"} >= {0, 20, 40, 60}
     assert goodput.as_json()["step"] == 60
