@@ -16,6 +16,7 @@ from trellis.data import RecordWriter, encode_example, find_files, read_columns,
 from trellis.errors import ArgumentError, DataError, DirectoryTakenError, FileWriteError
 from trellis.experiments import plan_experiment
 from trellis.extensions import checkpoint_storage
+from trellis.loops import CLOCKED_METRICS
 from trellis.remote import fetched, working_directory
 from trellis.tasks.configs import with_addresses, with_copies
 
@@ -41,7 +42,7 @@ def remains(directory: Path) -> dict[str, Any]:
         for event in events
         for group, metrics in event.get("metrics", {}).items()
         for name, value in metrics.items()
-        if "seconds" not in name
+        if name not in CLOCKED_METRICS
     ]
     return {"arrays": arrays, "summaries": summaries, "best": (directory / "best" / "info.json").read_bytes()}
 

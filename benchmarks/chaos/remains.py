@@ -7,8 +7,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from trellis.loops import CLOCKED_METRICS
+
 TEXTS = ("params.yaml", "skipped_data.json")
-TIMES = ("seconds_per_step", "compile_seconds")
 
 
 def remains(directory: Path) -> dict[str, Any]:
@@ -101,7 +102,8 @@ def _checkpoint(path: Path) -> dict[str, Any]:
 
 def _without_times(metrics: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     return {
-        group: {name: value for name, value in named.items() if name not in TIMES} for group, named in metrics.items()
+        group: {name: value for name, value in named.items() if name not in CLOCKED_METRICS}
+        for group, named in metrics.items()
     }
 
 
@@ -125,7 +127,7 @@ def _points(directory: Path) -> dict[str, list[Any]]:
             for record in read_records(path):
                 event = Event.FromString(record)
                 for value in event.summary.value:
-                    if not value.tag.endswith(TIMES):
+                    if not value.tag.endswith(CLOCKED_METRICS):
                         tag = f"{path.parent.name}/{value.tag}"
                         points.setdefault(tag, []).append([event.step, value.simple_value])
     return points

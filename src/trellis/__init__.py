@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         SummaryLogger as SummaryLogger,
         SummaryWriter as SummaryWriter,
         EventWriter as EventWriter,
+        Profiler as Profiler,
         CheckpointFileWriter as CheckpointFileWriter,
         CheckpointFileReader as CheckpointFileReader,
         LowestCheckpointFileWriter as LowestCheckpointFileWriter,

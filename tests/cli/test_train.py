@@ -34,6 +34,7 @@ def test_train_trains_resumes_and_evaluates_by_the_same_command(tmp_path: Path) 
         "digits/classifier, train_and_eval, up to step 40.\n"
         "It writes to runs/digits, and resumes from there if it is interrupted.\n"
     )
+    assert re.search(r"\nTime: \d+ % of .* were steps; .*\. More: trellis runs time runs/digits\nDone: ", out)
     ending = out[out.index("Done: ") :]
     assert ending.startswith("Done: step 40 of 40.\n  eval/accuracy 0.")
     best = re.search(r"The best:   (.*)\n", ending)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trellis.extensions import checkpoint_storage
+from trellis.extensions import checkpoint_storage, read_goodput
+from trellis.loops import CLOCKED_METRICS
 
 REPOSITORY = Path(__file__).parents[2]
 N_STEPS = 200
-TIMES = ("seconds_per_step", "compile_seconds")
 
 
 def start(directory: Path, n_steps: int = N_STEPS) -> subprocess.Popen[str]:
@@ -73,7 +73,8 @@ def contents(directory: Path) -> dict[str, Any]:
 def without_times(metrics: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     """The metrics that do not measure time."""
     return {
-        group: {name: value for name, value in named.items() if name not in TIMES} for group, named in metrics.items()
+        group: {name: value for name, value in named.items() if name not in CLOCKED_METRICS}
+        for group, named in metrics.items()
     }
 
 
@@ -92,7 +93,7 @@ def points(directory: Path) -> dict[str, list[tuple[int, float]]]:
         accumulator = EventAccumulator(str(directory / "tensorboard" / run), size_guidance={"scalars": 0})
         accumulator.Reload()
         for tag in accumulator.Tags()["scalars"]:
-            if not tag.endswith(TIMES):
+            if not tag.endswith(CLOCKED_METRICS):
                 found[f"{run}/{tag}"] = [(point.step, point.value) for point in accumulator.Scalars(tag)]
     return found
 
@@ -141,6 +142,10 @@ def test_a_run_killed_several_times_ends_as_one_that_was_not(uninterrupted: Path
         assert code == -signal.SIGKILL, output
     finish(tmp_path)
     assert_same(tmp_path, uninterrupted)
+    goodput = read_goodput(tmp_path)
+    assert goodput.n_attempts == 4
+    assert goodput.seconds["downtime"] > 0
+    assert goodput.total == pytest.approx(goodput.wall_seconds, rel=0.01)
 
 
 def test_a_run_told_to_stop_saves_and_goes_on_as_if_it_was_not(uninterrupted: Path, tmp_path: Path) -> None:

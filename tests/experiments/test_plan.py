@@ -1,5 +1,6 @@
 """A run before its first step: what is told of it, and what is found to be wrong."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import trellis.experiments.digits
 from tests.trainer import small
 from trellis.errors import ConfigError
 from trellis.experiments import plan_experiment, resolve, run_experiment
-from trellis.runtime import Placement
+from trellis.runtime import Peak, Placement
 
 BEST = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "accuracy"}
 
@@ -451,3 +452,17 @@ def test_a_run_without_checkpoint_files_is_planned_as_one(tmp_path: Path) -> Non
     assert "Disk       no checkpoint files\n" in report
     assert "regular_" not in report
     assert "steps: training metrics, evaluation\n" in report
+
+
+def test_a_plan_times_a_few_batches_and_compares_them_with_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, step = lines_of(planned(digits(), tmp_path)[0], "Input")
+    assert re.fullmatch(r"a batch takes [\d.]+ (µs|ms) to make on this machine", made)
+    assert step.endswith("FLOP; the peak of cpu is not known, and so not how long it waits for input")
+    monkeypatch.setattr("trellis.experiments.plan.chip_peak", lambda kind: Peak("H200", 989e12))
+    _, step = lines_of(planned(digits(), tmp_path)[0], "Input")
+    assert re.search(r"FLOP, 0\.00 µs at 989 TFLOP/s \(H200, bfloat16\): if it came to that peak, it would wait", step)
+    monkeypatch.setattr("trellis.experiments.plan.chip_peak", lambda kind: Peak("Abacus", 1.0))
+    _, step = lines_of(planned(digits(), tmp_path)[0], "Input")
+    assert step.endswith("at 1e-12 TFLOP/s (Abacus, bfloat16): if it came to that peak, it would not wait for input")

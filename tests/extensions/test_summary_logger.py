@@ -11,7 +11,7 @@ import trellis
 from tests import tiny
 from tests.screen import terminal
 from trellis.loops import Session
-from trellis.runtime import describe_metric
+from trellis.runtime import Peak, describe_metric
 
 
 def session_of(n_steps: int) -> Session:
@@ -155,7 +155,7 @@ def test_a_loop_is_reported_with_its_last_step_and_its_rate(capsys: pytest.Captu
         log(checkpoint)
     first, last = capsys.readouterr().out.splitlines()
     assert first.startswith("Step 2 of 4  loss ")
-    assert re.search(r" steps/s +eval/accuracy 0\.", last)
+    assert re.search(r" steps/s +\d+ examples/s +eval/accuracy 0\.", last)
 
 
 def test_details_are_all_metrics_in_eight_digits_one_to_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,3 +217,29 @@ def test_a_logger_can_be_silent(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_a_metric_has_four_digits_that_count(value: float, text: str) -> None:
     assert describe_metric(value) == text
+
+
+def test_speeds_are_told_where_a_line_has_room(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peak = Peak("H200", 989e12)
+    monkeypatch.setattr("trellis.extensions.summary_logger.chip_peak", lambda kind: peak)
+    train = {"seconds_per_step": 0.05, "loss": 0.5, "examples_per_second": 640.0, "input_wait": 0.02}
+    busy = train | {"tokens_per_second": 81920.0, "flops_utilisation": 0.413}
+    log = trellis.SummaryLogger()
+    for values in (train, busy):
+        log(tiny.checkpoint(7, train=values, eval={"accuracy": 0.75}))
+    monkeypatch.setattr("trellis.extensions.summary_logger.line_width", lambda: 60)
+    log(tiny.checkpoint(7, train=busy, eval={"accuracy": 0.75}))
+    assert capsys.readouterr().out.splitlines() == [
+        "Step      7  loss 0.5000    20.0 steps/s  640 examples/s    eval/accuracy 0.7500",
+        f"Step      7  loss 0.5000    20.0 steps/s  81920 tokens/s   41 % of {peak}  eval/accuracy 0.7500",
+        "Step      7  loss 0.5000    20.0 steps/s",
+        "             eval/accuracy 0.7500",
+    ]
+
+
+def test_details_say_of_what_peak_the_utilisation_is(capsys: pytest.CaptureFixture[str]) -> None:
+    train = {"loss": 0.5, "examples_per_second": 640.0}
+    trellis.SummaryLogger(details=True)(tiny.checkpoint(7, train=train))
+    assert "Step      7: The peak of cpu is not known" in capsys.readouterr().out

@@ -35,7 +35,8 @@ def test_a_summary_is_the_checkpoint_with_groups_in_order() -> None:
     assert isinstance(summary, trellis.Summary)
     assert list(summary.metrics) == ["train", "eval"]
     assert list(summary.metrics["eval"]) == ["accuracy", "loss"]
-    train = ["seconds_per_step", "compile_seconds", "gradients_l2norm", "weights_l2norm", "loss"]
+    clocked = ["seconds_per_step", "compile_seconds", "input_wait", "examples_per_second"]
+    train = [*clocked, "gradients_l2norm", "weights_l2norm", "loss"]
     assert list(summary.metrics["train"]) == train
     assert (summary.step, summary.loss, summary.is_last) == (checkpoint.step, checkpoint.loss, checkpoint.is_last)
     assert summary.model_params is checkpoint.model_params

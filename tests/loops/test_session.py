@@ -112,7 +112,7 @@ def test_saves_of_a_checkpoint_that_was_not_handled_to_the_end_are_dropped_when_
         session.fail(7)
         raise KeyboardInterrupt
     assert saves.done == ["commit regular 6", "drop regular 7"]
-    assert [(event.kind, event.step) for event in heard] == [("dropped", 7), ("stopped", 7)]
+    assert [(event.kind, event.step) for event in heard] == [("dropped", 7), ("time", 7), ("stopped", 7)]
     assert "no file is kept, as not all was done with it. The same command does it again." in heard[0].text
     session.finish()
     assert len(saves.done) == 2
@@ -272,7 +272,8 @@ def test_a_break_out_of_a_loop_is_no_error() -> None:
 
     for _ in loop():
         break
-    assert [(event.kind, event.step, dict(event.values)) for event in heard] == [("stopped", 7, {})]
+    assert [(event.kind, event.step) for event in heard] == [("time", 7), ("stopped", 7)]
+    assert not heard[1].values
 
 
 @pytest.mark.parametrize(
@@ -290,8 +291,8 @@ def test_the_end_of_a_loop_is_told_once(error: BaseException | None, events: lis
     with contextlib.suppress(BaseException), session.running(lambda: 7):
         if error is not None:
             raise error
-    assert [(event.kind, dict(event.values)) for event in heard] == events
-    assert [event.step for event in heard] == [7]
+    assert [(event.kind, dict(event.values)) for event in heard if event.kind != "time"] == events
+    assert [event.step for event in heard] == [7, 7]
 
 
 def test_a_save_that_fails_when_a_loop_is_left_is_an_error() -> None:

@@ -162,8 +162,6 @@ def test_processes_that_say_nothing_are_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("trellis.runtime.agreement.client", Service)
     monkeypatch.setattr("jax.process_count", lambda: 3)
     assert hear("a save", place="saving step 4", processes=[1]) == ["done"]
-    message = (
-        "^After 0.1 seconds nothing was heard of process 0, process 2, of 3 processes, while saving step 4."
-    )
+    message = "^After 0.1 seconds nothing was heard of process 0, process 2, of 3 processes, while saving step 4."
     with pytest.raises(RunFailedError, match=message):
         hear("a save", place="saving step 4", seconds=0.1)

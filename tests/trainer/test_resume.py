@@ -14,6 +14,7 @@ import numpy as np
 
 from tests.end_to_end.test_resume import without_times
 from trellis.extensions import checkpoint_storage
+from trellis.loops import CLOCKED_METRICS
 
 REPOSITORY = Path(__file__).parents[2]
 N_STEPS = 205
@@ -71,7 +72,7 @@ def points(directory: Path) -> dict[str, list[tuple[int, float]]]:
 
     accumulator = EventAccumulator(str(directory), size_guidance={"scalars": 0})
     accumulator.Reload()
-    tags = [tag for tag in accumulator.Tags()["scalars"] if "seconds" not in tag]
+    tags = [tag for tag in accumulator.Tags()["scalars"] if not tag.endswith(CLOCKED_METRICS)]
     return {tag: [(point.step, point.value) for point in accumulator.Scalars(tag)] for tag in tags}
 
 

@@ -73,6 +73,7 @@ WORDS = {
     ),
     "replay": Word("run one step of a run again, and look into it", "replay.replay", "replay.add_flags", True),
     "runs diff": Word("find the step at which two runs part", "runs.diff", "runs.add_diff_flags", True),
+    "runs time": Word("show where the time of a run went", "runs.time", "runs.add_time_flags", True),
     "export": Word("write the model of a run, to be served", "export.export", "export.add_flags"),
     "launch": Word("run a command in several processes that train together", "launch.launch", "launch.add_flags"),
     "run": Word("run training code of your own between artifacts", "run.run", "run.add_flags"),

@@ -4,10 +4,13 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 from trellis.cli.parser import Parser
+from trellis.errors import ArgumentError
 from trellis.experiments import Comparison, Difference, RunRecord, compare_runs
-from trellis.runtime import print_error, print_line, table
+from trellis.extensions import Goodput, read_goodput
+from trellis.runtime import describe_duration, print_error, print_line, table
 
 _EPILOG = """\
 A run tells the fingerprints of its state and of its last batch at every checkpoint file, and its metrics at every
@@ -16,6 +19,24 @@ Exit codes: 0 equal to the bit at all steps that both tell of, 1 they part, 2 ba
 
   trellis runs diff runs/a runs/b
 """
+_TIME_EPILOG = """\
+Every second from the start of the first attempt to the last sign of life of the last one is in one row. Lost work is
+what was done after the checkpoint that a later attempt, or a recovery, went back to; downtime lies between attempts,
+and has in it what a killed process did after its last sign of life.
+"""
+_NAMES = {
+    "step": "steps",
+    "input_wait": "waiting for input",
+    "compile": "compiling",
+    "start": "start",
+    "eval": "evaluation",
+    "checkpoint": "waiting for checkpoint files",
+    "lost": "lost work",
+    "downtime": "downtime",
+    "other": "other",
+}
+_N_LOSSES = 3
+_LEAST_LOSS = 0.01
 _EQUAL, _PARTED = 0, 1
 _MOST_LISTED = 5
 
@@ -86,3 +107,48 @@ def _row(what: str, difference: Difference) -> tuple[str, str, str, str, str]:
 
 def _shown(value: str | float | None) -> str:
     return "—" if value is None else value if isinstance(value, str) else f"{value:.9g}"
+
+
+def add_time_flags(parser: Parser) -> None:
+    """Adds whose time, and in what form."""
+    parser.epilog = _TIME_EPILOG
+    parser.add_argument("model_dir", metavar="DIR", help="the model_dir of a run")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+
+
+def time(flags: argparse.Namespace) -> None:
+    """Prints where the time of a run went."""
+    directory = Path(flags.model_dir)
+    if not directory.is_dir():
+        raise ArgumentError(f"There is no directory `{directory}`. Give the model_dir of a run.")
+    goodput = read_goodput(directory)
+    print_line(json.dumps(goodput.as_json(), indent=1) if flags.json else "\n".join(_report(directory, goodput)))
+
+
+def _report(directory: Path, goodput: Goodput) -> Iterator[str]:
+    attempts = f"{goodput.n_attempts} attempt{'s' if goodput.n_attempts > 1 else ''}"
+    yield f"{directory}: {attempts}, {describe_duration(goodput.total)}, up to step {goodput.step}."
+    shares = goodput.shares
+    rows = [
+        (f"  {name}", describe_duration(goodput.seconds[bucket]), _percent(shares[bucket], n_decimals=1))
+        for bucket, name in _NAMES.items()
+        if goodput.seconds[bucket] > 0 or bucket == "step"
+    ]
+    yield from table(rows, alignment="<>")
+    if goodput.hidden_input:
+        hidden = describe_duration(goodput.hidden_input)
+        yield f"Batches were made for {hidden} more while the devices were busy, which costs nothing."
+
+
+def goodput_line(goodput: Goodput) -> str:
+    """One line: the share of the time in which the run got on, and what took the most of the rest."""
+    shares = goodput.shares
+    losses = sorted((name for name in _NAMES if name != "step"), key=lambda name: -shares[name])[:_N_LOSSES]
+    listed = ", ".join(f"{_NAMES[name]} {_percent(shares[name])}" for name in losses if shares[name] >= _LEAST_LOSS)
+    return (
+        f"{_percent(shares['step'])} of {describe_duration(goodput.total)} were steps{f'; {listed}' if listed else ''}"
+    )
+
+
+def _percent(share: float, *, n_decimals: int = 0) -> str:
+    return f"{100 * share:.{n_decimals}f} %"

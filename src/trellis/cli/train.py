@@ -3,6 +3,7 @@
 import argparse
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from trellis import experiments, extensions, runtime, trainer
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
 from trellis.cli.parser import Parser
+from trellis.cli.runs import goodput_line
 from trellis.config import raise_if_any, without_effect
 from trellis.disk import scheme_of
 from trellis.errors import ArgumentError
@@ -58,6 +60,8 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag("pretrain_steps", "N", steps, type=int)
     which = "what --mode=eval evaluates: best, a step, or a checkpoint file; the default is the newest"
     parser.add_flag("checkpoint", "WHICH", which, address="fetched")
+    steps = "trace the steps after START up to STOP into DIR/profile, and print the ten largest operations"
+    parser.add_flag("profile", "START:STOP", steps)
     changes = "go on with a run although its data, seed, batch size, optimizer, model or precision have changed"
     parser.add_argument("--allow_changes", action="store_true", help=changes)
     parser.add_idle_flags(_IDLE)
@@ -68,6 +72,7 @@ def train(flags: argparse.Namespace) -> None:
     if runtime.is_parameter_server():
         print_line(runtime.NEEDS_NO_SERVER)
         return
+    runtime.begin_command()
     mode = get_mode(flags.mode)
     _check_checkpoint(flags)
     if scheme_of(flags.model_dir):
@@ -81,6 +86,7 @@ def _train(flags: argparse.Namespace, mode: Mode, directory: Path) -> list[str]:
     """Runs an experiment in a directory; returns what there is to say in the end."""
     params = resolve_flags(flags, mode=flags.mode, model_dir=str(directory))
     check_gin_flags(flags)
+    profiled = _profiled_steps(flags, params)
     settings = (f"{idle.path} has no effect ({idle.origin}): {idle.reason}." for idle in without_effect(params))
     for line in (*flags.idle, *settings):
         print_line(line)
@@ -93,13 +99,15 @@ def _train(flags: argparse.Namespace, mode: Mode, directory: Path) -> list[str]:
         print_line(f"{flags.experiment}, {flags.mode}, {length}.")
         resumes = ", and resumes from there if it is interrupted" if params.trainer.saves else ""
         print_line(f"It writes to {shown(directory)}{resumes}.")
-    logs = _run(params, flags, directory)
+    logs = _run(params, flags, directory, profiled)
     if not runtime.is_first_process():
         return [f"Done. The first of the processes has written to {shown(directory)}."]
     return list(_ending(params, directory, logs=logs, has_trained=mode.trains))
 
 
-def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -> dict[str, float]:
+def _run(
+    params: ExperimentConfig, flags: argparse.Namespace, directory: Path, profiled: tuple[int, int] | None
+) -> dict[str, float]:
     # These load JAX, when all that can be known without it is known to be right.
     runtime.join_processes()
     runtime.keep_programs()
@@ -107,6 +115,7 @@ def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -
     if size and runtime.is_first_process():
         shown = runtime.describe_size(size).lstrip("=~ ")
         print_line(f"Data and programs that were made before are in {cache_root()}, {shown}: see trellis cache.")
+    profiler = [extensions.Profiler(directory, start=profiled[0], stop=profiled[1])] if profiled else []
     file = directory / f"operative_config.{flags.mode}.gin"
     with gin_bindings(flags) as write_operative_config:
         _, logs = experiments.run_together(
@@ -116,6 +125,7 @@ def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -
             pretrain_steps=flags.pretrain_steps,
             allow_changes=flags.allow_changes,
             checkpoint=flags.checkpoint,
+            extensions=profiler,
             when_ready=lambda: write_operative_config(file) if runtime.is_first_process() else None,
         )
     return logs
@@ -123,6 +133,11 @@ def _run(params: ExperimentConfig, flags: argparse.Namespace, directory: Path) -
 
 def _ending(params: ExperimentConfig, directory: Path, *, logs: dict[str, float], has_trained: bool) -> Iterator[str]:
     """Yields lines that say what the run has reached, and where it is."""
+    if has_trained:
+        # A run that leaves no events tells nothing of its time.
+        with suppress(ArgumentError):
+            time = goodput_line(extensions.read_goodput(directory))
+            yield f"Time: {time}. More: trellis runs time {shown(directory)}"
     last = _last_summary(directory, is_saved=params.trainer.saves) if has_trained else None
     steps = params.trainer.train_steps
     if last and steps and last["step"] > steps:
@@ -173,6 +188,7 @@ def plan(flags: argparse.Namespace) -> None:
     _check_checkpoint(flags)
     run = working_directory(_model_dir(flags), name="--model_dir", writes=False, is_outline=True)
     params = resolve_flags(flags)
+    _profiled_steps(flags, params)
     check_gin_flags(flags)
     with run as directory, gin_bindings(flags):
         print_line(f"{flags.experiment}, {flags.mode}, in {shown(directory)}")
@@ -191,6 +207,27 @@ def plan(flags: argparse.Namespace) -> None:
         print_coloured(report.removesuffix("\n"), _PLAN_COLOURS)
     raise_if_any(result.problems)
     print_line("Nothing is wrong with it. `trellis train` with the same flags runs it.")
+
+
+def _profiled_steps(flags: argparse.Namespace, params: ExperimentConfig) -> tuple[int, int] | None:
+    """Returns the last step before those to trace, and the last of them; None if none are to be traced."""
+    text, mode = flags.profile, get_mode(flags.mode)
+    if text is None:
+        return None
+    if not mode.trains or mode.follows:
+        raise ArgumentError(f"--profile is for a training, but the mode is {mode}. Leave out one of them.")
+    start, colon, stop = text.partition(":")
+    if not colon or not start.isdecimal() or not stop.isdecimal() or int(stop) <= int(start):
+        raise ArgumentError(
+            f"--profile is {text!r}. Give the last step before those to trace, and the last of them: --profile=100:120"
+        )
+    n_steps = params.trainer.train_steps
+    if 0 < n_steps <= int(start):
+        raise ArgumentError(
+            f"--profile={text} begins after step {start}, but the run ends at step {n_steps} (trainer.train_steps). "
+            f"Give earlier steps: --profile={n_steps // 2}:{n_steps}"
+        )
+    return int(start), int(stop)
 
 
 def _check_checkpoint(flags: argparse.Namespace) -> None:

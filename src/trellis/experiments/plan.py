@@ -1,6 +1,8 @@
 """What `trellis plan` prints: a run before its first step, for people."""
 
+import math
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +11,7 @@ import jax
 
 from trellis.aliases import PyTree
 from trellis.config import DEFAULT, Problem, without_effect
-from trellis.data import CountedStream
+from trellis.data import CountedStream, is_stream
 from trellis.errors import ArgumentError, DataError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
@@ -21,12 +23,14 @@ from trellis.extensions import newest_file
 from trellis.loops import Outline, batch_size, describe_arrays, split_batch
 from trellis.optimizers import WHOLE_RUN, ParameterGroupConfig, build_schedule
 from trellis.remote import working_directory
-from trellis.runtime import describe_exactness, table
+from trellis.runtime import chip_peak, describe_exactness, describe_number, table
 from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task, TaskConfig
 from trellis.trainer import computing_model, metric_name
 
 _LABEL_WIDTH = 11
+_N_TIMED_BATCHES = 5
+_MOST_SECONDS_OF_BATCHES = 2.0
 _MISSPELT = 0.85
 """How alike a name is to another that was probably meant."""
 
@@ -92,6 +96,7 @@ def _report(run: Preflight, *, original: ExperimentConfig) -> Iterator[str]:
     sections = {
         "Model": _model(run),
         "Data": _data(run),
+        "Input": _input(run) if run.mode.trains else [],
         "Steps": _steps(run) if run.mode.trains else [],
         "Every": _intervals(run) if run.mode.trains else [],
         "Metrics": _metrics(run),
@@ -157,6 +162,43 @@ def _data(run: Preflight) -> Iterator[str]:
         ends = "" if n_known is None else f"; {n_known:,} batches"
         yield f"{name}: batches of {size}, {describe_arrays(side.batch)}{of}{ends}"
     yield from run.trainer.task.plan_notes()
+
+
+def _input(run: Preflight) -> Iterator[str]:
+    """Yields how long a batch takes to make, and what a step takes at least."""
+    side, devices = run.outline.train, run.outline.placement.devices
+    # Iterators would be advanced by it.
+    if side is None or not is_stream(side.data) or n_batches(side) == 0:
+        return
+    seconds = _batch_seconds(side)
+    yield f"a batch takes {_short_time(seconds)} to make on this machine"
+    peak = chip_peak(devices[0].device_kind)
+    flops = f"a step is about {side.flops:.3g} FLOP"
+    if peak is None:
+        yield f"{flops}; the peak of {devices[0].device_kind} is not known, and so not how long it waits for input"
+        return
+    least = side.flops / (len(devices) * peak.flops)
+    share = max(0.0, 1 - least / max(seconds, 1e-9))
+    wait = f"would wait for input for {100 * share:.0f} % of the time" if share else "would not wait for input"
+    yield f"{flops}, {_short_time(least)} at {peak}: if it came to that peak, it {wait}"
+
+
+def _batch_seconds(side: Outline) -> float:
+    """How long the quickest of a few batches takes to make; the first ones may read what the others find in memory."""
+    quickest = math.inf
+    started = time.perf_counter()
+    n_known = n_batches(side)
+    for step in range(_N_TIMED_BATCHES if n_known is None else min(_N_TIMED_BATCHES, n_known)):
+        began = time.perf_counter()
+        side.data.batch(step)
+        quickest = min(quickest, time.perf_counter() - began)
+        if time.perf_counter() - started > _MOST_SECONDS_OF_BATCHES:
+            break
+    return quickest
+
+
+def _short_time(seconds: float) -> str:
+    return f"{describe_number(1e3 * seconds)} ms" if seconds >= 1e-3 else f"{describe_number(1e6 * seconds)} µs"
 
 
 def _steps(run: Preflight) -> Iterator[str]:

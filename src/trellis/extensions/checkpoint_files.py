@@ -191,12 +191,15 @@ class FileWriter(Extension):
             raise ArgumentError(
                 f"Cannot write to `{self._dir}`: expected a Checkpoint or a Summary, but got {checkpoint!r}."
             )
+        session = checkpoint.session or Session()
+        with session.ledger.spending("checkpoint"):
+            self._start_write(checkpoint, session, name=f"{prefix or self.prefix}{checkpoint.step}")
+
+    def _start_write(self, checkpoint: Checkpoint, session: Session, *, name: str) -> None:
         is_owner = self._ownership is not None
         self._own()
-        name = f"{prefix or self.prefix}{checkpoint.step}"
         newer = [path.name for step, path in find_files(self._dir, self.prefix) if step >= checkpoint.step]
         hidden = hidden_path(self._dir)
-        session = checkpoint.session or Session()
         note_progress("saving", checkpoint.step)
         if self._written is not None:
             # One save under way at a time: host memory holds at most one copy more.

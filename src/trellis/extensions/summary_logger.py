@@ -3,30 +3,33 @@
 import itertools
 from collections.abc import Mapping
 
-from trellis.extensions.extension import Extension
-from trellis.loops import Checkpoint, Summary
-from trellis.runtime import describe_metric, describe_rate, line_width, print_line
+import jax
 
-_FOR_DETAILS = frozenset({"seconds_per_step", "compile_seconds", "gradients_l2norm", "weights_l2norm"})
+from trellis.extensions.extension import Extension
+from trellis.loops import CLOCKED_METRICS, Checkpoint, Summary
+from trellis.runtime import chip_peak, describe_metric, describe_number, describe_rate, line_width, print_line
+
+_FOR_DETAILS = frozenset({*CLOCKED_METRICS, "gradients_l2norm", "weights_l2norm"})
 _GAP = "  "
 _LEAST_WIDTH = 6
 """That of most values: `0.4127`, `-12.35`."""
-_LEAST_WIDTHS = {"loss": 8, "rate": 8, "steps/s": 12}
+_LEAST_WIDTHS = {"loss": 8, "rate": 8, "steps/s": 12, "tokens/s": 15, "examples/s": 16}
 """Those of columns whose names end so: what gets small, `8.038e-5`, and what has a unit, `1500 steps/s`."""
 
 
 class SummaryLogger(Extension):
     """Prints a line for each summary: the step, the loss, the task's metrics, the learning rate, the rate, the eval.
 
-    Values are below those of the line before. On a terminal, evaluations that do not fit are on a line of their own,
+    Values are below those of the line before. Tokens or examples a second, and the share of a known chip's peak, are
+    there if the line has room. On a terminal, evaluations that do not fit are on a line of their own,
     and metrics that do not fit are counted: `+3`. In a pipe or a file a report is one line with all of them. A
     checkpoint that was not evaluated is reported with the metrics of its training steps.
 
     Example:
         process = serial(EvalLoop(task=task, n_steps=20), SummaryLogger())
 
-        Step   500 of 10000  loss 0.4127    accuracy 0.8711  289 steps/s   eval/accuracy 0.8750
-        Step  1000 of 10000  loss 0.08865   accuracy 0.8805  1291 steps/s  eval/accuracy 0.8828
+        Step   500 of 10000  loss 0.4127    accuracy 0.8711  289 steps/s   9248 examples/s   eval/accuracy 0.8750
+        Step  1000 of 10000  loss 0.08865   accuracy 0.8805  1291 steps/s  41312 examples/s  eval/accuracy 0.8828
 
     Args:
         details: Whether to print a line for each metric instead, with norms and times, in eight digits.
@@ -58,6 +61,7 @@ class SummaryLogger(Extension):
         loss = self._cells({name: train.pop(name) for name in ("loss",) if name in train})
         learning_rate = self._cells({name: train.pop(name) for name in ("learning_rate",) if name in train})
         rate = [self._padded("steps/s", describe_rate(1 / seconds))] if seconds > 0 else []
+        speeds = self._speeds(train)
         others = self._cells({name: value for name, value in train.items() if name not in _FOR_DETAILS})
         evals = [
             self._cells({f"{group}/{name}": value for name, value in metrics.items()})
@@ -65,12 +69,32 @@ class SummaryLogger(Extension):
             if metrics
         ]
         width = line_width()
-        line = _GAP.join([start, *loss, *others, *learning_rate, *rate, *itertools.chain(*evals)]).rstrip()
-        if len(line) <= width and not (evals and self._is_split):
-            return line
+        for more in (speeds, []):
+            line = _GAP.join([start, *loss, *others, *learning_rate, *rate, *more, *itertools.chain(*evals)]).rstrip()
+            if len(line) <= width and not (evals and self._is_split):
+                return line
         self._is_split = bool(evals) or self._is_split
-        lines = [_fitting([start, *loss], others, [learning_rate + rate, learning_rate, []], width)]
+        lines = [
+            _fitting(
+                [start, *loss],
+                others,
+                [[*learning_rate, *rate, *speeds], learning_rate + rate, learning_rate, []],
+                width,
+            )
+        ]
         return "\n".join([*lines, *(_fitting([" " * len(start)], cells, [[]], width) for cells in evals)])
+
+    def _speeds(self, train: Mapping[str, float]) -> list[str]:
+        """What else is told of the speed where a line has room: tokens or examples, and the share of the peak."""
+        cells = []
+        unit = next((unit for unit in ("tokens", "examples") if train.get(f"{unit}_per_second", 0.0) > 0), None)
+        if unit:
+            text = f"{describe_number(train[f'{unit}_per_second'])} {unit}/s"
+            cells.append(self._padded(f"{unit}/s", text))
+        utilisation, peak = train.get("flops_utilisation"), chip_peak(jax.devices()[0].device_kind)
+        if utilisation is not None and peak is not None:
+            cells.append(f"{100 * utilisation:2.0f} % of {peak}")
+        return cells
 
     def _cells(self, metrics: Mapping[str, float]) -> list[str]:
         return [f"{name} {self._padded(name, describe_metric(value))}" for name, value in metrics.items()]
@@ -101,6 +125,11 @@ def _detailed_report(summary: Summary) -> str:
     group_width = max(map(len, summary.metrics), default=0)
     name_width = max((len(name) for metrics in summary.metrics.values() for name in metrics), default=0)
     lines = [f"{start} Ran {summary.n_completed_steps} train steps in {summary.elapsed_time:.2f} seconds"]
+    device_kind = jax.devices()[0].device_kind
+    peak = chip_peak(device_kind)
+    if "examples_per_second" in summary.metrics.get("train", {}):
+        told = f"flops_utilisation is that of {peak}" if peak else f"The peak of {device_kind} is not known"
+        lines.append(f"{start} {told}")
     for group, metrics in summary.metrics.items():
         lines += [f"{start} {group:<{group_width}} {name:>{name_width}} | {metrics[name]:.8g}" for name in metrics]
     return "\n".join([*lines, ""])

@@ -58,5 +58,11 @@ if TYPE_CHECKING:
         Session as Session,
         finish_saves as finish_saves,
     )
+    from trellis.loops.time_ledger import (
+        BUCKETS as BUCKETS,
+        CLOCKED_METRICS as CLOCKED_METRICS,
+        InputMeter as InputMeter,
+        TimeLedger as TimeLedger,
+    )
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from trellis.loops.fused_steps import count_flops
 from trellis.loops.metrics import compute, merge, zeros
 from trellis.loops.state import Checkpoint, Outline, Summary, tracing
 from trellis.loops.step import EvalTask, build_validation_step
+from trellis.loops.time_ledger import TimeLedger
 from trellis.runtime import Placement, StepKeys, checked_key, fetch, jit_on, note_progress, print_line, shardings_of
 
 _CALLS_IN_FLIGHT = 4  # few enough to bound memory; many collectives at once can also lock up virtual CPU devices
@@ -49,6 +51,8 @@ class EvalLoop:
     ) -> None:
         self.n_steps = n_steps
         self._left_out: set[str] = set()
+        self._is_compiled = False
+        """Whether a batch was measured. That a short last batch is compiled apart counts as evaluation."""
         self._group = group
         self._task = task
         self._batches = Replay(task.data, n_batches=n_steps, place="EvalTask.data")
@@ -97,6 +101,11 @@ class EvalLoop:
 
     def __call__(self, checkpoint: Checkpoint) -> Summary:
         """The checkpoint with the metrics of its model."""
+        ledger = TimeLedger() if checkpoint.session is None else checkpoint.session.ledger
+        with ledger.spending("eval"):
+            return self._evaluate(checkpoint, ledger)
+
+    def _evaluate(self, checkpoint: Checkpoint, ledger: TimeLedger) -> Summary:
         variables = self._placement.put_params((checkpoint.model_params, checkpoint.model_state))
         shardings = _Shardings(variables) if self._placement.shares_params else None
         carry = self._placement.put_state(self._first_carry(checkpoint))
@@ -111,7 +120,9 @@ class EvalLoop:
                 with tracing("a validation step", batch):
                     shapes = self._metric_shapes(carry, *arguments)
                 totals = self._placement.put_state(zeros(shapes))
-            totals, carry, outputs = self._measure(totals, carry, *arguments, shardings=shardings)
+            with nullcontext() if self._is_compiled else ledger.spending("compile"):
+                totals, carry, outputs = self._measure(totals, carry, *arguments, shardings=shardings)
+            self._is_compiled = True
             in_flight.append((totals, outputs))
             if len(in_flight) > _CALLS_IN_FLIGHT:
                 logs = self._aggregate(logs, *in_flight.popleft())

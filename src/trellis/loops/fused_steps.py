@@ -131,6 +131,11 @@ class FusedSteps:
         self._in_flight.append(jax.tree.leaves(totals)[0])
         self.wait(n_left=_CALLS_IN_FLIGHT)
 
+    @property
+    def last_call(self) -> Any:
+        """What the call that was started last will have made; None if all are known to be done."""
+        return self._in_flight[-1] if self._in_flight else None
+
     def wait(self, *, n_left: int = 0) -> None:
         """Waits until at most `n_left` calls are under way; nothing is fetched."""
         while len(self._in_flight) > n_left:

@@ -92,6 +92,21 @@ def is_metric_class(function: Any) -> bool:
     return isinstance(function, type) and any("__call__" in vars(base) for base in function.__mro__)
 
 
+@struct.dataclass
+class Total:
+    """A sum over all that was seen."""
+
+    total: Array
+
+    def merge(self, other: "Total") -> "Total":
+        """The sum over what both have seen."""
+        return Total(self.total + other.total)
+
+    def compute(self) -> Array:
+        """The sum."""
+        return self.total
+
+
 def as_metric(value: Any, n_examples: int, name: str) -> Metric:
     """Turns what a loss or metric function returned into a metric state.
 

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from trellis.aliases import JSON
 from trellis.errors import Preempted
+from trellis.loops.time_ledger import TimeLedger
 from trellis.runtime import is_any_stopping, print_line
 
 _T = TypeVar("_T")
@@ -61,6 +62,10 @@ class Session:
         """The step that the loop trains up to, once it does; None if that is not known."""
         self.is_stepping = False
         """Whether steps are under way, in the midst of which there is no state to keep."""
+        self.ledger = TimeLedger()
+        """Where the time goes; loops that are one run share one."""
+        self.wait_for_steps: Callable[[], None] = lambda: None
+        """Waits until the steps that were started are completed."""
         self._is_running = False
         self._is_shared = is_shared
         self._stdout = stdout
@@ -151,6 +156,11 @@ class Session:
         for listener in self._progress_listeners:
             listener(step, n_steps)
 
+    def write_time(self, step: int, *, is_due: bool = False) -> None:
+        """Tells where the time has gone, if a checkpoint file of the step is under way or it is due otherwise."""
+        if is_due or self._pending or self.ledger.is_due:
+            self.emit("time", step=step, text="", **self.ledger.as_event())
+
     def before_commit(self, sync: Callable[[], None]) -> None:
         """Calls `sync` before files are committed: what was logged of a checkpoint is on the disk before its file."""
         if sync not in self._logs:
@@ -182,7 +192,8 @@ class Session:
         _process.unfinished.add(self)
         written = self._pool.submit(write)
         if not self._is_running:
-            wait([written])
+            with self.ledger.spending("checkpoint"):
+                wait([written])
         self._pending.append(_Save(written, commit, drop, is_resumable))
         return written
 
@@ -277,9 +288,10 @@ class Session:
 
     def preempt(self, checkpoint: Any) -> int:
         """Calls all that was given to `on_preemption` with a checkpoint; returns how many there were."""
-        for save in self._savers:
-            save(checkpoint)
-        self.finish()
+        with self.ledger.spending("checkpoint"):
+            for save in self._savers:
+                save(checkpoint)
+            self.finish()
         return len(self._savers)
 
     @contextmanager
@@ -296,7 +308,7 @@ class Session:
                     yield
                 finally:
                     self._is_running = False
-                    self.finish()
+                    self._end(step())
         except (GeneratorExit, Preempted):
             # Someone left the loop by `break`, or it was told to stop and did: there is no error.
             self.emit("stopped", step=step())
@@ -308,6 +320,11 @@ class Session:
         finally:
             self.forget_interrupt()
         self.emit("finished", step=step())
+
+    def _end(self, step: int) -> None:
+        with self.ledger.spending("checkpoint"):
+            self.finish()
+        self.write_time(step, is_due=True)
 
     def forget_interrupt(self) -> None:
         """Forgets a Ctrl-C that was followed: in a notebook, the loop may be run again."""

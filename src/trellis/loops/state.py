@@ -87,6 +87,9 @@ class Checkpoint:
     """Whether the loop ends here."""
     train_metrics: Metrics = field(default_factory=dict)
     """Metrics of the training step itself, over the steps since the last checkpoint."""
+    rates: Metrics = field(default_factory=dict)
+    """What the clock says of those steps: the share of their time that the devices waited for input, examples and
+    tokens a second, and where the peak of the devices is known, the share of it that the step's operations came to."""
     totals: PyTree = None
     """Sums for the next checkpoint; None at a regular one, where they start anew."""
     position: JSON = None
@@ -142,6 +145,7 @@ class Summary(Checkpoint):
         train = {"seconds_per_step": (checkpoint.elapsed_time - checkpoint.compile_time) / n_steps}
         if checkpoint.compile_time:
             train["compile_seconds"] = checkpoint.compile_time
+        train |= checkpoint.rates
         if checkpoint.grads is not None:
             train["gradients_l2norm"] = float(_norm(checkpoint.grads))
         train["weights_l2norm"] = float(_norm(checkpoint.model_params))

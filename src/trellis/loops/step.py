@@ -58,6 +58,8 @@ class TrainTask:
     """Stands in for `apply`, `loss`, `metrics` and `n_microbatches`."""
     initialize: Callable[[Variables], Variables] | None = None
     """Returns the variables to start from at step 0, given those of `init`; what it leaves out keeps its values."""
+    count_tokens: Callable[[Batch], Array | None] | None = None
+    """Returns how many tokens a batch has, padding apart, so that tokens a second are told; None if it has none."""
 
     def __post_init__(self) -> None:
         is_whole = self.train_step is not None

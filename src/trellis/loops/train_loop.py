@@ -2,10 +2,10 @@
 
 import dataclasses
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import flax.linen as nn
 import jax
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax.core import DenyList
 from flax.core.scope import in_filter
 
-from trellis.aliases import Batch, Init, Key, PyTree
+from trellis.aliases import Array, Batch, Init, Key, PyTree
 from trellis.errors import ArgumentError, Preempted, StaleCheckpointError, StreamEndedError
 from trellis.loops.batch import batch_size, check_divisible, split_batch
 from trellis.loops.feed import build_feed
@@ -27,15 +27,29 @@ from trellis.loops.fused_steps import (
     whole_number,
 )
 from trellis.loops.initial_state import InitialState
-from trellis.loops.metrics import FirstStep, Metric, Packing, as_metric, merge, pack, zeros
+from trellis.loops.metrics import FirstStep, Metric, Packing, Total, as_metric, merge, pack, zeros
 from trellis.loops.session import Attachable, Session, close_at_exit
 from trellis.loops.state import Checkpoint, CheckpointSource, Lease, Outline, TrainState, tracing
 from trellis.loops.step import TrainStep, TrainTask, build_train_step, checked_result
+from trellis.loops.time_ledger import InputMeter
 from trellis.optimizers import trained_part
-from trellis.runtime import Placement, StepKeys, checked_key, describe_exactness, describe_weights, note_progress
+from trellis.runtime import (
+    Placement,
+    StepKeys,
+    checked_key,
+    chip_peak,
+    describe_exactness,
+    describe_weights,
+    note_progress,
+)
 
+_T = TypeVar("_T")
 _DIVERGED = "first step whose loss is not a number"
+_TOKENS = "number of tokens"
 _SECONDS_BETWEEN_LOOKS = 5.0
+_MUCH_WAITING = 0.1
+_SECONDS_BEFORE_ADVICE = 10.0
+"""How long steps have to run before a wait for input is more than that of a start."""
 _NO_OPTIMIZER = (
     "TrainTask has a train_step and no optimizer, so that state.optimizer_state is empty. If the step needs it, give "
     "the optimizer too: TrainTask(train_step=…, optimizer=…, data=…)."
@@ -191,6 +205,7 @@ class TrainLoop:
             return checkpoint
         values = running.packing.start_compute(running.totals)()
         values.pop(_DIVERGED)
+        values.pop(_TOKENS, None)
         return dataclasses.replace(checkpoint, loss=values.pop("loss"), train_metrics=values)
 
     def _run(self, target: int) -> Generator[Checkpoint, None, None]:
@@ -234,7 +249,14 @@ class TrainLoop:
 
         def measured(state: TrainState, batch: Batch, root: Key) -> tuple[TrainState, dict[str, Metric], PyTree]:
             with self._placement.tracing():
-                return _measured_step(inlined, state, batch, root, keeps_grads=self._keeps_grads)
+                return _measured_step(
+                    inlined,
+                    state,
+                    batch,
+                    root,
+                    keeps_grads=self._keeps_grads,
+                    count_tokens=self._task.count_tokens,
+                )
 
         # Where it will be when the step is compiled: else that would take a trace of its own.
         placed = self._placement.put_batch(batch)
@@ -252,7 +274,7 @@ class TrainLoop:
             checkpoint=Checkpoint.of(shapes, step=0),
             data=self._task.data,
             batch=batch,
-            metrics=tuple(name for name in metrics if name != _DIVERGED),
+            metrics=tuple(name for name in metrics if name not in (_DIVERGED, _TOKENS)),
             flops=count_flops(jaxpr.jaxpr),
         )
         is_slow = is_slow_in_scan(jaxpr.jaxpr, platform=self._placement.devices[0].platform)
@@ -272,6 +294,10 @@ class TrainLoop:
         """Makes the state for the first step: that of the checkpoint to go on from, or a new one."""
         if self._running is not None:
             return self._running
+        with self.session.ledger.spending("start"):
+            return self._begin()
+
+    def _begin(self) -> "_Running":
         started = time.perf_counter()
         outline = self.outline()
         check_divisible(outline.batch, self._placement.n_parts)
@@ -280,6 +306,7 @@ class TrainLoop:
         checkpoint = initializer if self._source is None else self._source(initializer)
         is_new = checkpoint.model_params is initializer.model_params
         self._running = self._new_state(checkpoint.step) if is_new else self._resume(checkpoint)
+        self.session.wait_for_steps = self._running.steps.wait
         seconds = time.perf_counter() - started
         weights = _describe_weights(outline.checkpoint)
         text = f"Total model initialization time is {seconds:.2f} seconds.\n{weights}\n"
@@ -288,6 +315,7 @@ class TrainLoop:
             exactness = describe_exactness("gpu", is_exact=self._placement.is_exact)
             text += f"Steps are {exactness}.\n"
         self.session.emit("initialized", step=self._running.step, text=text, seconds=seconds)
+        self.session.write_time(self._running.step, is_due=True)
         return self._running
 
     def _new_state(self, step: int) -> "_Running":
@@ -355,9 +383,13 @@ class TrainLoop:
         A Ctrl-C waits for the steps under way, so that the loop can be gone on with.
         """
         self.session.is_stepping = True
+        # By now all is done with the last checkpoint, and its time is known.
+        self.session.write_time(running.step)
+        self.session.ledger.switch("step")
         try:
             return self._advance_to(running, target, n_steps)
         finally:
+            self.session.ledger.switch("other")
             self.session.is_stepping = False
 
     def _advance_to(self, running: "_Running", target: int, n_steps: int | None) -> Checkpoint:
@@ -373,9 +405,8 @@ class TrainLoop:
             self._train(running, self._n_steps_in_call(running, target), target)
         fetch = running.packing.start_compute(running.totals)
         if n_steps and running.step < n_steps:
-            note_progress("input", running.step)
-            self._feed.prefetch(running.step, self._n_steps_in_call(running, n_steps))
-            note_progress("step")
+            n_next = self._n_steps_in_call(running, n_steps)
+            self._make_input(running, lambda: self._feed.prefetch(running.step, n_next))
         values = fetch()
         running.steps.wait()
         self.session.progress(running.step, n_steps)
@@ -389,6 +420,10 @@ class TrainLoop:
         diverged_step = int(values.pop(_DIVERGED))
         self._look(running, diverged_step)
         running.is_diverged = bool(diverged_step)
+        elapsed_time = running.elapsed_time + time.perf_counter() - started
+        compile_time = running.steps.compile_time - compile_time
+        n_tokens = values.pop(_TOKENS, None)
+        rates = self._rates(running, seconds=elapsed_time - compile_time, n_tokens=n_tokens)
         checkpoint = Checkpoint.of(
             running.state,
             step=running.step,
@@ -396,24 +431,56 @@ class TrainLoop:
             loss=values.pop("loss"),
             train_metrics=values,
             n_completed_steps=running.n_completed_steps,
-            elapsed_time=running.elapsed_time + time.perf_counter() - started,
-            compile_time=running.steps.compile_time - compile_time,
+            elapsed_time=elapsed_time,
+            compile_time=compile_time,
+            rates=rates,
             is_last=running.has_ended or running.step == n_steps,
             position=self._feed.position(),
             last_batch=partial(self._put_last, *running.last_taken),
             session=self.session,
             lease=running.lease,
         )
+        self._advise(running, rates.get("input_wait", 0.0), elapsed_time)
         running.start_anew(checkpoint)
         note_progress("extensions", running.step)
         return checkpoint
 
+    def _advise(self, running: "_Running", input_wait: float, seconds: float) -> None:
+        """Says once what to do if the devices wait for input."""
+        running.step_seconds += seconds
+        if input_wait <= _MUCH_WAITING or running.step_seconds < _SECONDS_BEFORE_ADVICE or running.is_advised:
+            return
+        running.is_advised = True
+        text = (
+            f"Step {running.step:6d}: the devices waited for input for {100 * input_wait:.0f} % of the time. Let a "
+            f"batch cost less: prepare the data once and not in each batch, give a stream with `stacked_batches`, or "
+            f"give the host more cores. `trellis runs time` tells how much it is in the end."
+        )
+        self.session.emit("input_bound", step=running.step, text=text, share=input_wait)
+
+    def _rates(self, running: "_Running", *, seconds: float, n_tokens: float | None) -> dict[str, float]:
+        """What the clock says of the steps since the last checkpoint, which took so many seconds."""
+        if seconds <= 0:
+            return {}
+        outline = self.outline()
+        steps_per_second = running.n_completed_steps / seconds
+        rates = {
+            "input_wait": min(1.0, (running.input_meter.waited - running.waited_before) / seconds),
+            "examples_per_second": steps_per_second * batch_size(outline.batch),
+        }
+        if n_tokens is not None:
+            rates["tokens_per_second"] = n_tokens / seconds
+        devices = self._placement.devices
+        peak = chip_peak(devices[0].device_kind)
+        if peak is not None:
+            rates["flops_utilisation"] = steps_per_second * outline.flops / (len(devices) * peak.flops)
+        return rates
+
     def _train(self, running: "_Running", n: int, target: int) -> None:
         """Starts `n` steps as one call, or as many as the data still has."""
-        note_progress("input", running.step)
-        n_taken, batch = self._feed.take(running.step, n)
-        note_progress("step")
+        n_taken, batch = self._make_input(running, lambda: self._feed.take(running.step, n))
         running.has_ended = n_taken < n
+        compile_time = running.steps.compile_time
         if n_taken:
             running.step += n_taken
             running.n_completed_steps += n_taken
@@ -424,13 +491,27 @@ class TrainLoop:
                 running.grads = None
             else:
                 running.state, running.totals, running.grads = running.steps(n_taken, *arguments)
+        if running.steps.compile_time > compile_time:
+            self.session.ledger.move(running.steps.compile_time - compile_time, to="compile")
         if time.perf_counter() > running.next_look:
+            self.session.write_time(running.step)
             totals = running.packing.unpack(running.totals)
             self._look(running, int(totals[_DIVERGED].compute()))
 
     def _put_last(self, n: int, batch: Batch) -> Batch:
         """Puts the last of the batches of a call on the devices."""
         return self._placement.put_rows(jax.tree.map(lambda leaf: leaf[-1], batch) if n > 1 else batch)
+
+    def _make_input(self, running: "_Running", make: Callable[[], _T]) -> _T:
+        """Makes batches, and notes how long the devices waited for them."""
+        meter = running.input_meter
+        waited, hidden = meter.waited, meter.hidden
+        note_progress("input", running.step)
+        result = meter.measure(make, last_call=running.steps.last_call)
+        note_progress("step")
+        self.session.ledger.move(meter.waited - waited, to="input_wait")
+        self.session.ledger.hidden_input += meter.hidden - hidden
+        return result
 
     def _look(self, running: "_Running", diverged_step: int) -> None:
         """Tells, once until a checkpoint is good again, of a loss that is not a number."""
@@ -523,7 +604,13 @@ def _check_init(init: Any) -> None:
 
 
 def _measured_step(
-    train_step: TrainStep, state: TrainState, batch: Batch, root: Key, *, keeps_grads: bool
+    train_step: TrainStep,
+    state: TrainState,
+    batch: Batch,
+    root: Key,
+    *,
+    keeps_grads: bool,
+    count_tokens: Callable[[Batch], Array | None] | None,
 ) -> tuple[TrainState, dict[str, Metric], PyTree]:
     """One step, counted: the new state, what was measured, and the gradients if they are kept."""
     n_examples = batch_size(batch)
@@ -532,6 +619,9 @@ def _measured_step(
     loss = as_metric(output.loss, n_examples, "The loss")
     diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0.0, state.step + 1.0))
     metrics: dict[str, Metric] = {"loss": loss, **output.metrics, _DIVERGED: diverged}
+    n_tokens = None if count_tokens is None else count_tokens(batch)
+    if n_tokens is not None:
+        metrics[_TOKENS] = Total(jnp.float32(n_tokens))
     # A step of the user's may have counted itself, as those of Flax do.
     return dataclasses.replace(new_state, step=state.step + 1), metrics, output.grads if keeps_grads else None
 
@@ -570,6 +660,13 @@ class _Running:
     grads: PyTree = None
     last_taken: tuple[int, Batch] = (0, None)
     """The batches of the last call, and how many they are."""
+    input_meter: InputMeter = dataclasses.field(default_factory=InputMeter)
+    waited_before: float = 0.0
+    """How long the devices had waited for input by the last checkpoint."""
+    step_seconds: float = 0.0
+    """How long steps have run."""
+    is_advised: bool = False
+    """Whether it was told that the devices wait for input."""
     has_ended: bool = False
     """Whether the data has no batch left."""
     next_look: float = 0.0
@@ -592,3 +689,4 @@ class _Running:
         self.totals = self.no_totals
         self.n_completed_steps = 0
         self.elapsed_time = 0.0
+        self.waited_before = self.input_meter.waited

@@ -94,6 +94,10 @@ class Task(ABC):
         """The model: a linen module, or anything else with `init` and `apply`."""
         raise ModelError(f"{type(self).__name__} builds no model. Override build_model().")
 
+    def count_tokens(self, inputs: Batch) -> Array | None:
+        """How many tokens a batch has, padding apart, to tell tokens a second; None, the default, if it has none."""
+        return None
+
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Array | Metric:
         """The loss of a batch: a mean over its examples, or a `trellis.Mean(total, weight)`.
 

@@ -127,7 +127,11 @@ class Stage:
         return TrainLoop(
             init=self._reader if start is None else start,
             task=TrainTask(
-                data=data, optimizer=self.optimizer, train_step=self._train_step, initialize=self._initialize()
+                data=data,
+                optimizer=self.optimizer,
+                train_step=self._train_step,
+                initialize=self._initialize(),
+                count_tokens=self.task.count_tokens,
             ),
             rnkey=self._root,
             n_steps_per_checkpoint=self.periods,

@@ -26,8 +26,16 @@ from trellis.extensions import (
     recorded_notes,
     serial,
 )
-from trellis.loops import Checkpoint, Session, Summary, finish_saves
-from trellis.runtime import ONE_DEVICE, Placement, RuntimeConfig, fetch, print_line, runtime_problems
+from trellis.loops import Checkpoint, Session, Summary, TimeLedger, finish_saves
+from trellis.runtime import (
+    ONE_DEVICE,
+    Placement,
+    RuntimeConfig,
+    fetch,
+    print_line,
+    runtime_problems,
+    take_command_age,
+)
 from trellis.tasks import BoundModel, Model, Task, options_for, with_addresses
 from trellis.trainer.changes import Change, find_changes, notes_of
 from trellis.trainer.configs import TrainerConfig
@@ -72,6 +80,8 @@ class StagedTrainer(ABC):
         self._save_summary = save_summary and self.placement.is_writer
         self._stage: Stage | None = None
         self._watch = Session(is_shared=self.placement.spans_processes)
+        # One for all loops of the training: those of its stages, and those after a recovery.
+        self._ledger = TimeLedger(age=take_command_age())
         self.last_steps = self.plan_stages()
 
     def __repr__(self) -> str:
@@ -155,6 +165,7 @@ class StagedTrainer(ABC):
 
     def _run(self, stage: Stage) -> Summary | None:
         loop = stage.train_loop
+        loop.session.ledger = self._ledger
         stopping = early_stopping(self.config, self.best) if self._evaluates else None
         is_evaluated = loop.step > 0 and loop.step % self.config.validation_interval == 0
         if stopping is not None and is_evaluated and stopping.is_over(loop.step):

@@ -7,9 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
-from trellis.aliases import JSON, PyTree, Variables
+from trellis.aliases import JSON, Array, Batch, PyTree, Variables
 from trellis.bindings import bound
 from trellis.bridges import write_hugging_face
 from trellis.config import Problem, origin_of, raise_if_any
@@ -114,6 +115,10 @@ class EncoderTask(Task):
     def problem(self, field: str, message: str, advice: str) -> Problem:
         """A problem with a field of the task's config; the message goes on after the field's name."""
         return Problem(f"task.{field} {message}", origin_of(self.task_config, field), f"task.{field}", advice)
+
+    def count_tokens(self, inputs: Batch) -> Array | None:
+        """Those that the mask of a batch leaves."""
+        return jnp.sum(inputs["input_mask"] != 0) if "input_mask" in inputs else None
 
     @property
     def hub_module_url(self) -> str:

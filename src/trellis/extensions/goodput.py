@@ -1,0 +1,126 @@
+"""Where the time of a run went, over all of its attempts, by its events; nothing here needs JAX."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trellis.aliases import JSON
+from trellis.disk import describe_failure
+from trellis.errors import ArgumentError
+from trellis.extensions.event_lines import read_events
+from trellis.loops import BUCKETS
+
+_KEPT = ("start", "compile")
+"""What an attempt needs whatever becomes of its steps: this is not lost with them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goodput:
+    """The seconds of a run, from the start of its first attempt to its last sign of life.
+
+    Steps, and what was done with their checkpoints, are `lost` if a later attempt or a recovery went back behind them.
+    `downtime` is what lies between the last sign of life of an attempt and the start of the next.
+    """
+
+    seconds: Mapping[str, float]
+    """By bucket: those of a process, then `lost` and `downtime`."""
+    wall_seconds: float
+    """By the clock of the machine; the buckets add up to it."""
+    n_attempts: int
+    step: int
+    hidden_input: float
+    """Seconds in which batches were made while the devices were busy, in whatever bucket."""
+
+    @property
+    def total(self) -> float:
+        """All seconds."""
+        return sum(self.seconds.values())
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """What part of all seconds is in each bucket."""
+        total = max(self.total, 1e-9)
+        return {name: seconds / total for name, seconds in self.seconds.items()}
+
+    def as_json(self) -> dict[str, JSON]:
+        """All of it, for programs."""
+        return {
+            "n_attempts": self.n_attempts,
+            "step": self.step,
+            "wall_seconds": self.wall_seconds,
+            "goodput": self.shares["step"],
+            "seconds": dict(self.seconds),
+            "hidden_input": self.hidden_input,
+        }
+
+
+def read_goodput(model_dir: Path) -> Goodput:
+    """Where the time of the run in a directory went; an ArgumentError if it says nothing about it."""
+    path = model_dir / "events.jsonl"
+    try:
+        events = read_events(path)
+    except OSError as error:
+        raise ArgumentError(
+            f"`{path}` cannot be read: {describe_failure(error)}. Give the model_dir of a run."
+        ) from None
+    goodput = add_up(events)
+    if goodput is None:
+        raise ArgumentError(
+            f"`{path}` has no event of the kind `time`: its run was too short to write one, or is of an older version."
+        )
+    return goodput
+
+
+def add_up(events: Iterable[Mapping[str, Any]]) -> Goodput | None:
+    """Adds up the events of the kind `time`, in order; None if there are none."""
+    parts: list[_Part] = []
+    attempts: list[float] = []
+    before: dict[str, float] = {}
+    hidden_input = hidden_before = downtime = last_time = 0.0
+    last_step = 0
+    for event in filter(_is_whole, events):
+        is_new = not attempts or event["attempt"] != attempts[-1]
+        if is_new:
+            downtime += max(0.0, event["attempt"] - last_time) if attempts else 0.0
+            attempts.append(event["attempt"])
+            before, hidden_before = dict.fromkeys(BUCKETS, 0.0), 0.0
+        if is_new or event["step"] < last_step:
+            for part in parts:
+                part.is_lost = part.is_lost or part.step > event["step"]
+        seconds = {name: float(event["seconds"].get(name, 0.0)) for name in BUCKETS}
+        parts.append(_Part(event["step"], {name: seconds[name] - before[name] for name in BUCKETS}))
+        hidden_input += event["hidden_input"] - hidden_before
+        before, hidden_before = seconds, event["hidden_input"]
+        last_time, last_step = event["time"], event["step"]
+    if not attempts:
+        return None
+    totals = dict.fromkeys((*BUCKETS, "lost", "downtime"), 0.0)
+    for part in parts:
+        for name, value in part.seconds.items():
+            totals["lost" if part.is_lost and name not in _KEPT else name] += value
+    return Goodput(
+        seconds=totals | {"downtime": downtime},
+        wall_seconds=last_time - attempts[0],
+        n_attempts=len(attempts),
+        step=last_step,
+        hidden_input=hidden_input,
+    )
+
+
+@dataclass
+class _Part:
+    """What was spent from one event to the next, which ends at a step."""
+
+    step: int
+    seconds: dict[str, float]
+    is_lost: bool = False
+
+
+def _is_whole(event: Mapping[str, Any]) -> bool:
+    numbers = (event.get(name) for name in ("attempt", "time", "step", "hidden_input"))
+    return (
+        event.get("kind") == "time"
+        and isinstance(event.get("seconds"), dict)
+        and all(isinstance(number, int | float) for number in numbers)
+    )
