@@ -39,16 +39,14 @@ if TYPE_CHECKING:
         run_together as run_together,
     )
     from trellis.experiments.plan import Plan as Plan, plan_experiment as plan_experiment
-    from trellis.experiments.fit import (
+    from trellis.experiments.step_cost import (
         Candidate as Candidate,
         StepCost as StepCost,
-        cost_of as cost_of,
         describe_candidates as describe_candidates,
         describe_cost as describe_cost,
         gib as gib,
-        read_memory as read_memory,
-        search_fit as search_fit,
     )
+    from trellis.experiments.fit import cost_of as cost_of, search_fit as search_fit
     from trellis.experiments.export import (
         export_experiment as export_experiment,
         best_of_run as best_of_run,

@@ -1,22 +1,21 @@
 """Whether a step has room on the devices, known by compiling it for virtual ones; and what would make room."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from trellis.errors import ArgumentError, TrellisError
+from trellis.errors import TrellisError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
 from trellis.experiments.mode import get_mode
 from trellis.experiments.preflight import Preflight
 from trellis.experiments.reports import leaves_of
 from trellis.experiments.run import build_task, build_trainer
+from trellis.experiments.step_cost import Candidate, StepCost
 from trellis.loops import batch_size
-from trellis.runtime import count_sent_bytes, table
+from trellis.runtime import count_sent_bytes
 
 _REMAT = "use_gradient_checkpointing"
 _PARTS = "trainer.n_microbatches"
@@ -31,73 +30,8 @@ _OPTIONS: Sequence[Mapping[str, str]] = (
         "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
     },
 )
-_UNITS = {"": 1, **{f"{unit}B": 1000**power for power, unit in enumerate(("", "K", "M", "G", "T"))}} | {
-    f"{unit}iB": 1024**power for power, unit in enumerate(("K", "M", "G", "T"), 1)
-}
-_LEAST_MEMORY = 1_000_000
 # Each part's gradients, their sum, and the sum that the next part makes.
 _GRADIENTS_IN_PARTS = 3
-
-
-def read_memory(text: str) -> int:
-    """The bytes that a text such as `80GB`, `80GiB` or `80e9` stands for.
-
-    Example:
-        >>> read_memory("80GB"), read_memory("1.5 GiB")
-        (80000000000, 1610612736)
-    """
-    number = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:[eE]\+?\d+)?)\s*([a-zA-Z]*)\s*", text)
-    units = {unit.lower(): size for unit, size in _UNITS.items()}
-    if number is None or number[2].lower() not in units:
-        raise ArgumentError(f"The memory is {text!r}. Write it as 80GB (10⁹ bytes each), 80GiB (2³⁰ each) or 80e9.")
-    n_bytes = int(float(number[1]) * units[number[2].lower()])
-    if n_bytes < _LEAST_MEMORY:
-        raise ArgumentError(f"The memory is {text!r}, which is {n_bytes} bytes. Write the unit, too: 80GB or 80GiB.")
-    return n_bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepCost:
-    """What a training step takes of each device."""
-
-    held: Mapping[str, int]
-    """Bytes between two steps, by what they hold: exact."""
-    gradients: int
-    """Bytes of the parameters' gradients, which are among the temporaries: exact."""
-    temporaries: int | None
-    """Bytes while the step runs, as compiled: an upper bound. None if the step was not compiled, as what is held, with
-    the gradients, has no room already."""
-    n_examples: int
-    """How many examples of a batch a device has."""
-    flops: float
-    sent: Mapping[str, int]
-    """Bytes to other devices, by the kind of what sends them."""
-
-    @property
-    def total(self) -> int:
-        """The bytes that the step needs, or the least that it would."""
-        return sum(self.held.values()) + (self.gradients if self.temporaries is None else self.temporaries)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A change of the config, and what the step costs then."""
-
-    settings: Mapping[str, Any]
-    """By dotted path; empty for the config as it is."""
-    cost: StepCost | None
-    """None if the run cannot be built so."""
-    reason: str = ""
-    """Why it cannot be."""
-
-    def fits(self, memory: int) -> bool:
-        """Whether the step has room."""
-        return self.cost is not None and self.cost.temporaries is not None and self.cost.total <= memory
-
-    @property
-    def flags(self) -> str:
-        """What makes the change, to be pasted."""
-        return " ".join(f"--set={path}={_text(value)}" for path, value in self.settings.items())
 
 
 def cost_of(params: ExperimentConfig, *, n_devices: int, model_dir: Path, memory: int | None = None) -> StepCost:
@@ -122,9 +56,7 @@ def cost_of(params: ExperimentConfig, *, n_devices: int, model_dir: Path, memory
     n_examples = batch_size(outline.train.batch) // outline.placement.n_parts
     flops = outline.train.flops / n_devices
     if memory is not None and sum(held.values()) + gradients > memory:
-        return StepCost(
-            held=held, gradients=gradients, temporaries=None, n_examples=n_examples, flops=flops, sent={}
-        )
+        return StepCost(held=held, gradients=gradients, temporaries=None, n_examples=n_examples, flops=flops, sent={})
     lowered = trainer.lower()
     programs = [_compiled(lowered, options) for options in _OPTIONS]
     analyses: list[Any] = [program.memory_analysis() for program in programs]
@@ -261,44 +193,3 @@ def _mesh_settings(params: ExperimentConfig, **sizes: int) -> dict[str, Any]:
     settings = {} if mesh.data == -1 else {f"{_MESH}.data": -1}
     changed = {f"{_MESH}.{axis}": size for axis, size in sizes.items() if getattr(mesh, axis) != size}
     return settings | changed if changed else {}
-
-
-def describe_cost(cost: StepCost) -> Iterator[str]:
-    """Yields what is told of a step."""
-    parts = ", ".join(f"{name} {gib(size)}" for name, size in cost.held.items() if size)
-    if cost.temporaries is None:
-        yield f"at least {gib(cost.total)} on each device: {parts}, gradients {gib(cost.gradients)}"
-        return
-    yield f"{gib(cost.total)} on each device: {parts}, temporaries up to {gib(cost.temporaries)}"
-    yield f"temporaries are the gradients, {gib(cost.gradients)}, and what layers keep for them: an upper bound"
-    sent = ", ".join(f"{kind} {gib(size)}" for kind, size in cost.sent.items())
-    yield f"sent by each device: {sent or 'nothing'}"
-
-
-def describe_candidates(candidates: Sequence[Candidate], *, memory: int) -> list[str]:
-    """A table of changes, what the step needs with each, and what it costs in time."""
-    first = candidates[0].cost
-    assert first is not None
-    rows = [("change", "each device", "", "FLOPs", "sent each step")]
-    for candidate in candidates:
-        change = ", ".join(f"{path}={_text(value)}" for path, value in candidate.settings.items()) or "as it is"
-        cost = candidate.cost
-        if cost is None:
-            rows.append((change, "—", "", "", candidate.reason))
-            continue
-        least = "" if cost.temporaries is not None else "over "
-        fits = "fits" if candidate.fits(memory) else "too much"
-        more = f"{max(0.0, cost.flops / first.flops - 1):+.0%}" if candidate.settings else f"{cost.flops:.2e}"
-        sent = gib(sum(cost.sent.values())) if cost.temporaries is not None else "not compiled"
-        rows.append((change, f"{least}{gib(cost.total)}", fits, more, sent))
-    return list(table(rows, alignment="<><>>"))
-
-
-def gib(n_bytes: int) -> str:
-    """A size in the unit that the memory of devices is told in."""
-    size = n_bytes / 2**30
-    return f"{size:.2f} GiB" if size >= 0.1 else f"{n_bytes / 2**20:.2f} MiB"
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

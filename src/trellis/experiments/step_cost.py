@@ -1,0 +1,92 @@
+"""What a training step takes of each device, with and without changes of its config, told to people."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trellis.runtime import table
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCost:
+    """What a training step takes of each device."""
+
+    held: Mapping[str, int]
+    """Bytes between two steps, by what they hold: exact."""
+    gradients: int
+    """Bytes of the parameters' gradients, which are among the temporaries: exact."""
+    temporaries: int | None
+    """Bytes while the step runs, as compiled: an upper bound. None if the step was not compiled, as what is held, with
+    the gradients, has no room already."""
+    n_examples: int
+    """How many examples of a batch a device has."""
+    flops: float
+    sent: Mapping[str, int]
+    """Bytes to other devices, by the kind of what sends them."""
+
+    @property
+    def total(self) -> int:
+        """The bytes that the step needs, or the least that it would."""
+        return sum(self.held.values()) + (self.gradients if self.temporaries is None else self.temporaries)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A change of the config, and what the step costs then."""
+
+    settings: Mapping[str, Any]
+    """By dotted path; empty for the config as it is."""
+    cost: StepCost | None
+    """None if the run cannot be built so."""
+    reason: str = ""
+    """Why it cannot be."""
+
+    def fits(self, memory: int) -> bool:
+        """Whether the step has room."""
+        return self.cost is not None and self.cost.temporaries is not None and self.cost.total <= memory
+
+    @property
+    def flags(self) -> str:
+        """What makes the change, to be pasted."""
+        return " ".join(f"--set={path}={_text(value)}" for path, value in self.settings.items())
+
+
+def describe_cost(cost: StepCost) -> Iterator[str]:
+    """Yields what is told of a step."""
+    parts = ", ".join(f"{name} {gib(size)}" for name, size in cost.held.items() if size)
+    if cost.temporaries is None:
+        yield f"at least {gib(cost.total)} on each device: {parts}, gradients {gib(cost.gradients)}"
+        return
+    yield f"{gib(cost.total)} on each device: {parts}, temporaries up to {gib(cost.temporaries)}"
+    yield f"temporaries are the gradients, {gib(cost.gradients)}, and what layers keep for them: an upper bound"
+    sent = ", ".join(f"{kind} {gib(size)}" for kind, size in cost.sent.items())
+    yield f"sent by each device: {sent or 'nothing'}"
+
+
+def describe_candidates(candidates: Sequence[Candidate], *, memory: int) -> list[str]:
+    """A table of changes, what the step needs with each, and what it costs in time."""
+    first = candidates[0].cost
+    assert first is not None
+    rows = [("change", "each device", "", "FLOPs", "sent each step")]
+    for candidate in candidates:
+        change = ", ".join(f"{path}={_text(value)}" for path, value in candidate.settings.items()) or "as it is"
+        cost = candidate.cost
+        if cost is None:
+            rows.append((change, "—", "", "", candidate.reason))
+            continue
+        least = "" if cost.temporaries is not None else "over "
+        fits = "fits" if candidate.fits(memory) else "too much"
+        more = f"{max(0.0, cost.flops / first.flops - 1):+.0%}" if candidate.settings else f"{cost.flops:.2e}"
+        sent = gib(sum(cost.sent.values())) if cost.temporaries is not None else "not compiled"
+        rows.append((change, f"{least}{gib(cost.total)}", fits, more, sent))
+    return list(table(rows, alignment="<><>>"))
+
+
+def gib(n_bytes: int) -> str:
+    """A size in the unit that the memory of devices is told in."""
+    size = n_bytes / 2**30
+    return f"{size:.2f} GiB" if size >= 0.1 else f"{n_bytes / 2**20:.2f} MiB"
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
