@@ -120,6 +120,8 @@ def _pretend_devices(n_devices: int) -> None:
     """Has JAX, when it is loaded, find so many devices, which share this machine's processor: nothing runs on them."""
     if "jax" not in sys.modules:
         os.environ["JAX_PLATFORMS"] = "cpu"
+        # What XLA says of arrangements that are tried, and perhaps not taken.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         # What is compiled is looked at, and not run: its code need not be good.
         own = f"--xla_force_host_platform_device_count={n_devices} --xla_backend_optimization_level=0"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {own}"
@@ -143,27 +145,40 @@ def _tell_fit(
     params: ExperimentConfig, flags: argparse.Namespace, *, memory: int | None, directory: Path
 ) -> list[Candidate]:
     """Compiles the step, tells what it takes, and looks for changes if that is asked for and needed."""
+    known: list[Candidate] = []
+
+    def tell(candidate: Candidate) -> None:
+        known.append(candidate)
+        lines = _first_lines(candidate, flags.devices, memory) if len(known) == 1 else _more_lines(known, memory)
+        for line in () if flags.json else lines:
+            print_coloured(line, _COLOURS)
+
     if memory is not None and flags.fit:
-        candidates = experiments.search_fit(params, n_devices=flags.devices, memory=memory, model_dir=directory)
+        experiments.search_fit(params, n_devices=flags.devices, memory=memory, model_dir=directory, when_known=tell)
     else:
         cost = experiments.cost_of(params, n_devices=flags.devices, model_dir=directory, memory=memory)
-        candidates = [Candidate(settings={}, cost=cost)]
-    if not flags.json:
-        lines = list(_fit_lines(candidates, flags.devices, memory))
-        text = "\n".join(f"{'' if index else 'Step':<11}{line}" for index, line in enumerate(lines))
-        print_coloured(text, _COLOURS)
-    return candidates
+        tell(Candidate(settings={}, cost=cost))
+    return known
 
 
-def _fit_lines(candidates: list[Candidate], n_devices: int, memory: int | None) -> Iterator[str]:
-    first = candidates[0].cost
-    assert first is not None
-    yield f"compiled for {n_devices} devices{f' of {experiments.gib(memory)}' if memory else ''}"
-    yield from experiments.describe_cost(first)
-    if memory is not None and candidates[0].fits(memory):
-        yield f"it fits, and leaves {experiments.gib(memory - first.total)}"
-    if memory is not None and len(candidates) > 1:
-        yield from experiments.describe_candidates(candidates, memory=memory)
+def _first_lines(first: Candidate, n_devices: int, memory: int | None) -> Iterator[str]:
+    """Yields what is told of the step as it is."""
+    assert first.cost is not None
+    yield f"{'Step':<11}compiled for {n_devices} devices{f' of {experiments.gib(memory)}' if memory else ''}"
+    for line in experiments.describe_cost(first.cost):
+        yield f"{'':<11}{line}"
+    if memory is not None and first.fits(memory):
+        yield f"{'':<11}it fits, and leaves {experiments.gib(memory - first.cost.total)}"
+
+
+def _more_lines(known: list[Candidate], memory: int | None) -> Iterator[str]:
+    """Yields what is told of the newest change, below that of the others."""
+    first = known[0].cost
+    assert first is not None and memory is not None
+    if len(known) == 2:
+        yield f"{'Changes':<11}{experiments.HEADING}"
+        yield f"{'':<11}{experiments.describe_candidate(known[0], first=first, memory=memory)}"
+    yield f"{'':<11}{experiments.describe_candidate(known[-1], first=first, memory=memory)}"
 
 
 def _fit_problems(candidates: list[Candidate], *, memory: int | None) -> Iterator[Problem]:
@@ -176,8 +191,8 @@ def _fit_problems(candidates: list[Candidate], *, memory: int | None) -> Iterato
     )
     fitting = [candidate for candidate in candidates if candidate.fits(memory)]
     if fitting:
-        lines = "\n".join(f"      {candidate.flags}" for candidate in fitting)
-        yield Problem(message, DEFAULT, advice=f"Add one of these lines, the first costs least:\n{lines}")
+        lines = "\n".join(candidate.flags for candidate in fitting)
+        yield Problem(message, DEFAULT, advice="Add one of these lines; what they cost stands above:", fix=lines)
     elif len(candidates) > 1:
         yield Problem(
             message, DEFAULT, advice="No change that was tried is enough: take more devices or a smaller batch."

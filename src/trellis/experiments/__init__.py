@@ -40,9 +40,10 @@ if TYPE_CHECKING:
     )
     from trellis.experiments.plan import Plan as Plan, plan_experiment as plan_experiment
     from trellis.experiments.step_cost import (
+        HEADING as HEADING,
         Candidate as Candidate,
         StepCost as StepCost,
-        describe_candidates as describe_candidates,
+        describe_candidate as describe_candidate,
         describe_cost as describe_cost,
         gib as gib,
     )

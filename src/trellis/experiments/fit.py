@@ -30,8 +30,8 @@ _OPTIONS: Sequence[Mapping[str, str]] = (
         "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
     },
 )
-# Each part's gradients, their sum, and the sum that the next part makes.
-_GRADIENTS_IN_PARTS = 3
+# At the least each part's gradients and their sum; XLA has been seen to keep a third copy.
+_LEAST_GRADIENTS_IN_PARTS, _GRADIENTS_IN_PARTS = 2, 3
 
 
 def cost_of(params: ExperimentConfig, *, n_devices: int, model_dir: Path, memory: int | None = None) -> StepCost:
@@ -89,9 +89,9 @@ def search_fit(
 ) -> list[Candidate]:
     """Compiles an experiment's step as it is and, if it has no room, with changes that need less, the cheapest first.
 
-    Accumulated gradients cost next to nothing; layers that are computed again cost a third more FLOPs; what is shared
-    out (`fsdp`, then `model`) is sent. Each is tried by itself, then with accumulated gradients, and only then all
-    together. Those that fit are in the order of their price.
+    Of a batch in parts the gradients are summed up over devices for each part; layers that are computed again cost a
+    third more FLOPs; what is shared out (`fsdp`, then `model`) is sent. Each is tried by itself, then with the batch in
+    parts, and only if nothing of this fits, all together.
 
     Args:
         when_known: Is called with each candidate as soon as its cost is known.
@@ -111,26 +111,38 @@ def search_fit(
         when_known(candidate)
         return candidate
 
+    def fits_in_parts(candidate: Candidate) -> bool:
+        least = candidate.cost.total if candidate.cost else 0
+        for settings in _in_parts(params, candidate, memory):
+            parts = attempt(settings)
+            # With as many parts as this there is nothing left that more of them would make smaller.
+            if parts.fits(memory) or parts.cost is None or parts.cost.total >= least:
+                return parts.fits(memory)
+            least = parts.cost.total
+        return False
+
     def fits(settings: Mapping[str, Any]) -> bool:
         """Whether it fits, as it is or in parts."""
         candidate = attempt(settings)
-        if candidate.fits(memory) or candidate.cost is None:
-            return candidate.fits(memory)
-        return any(attempt(parts).fits(memory) for parts in _in_parts(params, candidate, memory))
+        return candidate.fits(memory) or fits_in_parts(candidate)
 
     first = attempt({})
     if first.fits(memory):
         return tried
-    is_any = any(attempt(parts).fits(memory) for parts in _in_parts(params, first, memory))
+    is_any = fits_in_parts(first)
     remat = _remat_settings(params)
-    if remat:
+    # What is held between steps is as large when layers are computed again.
+    is_compiled = first.cost is not None and first.cost.temporaries is not None
+    if remat and is_compiled:
         is_any = fits(remat) or is_any
     shared = _sharing(params, first, n_devices=n_devices, memory=memory)
     if shared:
         is_any = fits(shared) or is_any
     # Whatever is cheap by itself was not enough.
-    most = _mesh_settings(params, fsdp=n_devices // max(1, params.runtime.mesh.model)) or shared
-    if not is_any and remat and most:
+    most = _mesh_settings(params, fsdp=n_devices // max(1, params.runtime.mesh.model))
+    if not is_any and most and most != shared:
+        is_any = fits(most)
+    if not is_any and most and remat:
         is_any = fits({**most, **remat})
     for size in (2, 4, 8):
         if not is_any and size > params.runtime.mesh.model and n_devices % size == 0:
@@ -155,6 +167,8 @@ def _in_parts(params: ExperimentConfig, candidate: Candidate, memory: int) -> It
     if cost is None or cost.temporaries is None:
         return
     room = memory - sum(cost.held.values()) - _GRADIENTS_IN_PARTS * cost.gradients
+    if room < (_LEAST_GRADIENTS_IN_PARTS - _GRADIENTS_IN_PARTS) * cost.gradients:
+        return
     kept = max(0, cost.temporaries - cost.gradients)
     n_least = n_now * kept / room if room > 0 else cost.n_examples
     divisors = [n for n in range(n_now + 1, cost.n_examples + 1) if cost.n_examples % n == 0]

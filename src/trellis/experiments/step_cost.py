@@ -1,10 +1,8 @@
 """What a training step takes of each device, with and without changes of its config, told to people."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from trellis.runtime import table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,23 +61,26 @@ def describe_cost(cost: StepCost) -> Iterator[str]:
     yield f"sent by each device: {sent or 'nothing'}"
 
 
-def describe_candidates(candidates: Sequence[Candidate], *, memory: int) -> list[str]:
-    """A table of changes, what the step needs with each, and what it costs in time."""
-    first = candidates[0].cost
-    assert first is not None
-    rows = [("change", "each device", "", "FLOPs", "sent each step")]
-    for candidate in candidates:
-        change = ", ".join(f"{path}={_text(value)}" for path, value in candidate.settings.items()) or "as it is"
-        cost = candidate.cost
-        if cost is None:
-            rows.append((change, "—", "", "", candidate.reason))
-            continue
-        least = "" if cost.temporaries is not None else "over "
-        fits = "fits" if candidate.fits(memory) else "too much"
-        more = f"{max(0.0, cost.flops / first.flops - 1):+.0%}" if candidate.settings else f"{cost.flops:.2e}"
-        sent = gib(sum(cost.sent.values())) if cost.temporaries is not None else "not compiled"
-        rows.append((change, f"{least}{gib(cost.total)}", fits, more, sent))
-    return list(table(rows, alignment="<><>>"))
+HEADING = f"{'each device':>12}  {'':8}  {'FLOPs':>8}  {'sent a step':>12}  change"
+"""What the columns of `describe_candidate` are."""
+
+
+def describe_candidate(candidate: Candidate, *, first: StepCost, memory: int) -> str:
+    """A row about a change: what the step needs with it, and what it costs in time.
+
+    Args:
+        first: What the step costs as it is.
+    """
+    change = " ".join(f"{path}={_text(value)}" for path, value in candidate.settings.items()) or "as it is"
+    cost = candidate.cost
+    if cost is None:
+        return f"{'—':>12}  {'':8}  {'':>8}  {'':>12}  {change}: {candidate.reason}"
+    is_compiled = cost.temporaries is not None
+    total = gib(cost.total) if is_compiled else f"> {gib(cost.total)}"
+    fits = "fits" if candidate.fits(memory) else "too much"
+    flops = f"{max(0.0, cost.flops / first.flops - 1):+.0%}" if candidate.settings else f"{cost.flops:.2e}"
+    sent = gib(sum(cost.sent.values())) if is_compiled else "not known"
+    return f"{total:>12}  {fits:8}  {flops:>8}  {sent:>12}  {change}"
 
 
 def gib(n_bytes: int) -> str:
