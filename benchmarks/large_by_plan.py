@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results" / "large_by_plan.md"
+NUMBERS = RESULTS.with_suffix(".json")
 BATCH_SIZE, LENGTH, N_PREDICTIONS, WIDTH, VOCAB_SIZE = 1024, 128, 20, 1024, 30522
 N_SHARING_LAYERS = 8
 FLOAT = 4
@@ -147,23 +148,25 @@ def formula(row: dict[str, Any], whole: dict[str, Any], n_layers: int) -> tuple[
     return 3 * own, layers + 2 * (own + table) * (replicas - 1) / replicas
 
 
-def report(rows: list[dict[str, Any]], peaks: list[dict[str, Any]], n_layers: int) -> str:
+def report(numbers: dict[str, Any], n_layers: int) -> str:
     """The page of results."""
     import jax
 
     lines = [
         "# Large by plan",
         "",
-        f"`benchmarks/large_by_plan.py`: BERT-large ({n_layers} layers × {WIDTH}), masked LM and next sentence, float32,",
-        f"AdamW, {BATCH_SIZE} × {LENGTH} tokens a step, compiled by XLA for virtual CPU devices (JAX {jax.__version__}).",
+        f"`benchmarks/large_by_plan.py`: BERT-large ({n_layers} layers × {WIDTH}), masked LM and next sentence, AdamW,",
+        f"float32, {BATCH_SIZE} × {LENGTH} tokens a step, compiled for virtual CPU devices by JAX {jax.__version__}.",
         "GiB on each device. Held: parameters and moments. Temporaries: gradients and all that layers keep, an upper",
         "bound. Sent: by each device in a step, counted in the compiled program as rings send it.",
         "",
         "| devices | mesh | examples on each | held | formula | temporaries | sent | formula | by what |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for row in rows:
-        whole = next(other for other in rows if (other["devices"], other["mesh"]) == (row["devices"], "data"))
+    for row in numbers["rows"]:
+        whole = next(
+            other for other in numbers["rows"] if (other["devices"], other["mesh"]) == (row["devices"], "data")
+        )
         held, sent = formula(row, whole, n_layers)
         own = row["held"]["parameters"] + row["held"]["optimizer state"]
         total = sum(row["sent"].values())
@@ -180,7 +183,7 @@ def report(rows: list[dict[str, Any]], peaks: list[dict[str, Any]], n_layers: in
         "| batch | told | of the program that ran | the process grew by |",
         "|---|---|---|---|",
     ]
-    for peak in peaks:
+    for peak in numbers["peaks"]:
         told, own, grown = (round(peak[name] / 2**20) for name in ("told", "own", "peak"))
         lines.append(f"| {peak['batch']} | {told} | {own} | {grown} |")
     return "\n".join([*lines, ""])
@@ -198,7 +201,7 @@ def run_child(n_devices: int, *arguments: str) -> Any:
 def main() -> None:
     """Measures, and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--devices", type=int, nargs="+", default=[8, 64, 256])
+    parser.add_argument("--devices", type=int, nargs="*", default=[8, 64, 256])
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--no-write", action="store_true", help="print the page only")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
@@ -210,14 +213,24 @@ def main() -> None:
     if flags.peak:
         print(json.dumps(measure_peak(flags.peak)))
         return
-    rows: list[dict[str, Any]] = []
+    numbers: dict[str, Any] = {"rows": [], "peaks": []}
+    if not flags.no_write and NUMBERS.exists():
+        numbers = json.loads(NUMBERS.read_text())
     for n_devices in flags.devices:
-        rows += run_child(n_devices, f"--child={n_devices}", f"--layers={flags.layers}")
-    peaks = [run_child(1, f"--peak={batch_size}") for batch_size in (64, 256, 512)]
-    page = report(rows, peaks, flags.layers)
-    print(page)
+        rows = run_child(n_devices, f"--child={n_devices}", f"--layers={flags.layers}")
+        numbers["rows"] = [row for row in numbers["rows"] if row["devices"] != n_devices] + rows
+        save(numbers, flags)
+    numbers["peaks"] = [run_child(1, f"--peak={batch_size}") for batch_size in (64, 256, 512)]
+    save(numbers, flags)
+    print(report(numbers, flags.layers))
+
+
+def save(numbers: dict[str, Any], flags: argparse.Namespace) -> None:
+    """Writes what is known so far, so that a run can be cut into parts."""
+    numbers["rows"].sort(key=lambda row: row["devices"])
     if not flags.no_write:
-        RESULTS.write_text(page)
+        NUMBERS.write_text(f"{json.dumps(numbers, indent=1)}\n")
+        RESULTS.write_text(report(numbers, flags.layers))
 
 
 if __name__ == "__main__":

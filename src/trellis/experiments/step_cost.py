@@ -85,8 +85,9 @@ def describe_candidate(candidate: Candidate, *, first: StepCost, memory: int) ->
 
 def gib(n_bytes: int) -> str:
     """A size in the unit that the memory of devices is told in."""
-    size = n_bytes / 2**30
-    return f"{size:.2f} GiB" if size >= 0.1 else f"{n_bytes / 2**20:.2f} MiB"
+    if n_bytes >= 0.1 * 2**30:
+        return f"{n_bytes / 2**30:.2f} GiB"
+    return f"{n_bytes / 2**20:.2f} MiB" if n_bytes >= 0.1 * 2**20 else f"{n_bytes / 2**10:.2f} KiB"
 
 
 def _text(value: Any) -> str:
