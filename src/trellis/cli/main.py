@@ -47,7 +47,7 @@ class Word:
 
     summary: str
     function: str
-    """What it calls with the values of its flags, such as `train.plan` of this folder."""
+    """What it calls with the values of its flags, such as `train.train` of this folder."""
     flags_function: str
     """What adds its flags to a parser."""
     only_tells: bool = False
@@ -63,7 +63,7 @@ WORDS = {
     ),
     "config diff": Word("show in what two configs differ", "experiments.diff", "experiments.add_diff_flags", True),
     "plan": Word(
-        "check a run, and tell what it would do, without running it", "train.plan", "train.add_flags", True, True
+        "check a run, and tell what it would do, without running it", "plan.plan", "plan.add_flags", True, True
     ),
     "train": Word("run an experiment: train it, evaluate it", "train.train", "train.add_flags", tells_of_flags=True),
     "verify-resume": Word(
@@ -166,7 +166,7 @@ def _outliving_terminal() -> Iterator[None]:
 
 def _warn_of_limit(word: Word) -> None:
     """Tells of a limit that JAX cannot live with: its libraries do not raise an error then, but end the process."""
-    loads_jax = word.function.startswith(("train.", "export.", "predict.", "replay."))
+    loads_jax = word.function.startswith(("train.", "plan.", "export.", "predict.", "replay."))
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if loads_jax and limit != resource.RLIM_INFINITY and limit < _LEAST_OF_JAX:
         size = describe_size(limit).lstrip("=~ ")
@@ -208,7 +208,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def load(name: str) -> Callable[[Any], int | None]:
-    """Returns a function of this folder by its name, such as `train.plan`."""
+    """Returns a function of this folder by its name, such as `train.train`."""
     module, _, attribute = name.partition(".")
     function: Callable[[Any], int | None] = getattr(importlib.import_module(f"trellis.cli.{module}"), attribute)
     return function

@@ -1,4 +1,4 @@
-"""`trellis train` and `trellis plan`: an experiment, run or only described."""
+"""`trellis train`: an experiment, run."""
 
 import argparse
 import shlex
@@ -12,12 +12,12 @@ from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
 from trellis.cli.parser import Parser
 from trellis.cli.runs import goodput_line
-from trellis.config import raise_if_any, without_effect
+from trellis.config import without_effect
 from trellis.disk import scheme_of
 from trellis.errors import ArgumentError
 from trellis.experiments import MODES, ExperimentConfig, Mode, get_mode
 from trellis.remote import shown, working_directory
-from trellis.runtime import print_coloured, print_line
+from trellis.runtime import print_line
 from trellis.user_cache import cache_root, cache_size
 
 _EPILOG = """\
@@ -43,8 +43,6 @@ _IDLE: Mapping[str, str] = {
     "noenable_async_checkpointing": "checkpoint files are always written in the background",
 }
 """Flags of the published driver that do nothing here, each with the reason. Its command lines work as they are."""
-
-_PLAN_COLOURS = (r"^(?P<bold>[A-Z]\w*(?: \w+)?)  ", r"^(?P<yellow>No effect)  ")
 
 
 def add_flags(parser: Parser) -> None:
@@ -74,10 +72,12 @@ def train(flags: argparse.Namespace) -> None:
         return
     runtime.begin_command()
     mode = get_mode(flags.mode)
-    _check_checkpoint(flags)
+    check_checkpoint(flags)
     if scheme_of(flags.model_dir):
         resolve_flags(flags)  # names and types, before anything is fetched
-    with working_directory(_model_dir(flags), name="--model_dir", writes=True, takes_over=mode.trains) as directory:
+    with working_directory(
+        given_model_dir(flags), name="--model_dir", writes=True, takes_over=mode.trains
+    ) as directory:
         lines = _train(flags, mode, directory)
     print_line("\n".join(lines))
 
@@ -86,7 +86,7 @@ def _train(flags: argparse.Namespace, mode: Mode, directory: Path) -> list[str]:
     """Runs an experiment in a directory; returns what there is to say in the end."""
     params = resolve_flags(flags, mode=flags.mode, model_dir=str(directory))
     check_gin_flags(flags)
-    profiled = _profiled_steps(flags, params)
+    profiled = profiled_steps(flags, params)
     settings = (f"{idle.path} has no effect ({idle.origin}): {idle.reason}." for idle in without_effect(params))
     for line in (*flags.idle, *settings):
         print_line(line)
@@ -182,34 +182,7 @@ def _last_summary(directory: Path, *, is_saved: bool) -> dict[str, Any] | None:
     return summaries[max(steps)] if steps else None
 
 
-def plan(flags: argparse.Namespace) -> None:
-    """Prints what a run would do, then all that is wrong with it; nothing is run or written."""
-    get_mode(flags.mode)
-    _check_checkpoint(flags)
-    run = working_directory(_model_dir(flags), name="--model_dir", writes=False, is_outline=True)
-    params = resolve_flags(flags)
-    _profiled_steps(flags, params)
-    check_gin_flags(flags)
-    with run as directory, gin_bindings(flags):
-        print_line(f"{flags.experiment}, {flags.mode}, in {shown(directory)}")
-        # Names and types are right. The rest needs JAX, and all problems with it are reported together.
-        result = experiments.plan_experiment(
-            params,
-            mode=flags.mode,
-            model_dir=directory,
-            allow_changes=flags.allow_changes,
-            checkpoint=flags.checkpoint,
-        )
-        report = result.report.replace(str(directory), shown(directory))
-    for line in flags.idle:
-        print_line(line)
-    if report:
-        print_coloured(report.removesuffix("\n"), _PLAN_COLOURS)
-    raise_if_any(result.problems)
-    print_line("Nothing is wrong with it. `trellis train` with the same flags runs it.")
-
-
-def _profiled_steps(flags: argparse.Namespace, params: ExperimentConfig) -> tuple[int, int] | None:
+def profiled_steps(flags: argparse.Namespace, params: ExperimentConfig) -> tuple[int, int] | None:
     """Returns the last step before those to trace, and the last of them; None if none are to be traced."""
     text, mode = flags.profile, get_mode(flags.mode)
     if text is None:
@@ -230,12 +203,13 @@ def _profiled_steps(flags: argparse.Namespace, params: ExperimentConfig) -> tupl
     return int(start), int(stop)
 
 
-def _check_checkpoint(flags: argparse.Namespace) -> None:
+def check_checkpoint(flags: argparse.Namespace) -> None:
+    """Raises an error if a checkpoint is chosen in a mode that chooses its files itself."""
     if flags.checkpoint is not None and not get_mode(flags.mode).needs_checkpoint:
         raise ArgumentError(f"--checkpoint is for --mode=eval, but the mode is {flags.mode}. Leave out one of them.")
 
 
-def _model_dir(flags: argparse.Namespace) -> str:
+def given_model_dir(flags: argparse.Namespace) -> str:
     """Returns the directory that the flags name."""
     if not flags.model_dir:
         raise ArgumentError("--model_dir is empty: a run needs a directory of its own, as in --model_dir=runs/digits.")

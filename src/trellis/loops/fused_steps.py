@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Protocol
 
 import jax
@@ -141,22 +141,19 @@ class FusedSteps:
         while len(self._in_flight) > n_left:
             self._in_flight.popleft().block_until_ready()
 
+    def lower(self, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> jax.stages.Lowered:
+        """The program of one step, before XLA compiles it: of shapes alone, so that nothing large is made."""
+        last = self._last_shapes(1, state, totals, batch, constant)
+        steps, options = self._program(1, shardings_of(state), shardings_of(last))
+        return jax.jit(steps, **options).lower(state, last, totals, batch, constant)
+
     def _compile(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> Callable[..., Any]:
         started = time.perf_counter()
-        shardings = shardings_of(state)
-        everywhere = self._placement.replicated
-        compile_ = partial(jit_on, self._placement.devices, is_exact=self._placement.is_exact)
-        # To find the operation that made a NaN, JAX runs a step again: its arrays must be there still.
-        donated = () if is_debugged() else (0, 1)
-        if n == 0:
-            program = compile_(self._bare, donate_argnums=donated[:1], out_shardings=(shardings, everywhere))
-        else:
-            if self._last is None:
-                self._last = self._nothing(n, state, totals, batch, constant)
-            out_shardings = (shardings, shardings_of(self._last), everywhere)
-            steps = self._one if n == 1 else self._scan
-            # What the last step left is not read, but its memory is used again: nothing is allocated from call to call.
-            program = compile_(steps, donate_argnums=donated, keep_unused=True, out_shardings=out_shardings)
+        if n and self._last is None:
+            shapes = self._last_shapes(n, state, totals, batch, constant)
+            self._last = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), shapes)
+        steps, options = self._program(n, shardings_of(state), shardings_of(self._last))
+        program = jit_on(self._placement.devices, steps, is_exact=self._placement.is_exact, **options)
 
         def first(*arguments: Any) -> Any:
             note_progress("compiling")
@@ -168,11 +165,29 @@ class FusedSteps:
 
         return first
 
-    def _nothing(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> PyTree:
+    def _program(self, n: int, state: PyTree, last: PyTree) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """What is compiled for `n` steps, or for one of which nothing else is wanted (0), and the options of `jax.jit`.
+
+        Args:
+            state: The shardings of the state.
+            last: Those of what the last step leaves.
+        """
+        everywhere = self._placement.replicated
+        # To find the operation that made a NaN, JAX runs a step again: its arrays must be there still.
+        donated = () if is_debugged() else (0, 1)
+        if n == 0:
+            return self._bare, {"donate_argnums": donated[:1], "out_shardings": (state, everywhere)}
+        steps = self._one if n == 1 else self._scan
+        out_shardings = (state, last, everywhere)
+        # What the last step left is not read, but its memory is used again: nothing is allocated from call to call.
+        return steps, {"donate_argnums": donated, "keep_unused": True, "out_shardings": out_shardings}
+
+    def _last_shapes(self, n: int, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> PyTree:
+        """The shapes of what the last step leaves, each with its sharding."""
         one = jax.tree.map(lambda leaf: leaf[0], batch) if n > 1 else batch
         shapes = jax.eval_shape(self._step, state, totals, one, constant)[2]
         places = self._placement.shardings(shapes, like=state)
-        return jax.tree.map(lambda leaf, place: jnp.zeros(leaf.shape, leaf.dtype, device=place), shapes, places)
+        return jax.tree.map(lambda leaf, place: leaf.update(sharding=place), shapes, places)
 
     def _bare(self, state: PyTree, totals: PyTree, batch: Batch, constant: PyTree) -> tuple[Any, Any]:
         return self._step(state, totals, batch, constant)[:2]

@@ -223,6 +223,17 @@ class TrainLoop:
         """What the loop holds and computes, by abstract evaluation: nothing is run, and nothing large is made."""
         return self._traced.outline
 
+    def lower(self) -> jax.stages.Lowered:
+        """The program of one step, as it would be compiled for the loop's devices; nothing large is made for it.
+
+        Example:
+            loop.lower().compile().memory_analysis()
+        """
+        batch = self.outline().batch
+        check_divisible(batch, self._placement.n_parts)
+        steps = FusedSteps(self._traced.step, self._placement, lengths=(1, 1))
+        return steps.lower(self._shapes, self._traced.no_totals, self._placement.put_batch(batch), self._root)
+
     def state_shapes(self) -> TrainState:
         """The shapes of the state, each with the sharding that it has on the devices."""
         return self._shapes

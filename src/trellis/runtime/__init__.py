@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         Tally as Tally,
         new_bar as new_bar,
     )
+    from trellis.runtime.collectives import count_sent_bytes as count_sent_bytes
     from trellis.runtime.compilation import (
         describe_exactness as describe_exactness,
         jit_on as jit_on,

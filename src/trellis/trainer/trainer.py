@@ -120,6 +120,10 @@ class StagedTrainer(ABC):
         """What the stage that comes next holds and computes, by abstract evaluation."""
         return self._next_stage().outline(trains=trains, evaluates=evaluates)
 
+    def lower(self) -> jax.stages.Lowered:
+        """The program of one training step of the stage that comes next; nothing large is made for it."""
+        return self._next_stage().train_loop.lower()
+
     def train(self) -> Summary | None:
         """Trains up to `train_steps`, from the newest checkpoint file if there is one; returns the last summary.
 
