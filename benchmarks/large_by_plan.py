@@ -138,14 +138,14 @@ def formula(row: dict[str, Any], whole: dict[str, Any], n_layers: int) -> tuple[
         # Parameters are gathered and, by the compiler for CPUs, gradients summed up before each device takes its part.
         return 3 * params / n, (params + 2 * params) * (n - 1) / n
     shares = N_SHARING_LAYERS
-    # The table of words cannot be divided by eight, and is whole.
-    table = FLOAT * VOCAB_SIZE * WIDTH
-    own = table + (params - table) / shares
+    # Of the layers the matrices are shared out; the table of words, which eight does not divide, and heads are whole.
+    layers = FLOAT * n_layers * 12 * WIDTH**2
+    own = params - layers + layers / shares
     # In each layer two sums forward, and backward one before the wide layer and three before queries, keys and values.
     hidden = FLOAT * row["examples"] * LENGTH * WIDTH
-    layers = 6 * n_layers * 2 * hidden * (shares - 1) / shares
+    activations = 6 * n_layers * 2 * hidden * (shares - 1) / shares
     replicas = n // shares
-    return 3 * own, layers + 2 * (own + table) * (replicas - 1) / replicas
+    return 3 * own, activations + 2 * (own + FLOAT * VOCAB_SIZE * WIDTH) * (replicas - 1) / replicas
 
 
 def report(numbers: dict[str, Any], n_layers: int) -> str:
@@ -157,8 +157,8 @@ def report(numbers: dict[str, Any], n_layers: int) -> str:
         "",
         f"`benchmarks/large_by_plan.py`: BERT-large ({n_layers} layers × {WIDTH}), masked LM and next sentence, AdamW,",
         f"float32, {BATCH_SIZE} × {LENGTH} tokens a step, compiled for virtual CPU devices by JAX {jax.__version__}.",
-        "GiB on each device. Held: parameters and moments. Temporaries: gradients and all that layers keep, an upper",
-        "bound. Sent: by each device in a step, counted in the compiled program as rings send it.",
+        "GiB on each device. Held: parameters and moments. Temporaries: gradients and all that layers keep, as XLA",
+        "counts them for CPUs. Sent: by each device in a step, counted in the compiled program as rings send it.",
         "",
         "| devices | mesh | examples on each | held | formula | temporaries | sent | formula | by what |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -1,6 +1,6 @@
 """Whether a step has room on the devices, known by compiling it for virtual ones; and what would make room."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,9 @@ _REMAT = "use_gradient_checkpointing"
 _PARTS = "trainer.n_microbatches"
 _MESH = "runtime.mesh"
 
-# XLA's compiler for CPUs takes away what keeps a layer that is computed again from being computed too early. Of two
-# orders of the operations, neither is always the better one. A version of XLA may know none of these.
-_OPTIONS: Sequence[Mapping[str, str]] = (
-    {"xla_disable_hlo_passes": "cse_barrier_expander"},
-    {
-        "xla_disable_hlo_passes": "cse_barrier_expander",
-        "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
-    },
-)
+# XLA's compiler for CPUs takes away what keeps a layer that is computed again from being computed too early; those for
+# accelerators do not. A version of XLA may not know this.
+_OPTIONS: dict[str, str | bool] = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 # At the least each part's gradients and their sum; XLA has been seen to keep a third copy.
 _LEAST_GRADIENTS_IN_PARTS, _GRADIENTS_IN_PARTS = 2, 3
 
@@ -37,9 +31,8 @@ _LEAST_GRADIENTS_IN_PARTS, _GRADIENTS_IN_PARTS = 2, 3
 def cost_of(params: ExperimentConfig, *, n_devices: int, model_dir: Path, memory: int | None = None) -> StepCost:
     """Compiles the training step of an experiment for virtual CPU devices; no array of the model is made.
 
-    What is held between steps is exact, for any device. Temporaries are those of XLA's compiler for CPUs, the better of
-    two orders of operations: it computes half precision in float32 and has no fused attention, so that accelerators
-    need less.
+    What is held between steps is exact, for any device. Temporaries are as XLA's compiler for CPUs counts them, which
+    computes half precision in float32 and has no fused attention: an accelerator's is likely to need less.
 
     Args:
         memory: If what is held needs more than this, nothing is compiled.
@@ -57,24 +50,23 @@ def cost_of(params: ExperimentConfig, *, n_devices: int, model_dir: Path, memory
     flops = outline.train.flops / n_devices
     if memory is not None and sum(held.values()) + gradients > memory:
         return StepCost(held=held, gradients=gradients, temporaries=None, n_examples=n_examples, flops=flops, sent={})
-    lowered = trainer.lower()
-    programs = [_compiled(lowered, options) for options in _OPTIONS]
-    analyses: list[Any] = [program.memory_analysis() for program in programs]
-    counted: Any = programs[0].cost_analysis()
+    program = _compiled(trainer.lower())
+    analysis: Any = program.memory_analysis()
+    counted: Any = program.cost_analysis()
     return StepCost(
         held=held,
         gradients=gradients,
-        temporaries=min(analysis.temp_size_in_bytes for analysis in analyses),
+        temporaries=analysis.temp_size_in_bytes,
         n_examples=n_examples,
         # What devices compute more than once shows in the program, and what a loop repeats in the trace.
         flops=max(flops, counted.get("flops", 0.0)),
-        sent=count_sent_bytes(programs[0].as_text() or "", n_devices=n_devices),
+        sent=count_sent_bytes(program.as_text() or "", n_devices=n_devices),
     )
 
 
-def _compiled(lowered: jax.stages.Lowered, options: Mapping[str, str]) -> jax.stages.Compiled:
+def _compiled(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     try:
-        return lowered.compile(compiler_options=dict(options))
+        return lowered.compile(compiler_options=_OPTIONS)
     except jax.errors.JaxRuntimeError:
         return lowered.compile()
 

@@ -14,8 +14,8 @@ class StepCost:
     gradients: int
     """Bytes of the parameters' gradients, which are among the temporaries: exact."""
     temporaries: int | None
-    """Bytes while the step runs, as compiled: an upper bound. None if the step was not compiled, as what is held, with
-    the gradients, has no room already."""
+    """Bytes while the step runs, as XLA counts them for a CPU: an estimate. None if the step was not compiled, as what
+    is held, with the gradients, has no room already."""
     n_examples: int
     """How many examples of a batch a device has."""
     flops: float
@@ -55,8 +55,8 @@ def describe_cost(cost: StepCost) -> Iterator[str]:
     if cost.temporaries is None:
         yield f"at least {gib(cost.total)} on each device: {parts}, gradients {gib(cost.gradients)}"
         return
-    yield f"{gib(cost.total)} on each device: {parts}, temporaries up to {gib(cost.temporaries)}"
-    yield f"temporaries are the gradients, {gib(cost.gradients)}, and what layers keep for them: an upper bound"
+    yield f"{gib(cost.total)} on each device: {parts}, temporaries about {gib(cost.temporaries)}"
+    yield f"temporaries are the gradients, {gib(cost.gradients)}, and what layers keep for them, counted as on a CPU"
     sent = ", ".join(f"{kind} {gib(size)}" for kind, size in cost.sent.items())
     yield f"sent by each device: {sent or 'nothing'}"
 
