@@ -147,10 +147,11 @@ def train(directory: Path, *, stops: bool = False) -> None:
 def contents(directory: Path) -> dict[str, Any]:
     """The arrays of every checkpoint file, and under `history` all else that does not measure time."""
     from trellis.extensions import checkpoint_storage, read_summaries, steps_with_points
+    from trellis.loops import CLOCKED_METRICS
 
     def metrics_of(event: dict[str, Any]) -> dict[str, Any]:
         return {
-            group: {name: value for name, value in named.items() if "second" not in name}
+            group: {name: value for name, value in named.items() if name not in CLOCKED_METRICS}
             for group, named in event["metrics"].items()
         }
 

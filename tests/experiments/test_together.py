@@ -1,6 +1,7 @@
 """An experiment on several processes: the modes it has, what is checked first, and what happens to them."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from trellis.errors import RunFailedError
 from trellis.experiments import preflight
 from trellis.experiments.together import describe_devices, find_differences, identity_of
 from trellis.extensions import checkpoint_storage
+from trellis.loops import CLOCKED_METRICS
 
 SHORT_STAGES = {
     "trainer.train_steps": 40,
@@ -114,13 +116,15 @@ def summaries(directory: Path) -> dict[int, Any]:
             f"{group}/{name}": value
             for group, values in event["metrics"].items()
             for name, value in values.items()
-            if "second" not in name and "time" not in name
+            if name not in CLOCKED_METRICS
         }
         for event in events
         if event["kind"] == "summary"
     }
 
 
+@pytest.mark.cluster
+@pytest.mark.skipif("TRELLIS_CLUSTER_TESTS" not in os.environ, reason="a minute or two: run by `make test-cluster`")
 def test_stages_that_are_killed_stopped_stuck_and_told_to_stop_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
     Path("hurting.py").write_text(HURTS)
     stages = ("--module=hurting.py", *STAGES)

@@ -47,7 +47,7 @@ def fingerprint(tree: PyTree) -> Fingerprint:
     gives the same in any order: so the number is the same on any devices. Of a large array two words are fetched.
 
     Example:
-        assert fingerprint(checkpoint.model_params) == fingerprint(restored.model_params)
+        assert fingerprint(checkpoint.model_params) == fingerprint(checkpoint.copy().model_params)
     """
     leaves = [
         (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
