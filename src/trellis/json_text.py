@@ -1,6 +1,7 @@
-"""JSON that somebody else wrote: all that can be wrong with it is one kind of error."""
+"""JSON from others, of which all that can be wrong is one kind of error, and numbers that JSON does not have."""
 
 import json
+import math
 import re
 from typing import Any
 
@@ -49,3 +50,15 @@ def _is_too_deep(value: object) -> bool:
         nested = (item for item in level if isinstance(item, dict | list))
         level = [inner for item in nested for inner in (item.values() if isinstance(item, dict) else item)]
     return any(isinstance(item, dict | list) for item in level)
+
+
+def without_nan(value: Any) -> Any:
+    """What JSON can hold, with names in the place of numbers that it does not have."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case dict():
+            return {name: without_nan(item) for name, item in value.items()}
+        case list() | tuple():
+            return [without_nan(item) for item in value]
+    return value

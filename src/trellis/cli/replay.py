@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import json
-import math
 from collections.abc import Iterator
 
 from trellis import experiments, runtime
@@ -13,6 +12,7 @@ from trellis.cli.parser import Parser
 from trellis.disk import local_path
 from trellis.errors import ArgumentError
 from trellis.experiments import StepReport, read_params, register_experiments
+from trellis.json_text import without_nan
 from trellis.runtime import print_line, table
 
 _EPILOG = """\
@@ -91,16 +91,4 @@ def _damage(n_not_finite: int) -> str:
 def _as_json(report: StepReport) -> object:
     content = dataclasses.asdict(report)
     content["gradient_norms"] = {name or "all": norm for name, norm in report.gradient_norms.items()}
-    return _without_nan(content)
-
-
-def _without_nan(value: object) -> object:
-    """The same with names in the place of numbers that JSON does not have."""
-    match value:
-        case float() if not math.isfinite(value):
-            return str(value)
-        case dict():
-            return {name: _without_nan(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_without_nan(item) for item in value]
-    return value
+    return without_nan(content)

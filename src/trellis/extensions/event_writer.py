@@ -1,7 +1,6 @@
 """Everything that happens in a run, as lines of JSON."""
 
 import json
-import math
 import os
 import threading
 import time
@@ -10,6 +9,7 @@ from trellis.aliases import JSON
 from trellis.disk import check_writable, describe_failure, local_path, set_aside, sync_appended, write_whole
 from trellis.extensions.event_lines import is_point_past, parse_event, with_checksum
 from trellis.extensions.extension import Extension
+from trellis.json_text import without_nan
 from trellis.loops import Checkpoint, Event, Session, Summary
 
 
@@ -76,7 +76,7 @@ class EventWriter(Extension):
 
     def _append(self, kind: str, step: int, time: float, **values: JSON) -> None:
         line = {"kind": kind, "step": step, "time": time} | values
-        text = with_checksum(json.dumps(_without_nan(line), ensure_ascii=False, allow_nan=False))
+        text = with_checksum(json.dumps(without_nan(line), ensure_ascii=False, allow_nan=False))
         # Opened anew for each line, so that nothing is written to a file that was replaced.
         with self._path.open("ab") as file:
             file.write(f"{text}\n".encode())
@@ -125,14 +125,3 @@ class EventWriter(Extension):
     def _read_lines(self) -> list[bytes]:
         # A link to nothing is lost history, not a file that is not there yet.
         return self._path.read_bytes().splitlines(keepends=True) if os.path.lexists(self._path) else []
-
-
-def _without_nan(value: JSON) -> JSON:
-    match value:
-        case float() if not math.isfinite(value):
-            return str(value)
-        case dict():
-            return {name: _without_nan(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_without_nan(item) for item in value]
-    return value
