@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,11 +12,10 @@ from trellis.disk import describe_failure, local_path
 from trellis.errors import ArgumentError
 from trellis.experiments.reports import diff_configs
 from trellis.extensions import parse_event
+from trellis.loops import CLOCKED_METRICS
 
 _N_DIGITS = 16
 _TREES = ("params", "model_state", "optimizer_state", "batch")
-# What a step took, how fast that is, and how long it waited, are never the same twice.
-_OF_TIME = re.compile(r"second|wait|mfu|flops|utili[sz]ation")
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class RunRecord:
                 f"{group}/{name}": float(value)
                 for group, values in event.get("metrics", {}).items()
                 for name, value in values.items()
-                if not _OF_TIME.search(name)
+                if name not in CLOCKED_METRICS
             }
             for step, event in self._of_kind("summary")
         }
