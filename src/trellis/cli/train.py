@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trellis import experiments, extensions, runtime, trainer
+from trellis import experiments, extensions, loops, runtime, trainer
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
 from trellis.cli.parser import Parser
@@ -70,7 +70,7 @@ def train(flags: argparse.Namespace) -> None:
     if runtime.is_parameter_server():
         print_line(runtime.NEEDS_NO_SERVER)
         return
-    runtime.begin_command()
+    loops.begin_command()
     mode = get_mode(flags.mode)
     check_checkpoint(flags)
     if scheme_of(flags.model_dir):

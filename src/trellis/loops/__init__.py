@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from trellis.loops.time_ledger import (
         BUCKETS as BUCKETS,
         CLOCKED_METRICS as CLOCKED_METRICS,
+        begin_command as begin_command,
+        take_command_age as take_command_age,
         InputMeter as InputMeter,
         TimeLedger as TimeLedger,
     )

@@ -1,9 +1,11 @@
 """Where the time of an attempt goes: every second of it is in one bucket."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from trellis.aliases import JSON
@@ -25,6 +27,8 @@ _SHARE_BETWEEN_EVENTS = 0.05
 _SECONDS_BETWEEN_EVENTS = (1.0, 60.0)
 _SECONDS_BETWEEN_SAMPLES = 0.05
 _T = TypeVar("_T")
+_began_at: list[float] = []
+"""When the command began that this process runs, until somebody asks."""
 
 
 class TimeLedger:
@@ -165,3 +169,22 @@ class InputMeter:
         with suppress(Exception):
             call.block_until_ready()
         return self._clock()
+
+
+def begin_command() -> None:
+    """Notes that this process was started to run a command: the time since its start is that of the run."""
+    _began_at[:] = [time.perf_counter() - _process_age()]
+
+
+def take_command_age() -> float:
+    """How many seconds ago the command began; 0 if there is none, or if somebody has asked before."""
+    return time.perf_counter() - _began_at.pop() if _began_at else 0.0
+
+
+def _process_age() -> float:
+    """How many seconds ago this process was started, where the system tells that; else 0."""
+    with suppress(OSError, ValueError, IndexError, AttributeError):
+        # After the name of the program, which may have anything in it; the 22nd field of all is the start in ticks.
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return 0.0

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
         sum_over_processes as sum_over_processes,
     )
     from trellis.runtime.chips import Peak as Peak, chip_peak as chip_peak
-    from trellis.runtime.command import begin_command as begin_command, take_command_age as take_command_age
     from trellis.runtime.random import StepKeys as StepKeys, checked_key as checked_key
     from trellis.runtime.console import (
         count_weights as count_weights,

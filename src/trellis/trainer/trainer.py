@@ -26,7 +26,7 @@ from trellis.extensions import (
     recorded_notes,
     serial,
 )
-from trellis.loops import Checkpoint, Session, Summary, TimeLedger, finish_saves
+from trellis.loops import Checkpoint, Session, Summary, TimeLedger, finish_saves, take_command_age
 from trellis.runtime import (
     ONE_DEVICE,
     Placement,
@@ -34,7 +34,6 @@ from trellis.runtime import (
     fetch,
     print_line,
     runtime_problems,
-    take_command_age,
 )
 from trellis.tasks import BoundModel, Model, Task, options_for, with_addresses
 from trellis.trainer.changes import Change, find_changes, notes_of
