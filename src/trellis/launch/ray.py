@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ _PASSED_ON = ("JAX_", "XLA_", "TRELLIS_", "PYTHONPATH", "XDG_CACHE_HOME")
 """What the names of the variables begin with that the processes get from the launcher."""
 _NO_RETRY = (0, 2, 130)
 """Exit codes after which nothing is started again: done, bad input, Ctrl-C."""
+_MOST_SECONDS = 10
+"""How long to wait for a cluster to answer."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,11 @@ def launch_on_ray(
         log_dir: Where the output goes; all machines have to see it, as they have to see the directory of the run.
     """
     options = options or RayOptions()
-    if min([n_processes] if isinstance(n_processes, int) else n_processes) < 1:
-        raise ArgumentError(f"processes is {n_processes}, but there is at least one.")
+    fewest, most = (n_processes, n_processes) if isinstance(n_processes, int) else n_processes
+    if fewest < 1:
+        raise ArgumentError(f"processes is {fewest}, but there is at least one.")
+    if fewest > most:
+        raise ArgumentError(f"processes is {fewest}:{most}. Give the fewest first: {most}:{fewest}.")
     try:
         import ray
         from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -58,10 +64,18 @@ def launch_on_ray(
         from ray.train.v2.jax.config import JaxConfig
     except ImportError:
         raise MissingPackageError("ray", "ray") from None
+    if not ray.is_initialized():
+        address = options.address or os.environ.get("RAY_ADDRESS")
+        try:
+            check_address(address or "")
+        except ConnectionError as error:
+            raise ArgumentError(
+                f"There is no cluster of Ray at {address}: {error}. Start one with `ray start --head`, and give its "
+                f"address."
+            ) from None
+        ray.init(address=address, log_to_driver=True)
     log_dir = log_dir.absolute()
     log_dir.mkdir(parents=True, exist_ok=True)
-    if not ray.is_initialized():
-        ray.init(address=options.address, log_to_driver=True)
     platforms = os.environ.get("JAX_PLATFORMS") or ("cuda" if options.n_gpus else "cpu")
     trainer: Any = JaxTrainer(
         _run_command,
@@ -89,6 +103,17 @@ def launch_on_ray(
     except Exception as error:  # noqa: BLE001  (Ray raises many kinds, and has told what it knows)
         raise RunFailedError(f"The run on Ray has failed: {_first_line(error)} Its files are in {log_dir}.") from None
     return int((result.metrics or {}).get("code", 0))
+
+
+def check_address(address: str) -> None:
+    """Raises ConnectionError where nobody answers: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or "/" in host:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_MOST_SECONDS).close()
+    except OSError as error:
+        raise ConnectionError(error.strerror or str(error)) from None
 
 
 def _environment(platforms: str) -> dict[str, str]:
