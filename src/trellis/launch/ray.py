@@ -58,12 +58,13 @@ def launch_on_ray(
     if fewest > most:
         raise ArgumentError(f"processes is {fewest}:{most}. Give the fewest first: {most}:{fewest}.")
     try:
-        import ray
-        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        import ray.train
         from ray.train.v2.jax import JaxTrainer
         from ray.train.v2.jax.config import JaxConfig
     except ImportError:
         raise MissingPackageError("ray", "ray") from None
+    # Its types are those of the trainer before this one, whatever it gives.
+    train: Any = ray.train
     if not ray.is_initialized():
         address = options.address or os.environ.get("RAY_ADDRESS")
         try:
@@ -87,14 +88,14 @@ def launch_on_ray(
         },
         # Without this Ray leaves the processes alone, each for itself, on CPUs too.
         jax_config=JaxConfig(use_gpu=True),
-        scaling_config=ScalingConfig(
+        scaling_config=train.ScalingConfig(
             num_workers=n_processes,
             use_gpu=options.n_gpus > 0,
             resources_per_worker={"CPU": options.n_cpus} | ({"GPU": options.n_gpus} if options.n_gpus else {}),
         ),
-        run_config=RunConfig(
+        run_config=train.RunConfig(
             storage_path=str(log_dir),
-            failure_config=FailureConfig(max_failures=options.n_restarts, max_preemption_failures=-1),
+            failure_config=train.FailureConfig(max_failures=options.n_restarts, max_preemption_failures=-1),
             worker_runtime_env={"env_vars": _environment(platforms)},
         ),
     )
