@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         check_address as check_address,
         launch_on_ray as launch_on_ray,
     )
+    from trellis.launch.ray_workers import launch_workers_on_ray as launch_workers_on_ray
     from trellis.launch.resume_trials import (
         SIGNALS as SIGNALS,
         Reference as Reference,
