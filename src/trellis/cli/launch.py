@@ -62,6 +62,10 @@ def launch(flags: argparse.Namespace) -> int:
     log_dir = Path(flags.logs) if flags.logs else _default_log_dir(flags.command)
     if flags.on == "ray":
         ray = engines.RayOptions(address=flags.address, n_gpus=flags.gpus_per_process, n_restarts=flags.restarts)
+        if flags.command[0] == "run":
+            return engines.launch_workers_on_ray(
+                flags.command, n_processes=_one_number(flags), log_dir=log_dir, options=ray
+            )
         fewest, most = flags.processes
         n_processes = most if fewest == most else flags.processes
         return engines.launch_on_ray(main, flags.command, n_processes=n_processes, log_dir=log_dir, options=ray)

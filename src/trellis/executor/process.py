@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import IO, Any, NoReturn, Protocol
 
 from trellis.disk import scratch_directory, write_whole
 from trellis.errors import ArgumentError, Preempted, RunFailedError, TrellisError
@@ -75,16 +75,22 @@ class StartWorker(Protocol):
         """Starts the command of an order in its environment, and does not wait."""
 
 
-def start_process(order: WorkerOrder) -> "LocalProcess":
-    """Starts a worker as a process on this machine."""
+def start_process(
+    order: WorkerOrder, *, stdout: IO[bytes] | None = None, stderr: IO[bytes] | None = None
+) -> "LocalProcess":
+    """Starts a worker as a process on this machine.
+
+    Args:
+        stdout: Where its output goes if its order names no file; None means to the screen.
+    """
     with ExitStack() as stack:
         log = None if order.log_file is None else stack.enter_context(order.log_file.open("wb"))
         return LocalProcess(
             order.command,
             env={**order.environment, STARTED_BY: str(os.getpid())},
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT if log else None,
+            stdout=log or stdout,
+            stderr=log or stderr,
             start_new_session=True,
         )
 
@@ -164,33 +170,47 @@ def local_cluster(n_workers: int) -> Iterator[list[dict[str, str]]]:
 
     All addresses are those of the loopback: only processes of this machine can reach them.
     """
-    with socket.socket() as coordinator:
-        # Nobody else is given its port while this is open, and JAX's coordinator, which shares ports, gets it.
-        coordinator.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        coordinator.bind(("127.0.0.1", 0))
+    with hold_port("127.0.0.1") as coordinator:
         with ExitStack() as stack:
-            sockets = [stack.enter_context(socket.socket()) for _ in range(n_workers)]
-            for each in sockets:
-                each.bind(("127.0.0.1", 0))
-            addresses = [_address(each) for each in sockets]
-        cluster = {"chief": addresses[:1], "worker": addresses[1:]}
-        tasks = [{"type": "chief", "index": 0}, *({"type": "worker", "index": index} for index in range(n_workers - 1))]
-        yield [
-            {
-                TF_CONFIG: json.dumps({"cluster": cluster, "task": task}),
-                "JAX_COORDINATOR_ADDRESS": _address(coordinator),
-                # By itself JAX listens on all interfaces.
-                "JAX_COORDINATOR_BIND_ADDRESS": _address(coordinator),
-                "JAX_NUM_PROCESSES": str(n_workers),
-                "JAX_PROCESS_ID": str(index),
-            }
-            for index, task in enumerate(tasks)
-        ]
+            sockets = [stack.enter_context(hold_port("127.0.0.1")) for _ in range(n_workers)]
+            addresses = [address_of(each) for each in sockets]
+        yield cluster_variables(addresses, coordinator=address_of(coordinator))
 
 
-def _address(bound: socket.socket) -> str:
+def hold_port(host: str) -> socket.socket:
+    """Binds a free port. JAX's coordinator, which shares ports, gets it, and nobody else while the socket is open."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind((host, 0))
+    return holder
+
+
+def address_of(bound: socket.socket) -> str:
+    """The host and the port of a socket, as one text."""
     host, port = bound.getsockname()
     return f"{host}:{port}"
+
+
+def cluster_variables(addresses: Sequence[str], *, coordinator: str) -> list[dict[str, str]]:
+    """The variables that tell workers who they are, the chief first.
+
+    Args:
+        addresses: Of the workers, for those who read `TF_CONFIG`.
+        coordinator: Where the chief listens for JAX, and nowhere else; by itself JAX listens on all interfaces.
+    """
+    cluster = {"chief": addresses[:1], "worker": addresses[1:]}
+    n_others = len(addresses) - 1
+    tasks = [{"type": "chief", "index": 0}, *({"type": "worker", "index": index} for index in range(n_others))]
+    return [
+        {
+            TF_CONFIG: json.dumps({"cluster": cluster, "task": task}),
+            "JAX_COORDINATOR_ADDRESS": coordinator,
+            "JAX_COORDINATOR_BIND_ADDRESS": coordinator,
+            "JAX_NUM_PROCESSES": str(len(addresses)),
+            "JAX_PROCESS_ID": str(index),
+        }
+        for index, task in enumerate(tasks)
+    ]
 
 
 def _as_json(instructions: Mapping[str, Any]) -> str:

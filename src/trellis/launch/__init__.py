@@ -6,7 +6,12 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.launch.local import launch_local as launch_local
-    from trellis.launch.ray import RayOptions as RayOptions, launch_on_ray as launch_on_ray
+    from trellis.launch.ray import (
+        RayOptions as RayOptions,
+        check_address as check_address,
+        launch_on_ray as launch_on_ray,
+    )
+    from trellis.launch.ray_workers import launch_workers_on_ray as launch_workers_on_ray
     from trellis.launch.resume_trials import (
         SIGNALS as SIGNALS,
         Reference as Reference,

@@ -4,11 +4,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from trellis.errors import ArgumentError, Preempted
 from trellis.executor import StartWorker, Worker, WorkerOrder, local_cluster, preempted_by_sigterm, start_process
@@ -42,14 +43,43 @@ def launch_local(
     """
     if n_processes < 1:
         raise ArgumentError(f"processes is {n_processes}, but there is at least one.")
-    log_dir.mkdir(parents=True, exist_ok=True)
     devices = shares_of_gpus(n_processes)
+
+    @contextmanager
+    def this_machine() -> Iterator[list[dict[str, str]]]:
+        with ExitStack() as stack:
+            environments = stack.enter_context(local_cluster(n_processes)) if n_processes > 1 else [{}]
+            yield [
+                environment | ({"CUDA_VISIBLE_DEVICES": share} if share else {})
+                for environment, share in zip(environments, devices, strict=True)
+            ]
+
     print_line(f"Starts {n_processes} processes; the output of all but the first goes to {log_dir}.")
     for index, share in enumerate(devices):
         if share:
             print_line(f"Process {index}: GPUs {share}.")
+    return launch_workers(arguments, cluster=this_machine, start=start, log_dir=log_dir, n_restarts=n_restarts)
+
+
+class Cluster(Protocol):
+    """Makes room for processes, for as long as they are to run."""
+
+    def __call__(self) -> AbstractContextManager[list[dict[str, str]]]:
+        """Gives the variables that tell each process who it is, the first one's first."""
+
+
+def launch_workers(
+    arguments: Sequence[str], *, cluster: Cluster, start: StartWorker, log_dir: Path, n_restarts: int
+) -> int:
+    """Runs `trellis` with some arguments in processes that somebody starts; returns the exit code, as `launch_local`.
+
+    Args:
+        cluster: Makes room for all processes, each time that they are started.
+        start: Starts one of them there.
+    """
+    log_dir.mkdir(parents=True, exist_ok=True)
     for n_started in range(n_restarts + 1):
-        failure = _attempt(arguments, n_processes=n_processes, devices=devices, log_dir=log_dir, start=start)
+        failure = _attempt(arguments, cluster=cluster, start=start, log_dir=log_dir)
         if failure is None:
             return DONE
         if failure.text:
@@ -66,22 +96,19 @@ class _Failure:
     text: str = ""
 
 
-def _attempt(
-    arguments: Sequence[str], *, n_processes: int, devices: Sequence[str], log_dir: Path, start: StartWorker
-) -> _Failure | None:
+def _attempt(arguments: Sequence[str], *, cluster: Cluster, start: StartWorker, log_dir: Path) -> _Failure | None:
     """Starts all processes, and waits until they have ended; None if all of them are done."""
     workers: list[tuple[WorkerOrder, Worker]] = []
     with ExitStack() as stack:
-        environments = stack.enter_context(local_cluster(n_processes)) if n_processes > 1 else [{}]
+        environments = stack.enter_context(cluster())
         stack.enter_context(preempted_by_sigterm())
         stack.callback(_stop, workers, seconds=_SECONDS_TO_STOP)
         try:
             for index, environment in enumerate(environments):
-                share = {"CUDA_VISIBLE_DEVICES": devices[index]} if devices[index] else {}
                 order = WorkerOrder(
                     index,
                     command=[sys.executable, "-m", "trellis", *arguments],
-                    environment=os.environ | environment | share,
+                    environment=os.environ | environment,
                     log_file=log_dir / f"process_{index}.log" if index else None,
                 )
                 workers.append((order, start(order)))

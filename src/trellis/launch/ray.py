@@ -3,17 +3,23 @@
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trellis.errors import ArgumentError, MissingPackageError, RunFailedError
+from trellis.runtime import TF_CONFIG
 
-_PASSED_ON = ("JAX_", "XLA_", "TRELLIS_", "PYTHONPATH", "XDG_CACHE_HOME")
+_PASSED_ON = ("JAX_", "XLA_", "TRELLIS_", "PYTHONPATH", "XDG_CACHE_HOME", TF_CONFIG)
 """What the names of the variables begin with that the processes get from the launcher."""
 _NO_RETRY = (0, 2, 130)
 """Exit codes after which nothing is started again: done, bad input, Ctrl-C."""
+_MOST_SECONDS = 10
+"""How long to wait for a cluster to answer."""
+_JOINED_BY_RAY = {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo", "JAX_ENABLE_PREEMPTION_SERVICE": "true"}
+"""What Trellis sets where it joins the processes itself."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,11 @@ class RayOptions:
     """How many cores a process takes."""
     n_restarts: int = 0
     """How often all are started again when one has failed; a machine that is taken away is not counted."""
+
+    @property
+    def need(self) -> dict[str, int]:
+        """What a process takes, in Ray's words."""
+        return {"CPU": self.n_cpus} | ({"GPU": self.n_gpus} if self.n_gpus else {})
 
 
 def launch_on_ray(
@@ -49,20 +60,22 @@ def launch_on_ray(
         log_dir: Where the output goes; all machines have to see it, as they have to see the directory of the run.
     """
     options = options or RayOptions()
-    if min([n_processes] if isinstance(n_processes, int) else n_processes) < 1:
-        raise ArgumentError(f"processes is {n_processes}, but there is at least one.")
+    fewest, most = (n_processes, n_processes) if isinstance(n_processes, int) else n_processes
+    if fewest < 1:
+        raise ArgumentError(f"processes is {fewest}, but there is at least one.")
+    if fewest > most:
+        raise ArgumentError(f"processes is {fewest}:{most}. Give the fewest first: {most}:{fewest}.")
+    connect(options, n_processes=fewest)
     try:
-        import ray
-        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray import train as ray_train
         from ray.train.v2.jax import JaxTrainer
         from ray.train.v2.jax.config import JaxConfig
     except ImportError:
         raise MissingPackageError("ray", "ray") from None
+    # Its types are those of the trainer before this one, whatever it gives.
+    train: Any = ray_train
     log_dir = log_dir.absolute()
     log_dir.mkdir(parents=True, exist_ok=True)
-    if not ray.is_initialized():
-        ray.init(address=options.address, log_to_driver=True)
-    platforms = os.environ.get("JAX_PLATFORMS") or ("cuda" if options.n_gpus else "cpu")
     trainer: Any = JaxTrainer(
         _run_command,
         train_loop_config={
@@ -73,35 +86,74 @@ def launch_on_ray(
         },
         # Without this Ray leaves the processes alone, each for itself, on CPUs too.
         jax_config=JaxConfig(use_gpu=True),
-        scaling_config=ScalingConfig(
+        scaling_config=train.ScalingConfig(
             num_workers=n_processes,
             use_gpu=options.n_gpus > 0,
-            resources_per_worker={"CPU": options.n_cpus} | ({"GPU": options.n_gpus} if options.n_gpus else {}),
+            resources_per_worker=options.need,
         ),
-        run_config=RunConfig(
+        run_config=train.RunConfig(
             storage_path=str(log_dir),
-            failure_config=FailureConfig(max_failures=options.n_restarts, max_preemption_failures=-1),
-            worker_runtime_env={"env_vars": _environment(platforms)},
+            failure_config=train.FailureConfig(max_failures=options.n_restarts, max_preemption_failures=-1),
+            worker_runtime_env={"env_vars": passed_on(os.environ, options=options) | _JOINED_BY_RAY},
         ),
     )
     try:
         result = trainer.fit()
     except Exception as error:  # noqa: BLE001  (Ray raises many kinds, and has told what it knows)
-        raise RunFailedError(f"The run on Ray has failed: {_first_line(error)} Its files are in {log_dir}.") from None
-    return int((result.metrics or {}).get("code", 0))
+        raise RunFailedError(f"The run on Ray has failed: {in_short(error)} Its files are in {log_dir}.") from None
+    return int(result.return_value)
 
 
-def _environment(platforms: str) -> dict[str, str]:
-    own = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
-    return own | {
-        "JAX_PLATFORMS": platforms,
-        "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
-        "JAX_ENABLE_PREEMPTION_SERVICE": "true",
-    }
+def connect(options: RayOptions, *, n_processes: int) -> Any:
+    """Joins a cluster of Ray, and returns Ray.
+
+    Raises an error if there is none, or if it has not the room for so many processes: Ray itself would wait.
+    """
+    try:
+        import ray as untyped_ray
+    except ImportError:
+        raise MissingPackageError("ray", "ray") from None
+    ray: Any = untyped_ray
+    if not ray.is_initialized():
+        address = options.address or os.environ.get("RAY_ADDRESS")
+        try:
+            check_address(address or "")
+        except ConnectionError as error:
+            raise ArgumentError(
+                f"There is no cluster of Ray at {address}: {error}. Start one with `ray start --head`, and give its "
+                f"address."
+            ) from None
+        ray.init(address=address, log_to_driver=True)
+    machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
+    room = sum(min(int(has.get(name, 0) // each) for name, each in options.need.items()) for has in machines)
+    if room < n_processes:
+        takes = " and ".join(f"{each} {name}" for name, each in options.need.items())
+        raise ArgumentError(
+            f"processes is {n_processes}, each of which takes {takes}, but the cluster of Ray has room for {room}. "
+            f"Give --processes={room or 1}, or add machines first: `ray start --address=…`."
+        )
+    return ray
 
 
-def _run_command(config: dict[str, Any]) -> None:
-    """Runs the command in a process that Ray has joined to the others."""
+def check_address(address: str) -> None:
+    """Raises ConnectionError where nobody answers: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or "/" in host:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_MOST_SECONDS).close()
+    except OSError as error:
+        raise ConnectionError(error.strerror or str(error)) from None
+
+
+def passed_on(environment: Mapping[str, str], *, options: RayOptions) -> dict[str, str]:
+    """Those of the launcher's variables that its processes get, on whatever machine they are."""
+    own = {name: value for name, value in environment.items() if name.startswith(_PASSED_ON)}
+    return {"JAX_PLATFORMS": "cuda" if options.n_gpus else "cpu"} | own
+
+
+def _run_command(config: dict[str, Any]) -> int:
+    """Runs the command in a process that Ray has joined to the others; returns its exit code."""
     import ray.train
 
     context = ray.train.get_context()
@@ -116,7 +168,7 @@ def _run_command(config: dict[str, Any]) -> None:
             code = leaving.code if isinstance(leaving.code, int) else 1
     if code not in _NO_RETRY:
         raise RuntimeError(f"process {context.get_world_rank()} has ended with code {code}")
-    ray.train.report({"code": code})
+    return int(code)
 
 
 @contextlib.contextmanager
@@ -130,6 +182,7 @@ def _output(log_dir: Path, rank: int) -> Iterator[None]:
         yield
 
 
-def _first_line(error: BaseException) -> str:
+def in_short(error: BaseException) -> str:
+    """The last line of what Ray says, which is the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

@@ -4,19 +4,17 @@ import contextlib
 import logging
 import os
 import pickle
-import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from trellis.errors import ArgumentError, MissingPackageError, RunFailedError
+from trellis.launch import check_address
 from trellis.nlp.data.token_cache import Block, OrderedMap, Result
 from trellis.version import __version__
 
 _N_RETRIES = 8
 """How often a block is done again whose worker or machine was lost."""
-_MOST_SECONDS = 10
-"""How long to wait for a cluster to answer."""
 _BLOCKS_A_CORE = 2
 """How many blocks are under way for each core: one that is worked on, and one that waits."""
 
@@ -38,7 +36,7 @@ def ray_map(address: str | None = None) -> OrderedMap:
         # Not None, for which Ray would start a cluster here: this machine's cores need none.
         address = address or os.environ.get("RAY_ADDRESS") or "auto"
         try:
-            _check_address(address)
+            check_address(address)
             ray.init(address=address, runtime_env={"env_vars": own}, logging_level=logging.WARNING)
         except (ConnectionError, ValueError, RuntimeError) as error:
             place = "this machine" if address == "auto" else address
@@ -81,17 +79,6 @@ def _result(ray: Any, reference: Any) -> Any:
             f"A block was lost on Ray {_N_RETRIES + 1} times: {_one_line(error)} If its workers ran out of memory, "
             f"give Ray fewer cores a machine (ray start --num-cpus=…)."
         ) from None
-
-
-def _check_address(address: str) -> None:
-    """Raises ConnectionError where nobody answers: Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal() or "/" in host:
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=_MOST_SECONDS).close()
-    except OSError as error:
-        raise ConnectionError(error.strerror or str(error)) from None
 
 
 class _Work(NamedTuple):

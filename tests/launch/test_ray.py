@@ -1,0 +1,35 @@
+"""What is wrong with a launch on Ray is told before anything is started."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from trellis.errors import ArgumentError
+from trellis.launch import RayOptions, check_address, launch_on_ray
+
+
+def test_an_address_where_nobody_answers_is_told_at_once() -> None:
+    with pytest.raises(ConnectionError, match="refused"):
+        check_address("127.0.0.1:9")
+
+
+@pytest.mark.parametrize("address", ["", "auto", "ray://127.0.0.1:9"])
+def test_an_address_that_is_no_host_and_port_is_left_to_ray(address: str) -> None:
+    check_address(address)
+
+
+@pytest.mark.parametrize(
+    ("processes", "said"), [((4, 2), "processes is 4:2. Give the fewest first: 2:4"), ((0, 2), "processes is 0, but")]
+)
+def test_numbers_of_processes_that_cannot_be_are_told(processes: tuple[int, int], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        launch_on_ray(lambda _: 0, ["train"], n_processes=processes, log_dir=tmp_path)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+def test_a_launch_names_the_address_and_leaves_no_directory(tmp_path: Path) -> None:
+    options = RayOptions(address="127.0.0.1:9")
+    with pytest.raises(ArgumentError, match=r"no cluster of Ray at 127.0.0.1:9: .*refused.*`ray start --head`"):
+        launch_on_ray(lambda _: 0, ["train"], n_processes=2, log_dir=tmp_path / "logs", options=options)
+    assert not (tmp_path / "logs").exists()
