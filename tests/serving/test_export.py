@@ -375,8 +375,23 @@ def test_a_model_that_runs_on_one_platform_alone_is_exported_for_it(
     signature = Signature(lambda v, x: only_here.bind(x), X)
     model = load_model(export_model(tmp_path / "served", variables={}, signatures={"f": signature}))
     assert model.manifest.platforms == ("cpu",)
-    assert "f is exported for cpu alone: for cpu, cuda, tpu at once JAX says: " in capsys.readouterr().out
+    assert "f is exported for cpu alone. f cannot be exported for cpu, cuda, tpu: JAX says: " in capsys.readouterr().out
     np.testing.assert_array_equal(model(X), X)
+
+
+@pytest.mark.parametrize("inputs", [X, {"x": X, "label": X}])
+def test_what_jax_refuses_to_export_is_told_in_a_line_without_the_program(tmp_path: Path, inputs: Any) -> None:
+    def function(variables: Any, inputs: Any) -> Any:
+        x = jax.tree.leaves(inputs)[-1]
+        return jax.ffi.ffi_call("__cudnn$fmhaSoftmax", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    with pytest.raises(
+        ModelError, match=r"^f cannot be exported for cpu: JAX says: .*Write it with operations"
+    ) as info:
+        export_model(tmp_path / "f", variables={}, signatures={"f": Signature(function, inputs)})
+    assert "\n" not in str(info.value) and "stablehlo" not in str(info.value)
+    assert info.value.__suppress_context__
+    assert not (tmp_path / "f").exists()
 
 
 def test_what_is_wrong_with_a_function_is_raised_as_it_is(tmp_path: Path) -> None:

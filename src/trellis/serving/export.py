@@ -167,14 +167,21 @@ def _export(
     batch_size: int | None,
     platforms: Sequence[str] | None,
 ) -> export.Exported:
+    # Imported here, as it loads Flax, which a model that is only loaded does not need.
+    from trellis.runtime import Placement
+
+    # Exact: a model takes its plain formula, as JAX guarantees no kernel of cuDNN for as long as a file is kept.
+    placement = Placement(jax.local_devices()[:1], exact=True)
+
     def call(arrays: Mapping[str, Any], inputs: PyTree) -> PyTree:
-        return signature.function(rebuild(arrays), inputs)
+        with placement.tracing():
+            return signature.function(rebuild(arrays), inputs)
 
     size_of_batch(signature.inputs)
     # First with the sizes of the example: an error that is raised here is the function's own.
     example = jax.eval_shape(lambda tree: tree, signature.inputs)
     jax.eval_shape(call, shapes, example)
-    used, function = _without_unused(call, shapes, example)
+    used, function = _without_unused(call, shapes, example, name=name)
     (symbol,) = export.symbolic_shape(BATCH) if batch_size is None else (batch_size,)
     inputs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((symbol, *leaf.shape[1:]), leaf.dtype), used)
     try:
@@ -187,25 +194,44 @@ def _export(
         ) from error
     targets = tuple(platforms or PLATFORMS)
     try:
-        return export.export(jax.jit(function), platforms=targets)(shapes, inputs)
-    except Exception as error:
+        return _lowered(function, shapes, inputs, name=name, platforms=targets)
+    except ModelError as error:
         own = export.default_export_platform()
         if platforms or targets == (own,):
             raise
-        exported = export.export(jax.jit(function), platforms=(own,))(shapes, inputs)
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        print_line(f"{name} is exported for {own} alone: for {', '.join(targets)} at once JAX says: {reason}")
+        exported = _lowered(function, shapes, inputs, name=name, platforms=(own,))
+        print_line(f"{name} is exported for {own} alone. {error}")
         return exported
 
 
+def _lowered(
+    function: Callable[[Any, Any], PyTree],
+    shapes: Mapping[str, Any],
+    inputs: PyTree,
+    *,
+    name: str,
+    platforms: Sequence[str],
+) -> export.Exported:
+    """What JAX makes of a function for platforms; an error has JAX's first line, as pages of a program follow it."""
+    try:
+        return export.export(jax.jit(function), platforms=platforms)(shapes, inputs)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"{name} cannot be exported for {', '.join(platforms)}: JAX says: {reason:.300} Write it with operations "
+            f"of jax.numpy and jax.lax alone, or choose platforms that have all of its operations."
+        ) from None
+
+
 def _without_unused(
-    call: Callable[[Any, Any], PyTree], shapes: Mapping[str, Any], inputs: PyTree
+    call: Callable[[Any, Any], PyTree], shapes: Mapping[str, Any], inputs: PyTree, *, name: str
 ) -> tuple[PyTree, Callable[[Any, Any], PyTree]]:
     """The inputs of a mapping that a function uses, and the function of those alone."""
     if not isinstance(inputs, Mapping):
         return inputs, call
     # With the sizes of an example JAX tells which arguments it has dropped.
-    used_indices = export.export(jax.jit(call))(shapes, inputs).module_kept_var_idx
+    own = export.default_export_platform()
+    used_indices = _lowered(call, shapes, inputs, name=name, platforms=(own,)).module_kept_var_idx
     leaves = jax.tree_util.tree_leaves_with_path((dict(shapes), inputs))
     used_keys = {leaves[index][0][1].key for index in used_indices if leaves[index][0][0].idx == 1}
     used = {key: value for key, value in inputs.items() if key in used_keys}
