@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         trainer as trainer,
         experiments as experiments,
         launch as launch,
+        tuning as tuning,
         serving as serving,
         bridges as bridges,
         executor as executor,

@@ -66,6 +66,7 @@ WORDS = {
         "check a run, and tell what it would do, without running it", "plan.plan", "plan.add_flags", True, True
     ),
     "train": Word("run an experiment: train it, evaluate it", "train.train", "train.add_flags", tells_of_flags=True),
+    "tune": Word("run an experiment many times, and find the best settings", "tune.tune", "tune.add_flags"),
     "verify-resume": Word(
         "kill a run at random points, resume it, and compare it with one that was left alone",
         "verify_resume.verify_resume",

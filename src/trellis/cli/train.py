@@ -12,6 +12,7 @@ from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_bindings
 from trellis.cli.parser import Parser
 from trellis.cli.runs import goodput_line
+from trellis.cli.seeds import train_seeds
 from trellis.config import without_effect
 from trellis.disk import scheme_of
 from trellis.errors import ArgumentError
@@ -62,6 +63,8 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag("profile", "START:STOP", steps)
     changes = "go on with a run although its data, seed, batch size, optimizer, model or precision have changed"
     parser.add_argument("--allow_changes", action="store_true", help=changes)
+    text = "train once for each of these seeds, into DIR/seed_N, and tell the mean of their metrics: 0,1,2"
+    parser.add_flag("seeds", "N,N", text)
     parser.add_idle_flags(_IDLE)
 
 
@@ -69,6 +72,9 @@ def train(flags: argparse.Namespace) -> None:
     """Runs an experiment in one of its modes; prints where it writes, its metrics and where its files are."""
     if runtime.is_parameter_server():
         print_line(runtime.NEEDS_NO_SERVER)
+        return
+    if flags.seeds is not None:
+        train_seeds(flags, train)
         return
     loops.begin_command()
     mode = get_mode(flags.mode)

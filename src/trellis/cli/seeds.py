@@ -1,0 +1,68 @@
+"""`trellis train --seeds`: one run for each of several seeds, and what they have in common."""
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trellis.disk import local_path, write_whole
+from trellis.errors import ArgumentError
+from trellis.experiments import get_mode
+from trellis.extensions import read_summaries
+from trellis.runtime import print_line, table
+
+
+def train_seeds(flags: argparse.Namespace, train: Callable[[argparse.Namespace], None]) -> None:
+    """Trains once for each seed, into `{model_dir}/seed_{seed}`; prints and writes the mean of their final metrics.
+
+    Args:
+        train: Trains as flags without seeds say.
+    """
+    seeds = read_seeds(flags.seeds)
+    mode = get_mode(flags.mode)
+    if not mode.trains or mode.follows:
+        raise ArgumentError(f"--seeds is for a training, but the mode is {mode}. Leave out one of them.")
+    directory = local_path(flags.model_dir, name="--model_dir")
+    for seed in seeds:
+        print_line(f"Seed {seed}:")
+        settings = [*flags.set, f"runtime.seed={seed}"]
+        model_dir = str(directory / f"seed_{seed}")
+        train(argparse.Namespace(**{**vars(flags), "seeds": None, "set": settings, "model_dir": model_dir}))
+    metrics = {seed: _final_metrics(directory / f"seed_{seed}") for seed in seeds}
+    names = [name for name in metrics[seeds[0]] if all(name in metrics[seed] for seed in seeds)]
+    columns = {name: [metrics[seed][name] for seed in seeds] for name in names}
+    means = {name: {"mean": statistics.fmean(c), "deviation": statistics.stdev(c)} for name, c in columns.items()}
+    file = directory / "seeds.json"
+    write_whole(file, f"{json.dumps({'seeds': metrics, 'metrics': means}, indent=1)}\n".encode())
+    rows = [["metric", "mean", "deviation", *(f"seed {seed}" for seed in seeds)]]
+    for name, values in columns.items():
+        numbers = [means[name]["mean"], means[name]["deviation"], *values]
+        rows.append([name, *(f"{number:.6g}" for number in numbers)])
+    print_line("\n".join([*table(rows), f"The same for programs: {file}"]))
+
+
+def read_seeds(text: str) -> Sequence[int]:
+    """Returns the seeds of a flag: two or more whole numbers, each once."""
+    parts = [part.strip() for part in text.split(",")]
+    wrong = [part for part in parts if not part.isdecimal()]
+    way_out = "Give whole numbers with commas between: --seeds=0,1,2"
+    if wrong:
+        raise ArgumentError(f"--seeds is {text!r}, but {wrong[0]!r} is no seed. {way_out}")
+    seeds = [int(part) for part in parts]
+    twice = [seed for seed in seeds if seeds.count(seed) > 1]
+    if twice:
+        raise ArgumentError(f"--seeds is {text!r}, which has {twice[0]} twice. Give each seed once.")
+    if len(seeds) < 2:
+        raise ArgumentError(f"--seeds is {text!r}: a deviation needs two seeds or more. {way_out}")
+    return seeds
+
+
+def _final_metrics(model_dir: Path) -> dict[str, float]:
+    """The metrics of the last evaluation of a run, or its training loss."""
+    summaries = read_summaries(model_dir / "events.jsonl")
+    if not summaries:
+        return {}
+    groups = summaries[max(summaries)]["metrics"]
+    group = "eval" if "eval" in groups else "train"
+    return {f"{group}/{name}": float(value) for name, value in groups.get(group, {}).items()}

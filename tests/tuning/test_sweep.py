@@ -1,0 +1,137 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from trellis.errors import ArgumentError, RunFailedError
+from trellis.experiments import resolve
+from trellis.tuning import Outcome, Sweep, SweepOptions, Trial, TrialResult, Watch, read_search
+
+NAME = "digits/classifier"
+
+
+def build_sweep(directory: Path, *, n_trials: int = 4, pruner: str = "none", most: int = 64) -> Sweep:
+    space = read_search([f"task.hidden_size=int(8, {most})"], config=resolve(NAME))
+    return Sweep(directory, space=space, options=SweepOptions(experiment=NAME, n_trials=n_trials, pruner=pruner))
+
+
+def size_of(trial: Trial) -> int:
+    size = trial.config.task.as_dict()["hidden_size"]
+    assert isinstance(size, int)
+    return size
+
+
+def report_size(trials: Sequence[Trial], *, watch: Watch) -> list[Outcome]:
+    for trial in trials:
+        watch(trial, 100, float(size_of(trial)))
+    return [Outcome() for _ in trials]
+
+
+def sizes(results: Sequence[TrialResult]) -> dict[int, object]:
+    return {result.number: result.overrides["task.hidden_size"] for result in results}
+
+
+def test_the_best_trial_comes_first_and_is_written_for_other_programs(tmp_path: Path) -> None:
+    results = build_sweep(tmp_path).run(report_size)
+    values = [result.value for result in results]
+    assert values == sorted(values, reverse=True) and len(values) == 4
+    best = resolve(NAME, config_file=[str(tmp_path / "best.yaml")])
+    assert best.task.as_dict()["hidden_size"] == results[0].overrides["task.hidden_size"]
+    hyperparameters = json.loads((tmp_path / "best_hyperparameters.txt").read_text())
+    assert hyperparameters["values"] == results[0].overrides
+    assert hyperparameters["space"][0]["class_name"] == "Int"
+    rows = json.loads((tmp_path / "tuner_results.json").read_text())
+    assert [row["score"] for row in rows] == values
+
+
+def test_a_sweep_in_parts_chooses_what_one_at_once_does(tmp_path: Path) -> None:
+    whole = build_sweep(tmp_path / "whole").run(report_size)
+    build_sweep(tmp_path / "parts", n_trials=2).run(report_size)
+    assert sizes(build_sweep(tmp_path / "parts").run(report_size)) == sizes(whole)
+
+
+def test_a_trial_whose_process_died_is_taken_over_and_none_is_doubled(tmp_path: Path) -> None:
+    def die(trials: Sequence[Trial], *, watch: Watch) -> list[Outcome]:
+        watch(trials[0], 100, 0.5)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_sweep(tmp_path).run(die)
+    run: list[int] = []
+
+    def note(trials: Sequence[Trial], *, watch: Watch) -> list[Outcome]:
+        run.extend(trial.number for trial in trials)
+        return report_size(trials, watch=watch)
+
+    results = build_sweep(tmp_path).run(note)
+    assert run == [0, 1, 2, 3]
+    assert {result.state for result in results} == {"complete"}
+
+
+def test_a_torn_last_line_of_the_journal_is_taken_away(tmp_path: Path) -> None:
+    build_sweep(tmp_path, n_trials=2).run(report_size)
+    with (tmp_path / "journal.log").open("ab") as file:
+        file.write(b'{"op_code": 4, "wor')
+    assert len(build_sweep(tmp_path).run(report_size)) == 4
+
+
+def test_failed_trials_are_noted_and_the_others_go_on(tmp_path: Path) -> None:
+    def fail_first(trials: Sequence[Trial], *, watch: Watch) -> list[Outcome]:
+        return [Outcome("it broke")] if trials[0].number == 0 else report_size(trials, watch=watch)
+
+    results = build_sweep(tmp_path).run(fail_first)
+    assert [result.state for result in results] == ["complete"] * 3 + ["failed"]
+    assert results[-1].error == "it broke"
+
+
+def test_a_sweep_of_which_all_trials_fail_ends_with_the_first_error(tmp_path: Path) -> None:
+    with pytest.raises(RunFailedError, match="All 2 trials have failed, the first of them so:\ntrial 0 broke"):
+        build_sweep(tmp_path, n_trials=2).run(
+            lambda trials, *, watch: [Outcome(f"trial {trial.number} broke") for trial in trials]
+        )
+
+
+def test_values_that_are_not_finite_fail_a_trial(tmp_path: Path) -> None:
+    def nan(trials: Sequence[Trial], *, watch: Watch) -> list[Outcome]:
+        watch(trials[0], 100, float("nan"))
+        return [Outcome()]
+
+    with pytest.raises(RunFailedError, match="No evaluation gave a finite value"):
+        build_sweep(tmp_path, n_trials=1).run(nan)
+
+
+def test_a_trial_that_falls_behind_is_pruned(tmp_path: Path) -> None:
+    def get_worse(trials: Sequence[Trial], *, watch: Watch) -> list[Outcome]:
+        watch(trials[0], 100, -float(trials[0].number))
+        return [Outcome()]
+
+    results = build_sweep(tmp_path, n_trials=8, pruner="median").run(get_worse)
+    assert {result.number for result in results if result.state == "pruned"} == {5, 6, 7}
+
+
+def test_another_search_in_the_same_directory_is_refused_with_the_difference(tmp_path: Path) -> None:
+    build_sweep(tmp_path, n_trials=1).run(report_size)
+    with pytest.raises(ArgumentError, match=r"search task.hidden_size: int\(8, 64\) there, int\(8, 32\) now"):
+        build_sweep(tmp_path, n_trials=1, most=32)
+
+
+def test_a_sweep_that_was_killed_goes_on_and_loses_no_trial(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "trellis", "tune", f"--experiment={NAME}", "--search=task.hidden_size=int(8, 16)"]
+    command += ["--trials=2", "--pruner=none", "--set=trainer.train_steps=200", f"--model_dir={tmp_path}"]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("Step 100 of 200"):
+                process.send_signal(signal.SIGKILL)
+                break
+    assert process.returncode == -signal.SIGKILL
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    rows = json.loads((tmp_path / "tuner_results.json").read_text())
+    assert sorted(row["trial_id"] for row in rows) == ["0000", "0001"], again.stdout
+    assert sorted(path.name for path in (tmp_path / "trials").iterdir()) == ["0000", "0001"]
