@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         show_config as show_config,
         active_fields as active_fields,
         diff_configs as diff_configs,
+        leaves_of as leaves_of,
         list_experiments as list_experiments,
         write_params as write_params,
     )
