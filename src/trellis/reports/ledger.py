@@ -160,8 +160,8 @@ def _events(file: Path, damage: list[str]) -> Iterator[dict[str, Any]]:
             for line in lines:
                 n_lines += 1
                 event = parse_event(line)
-                if isinstance(event.get("step"), int) and isinstance(event.get("time"), int | float):
-                    yield event
+                if isinstance(event.get("step"), int) and isinstance(event.get("time", 0.0), int | float):
+                    yield {"time": 0.0} | event
                 else:
                     n_bad += 1
     except FileNotFoundError:
