@@ -54,6 +54,8 @@ class Word:
     """Whether it is done when nobody reads on; else it goes on without its terminal."""
     tells_of_flags: bool = False
     """Whether it tells itself, among all else, which of its flags have no effect."""
+    takes_path: bool = False
+    """Whether what follows it may be a path, although other words go on from it."""
 
 
 WORDS = {
@@ -73,6 +75,8 @@ WORDS = {
         "verify_resume.add_flags",
     ),
     "replay": Word("run one step of a run again, and look into it", "replay.replay", "replay.add_flags", True),
+    "report": Word("put runs on one page, which opens offline", "report.report", "report.add_flags", True),
+    "runs": Word("list the runs in a folder", "runs.show", "runs.add_show_flags", True, takes_path=True),
     "runs diff": Word("find the step at which two runs part", "runs.diff", "runs.add_diff_flags", True),
     "runs time": Word("show where the time of a run went", "runs.time", "runs.add_time_flags", True),
     "export": Word("write the model of a run, to be served", "export.export", "export.add_flags"),
@@ -90,7 +94,6 @@ WORDS = {
 # What words that begin alike have in common.
 _GROUPS = {
     "config": "Shows what an experiment is made of.",
-    "runs": "Looks at what runs have left behind.",
     "data": "Makes what models of text are trained on: vocabularies, and records.",
 }
 
@@ -219,7 +222,8 @@ def _word(arguments: list[str]) -> tuple[str, list[str]]:
     """Returns the name of the word that the arguments begin with, and the rest of them."""
     for n in (2, 1):
         name = " ".join(arguments[:n])
-        if name in WORDS and not (n == 1 and _group(name) and _is_word(arguments[1:2])):
+        is_longer = n == 1 and _group(name) and _is_word(arguments[1:2])
+        if name in WORDS and (WORDS[name].takes_path or not is_longer):
             return name, arguments[n:]
     first = arguments[0]
     if first.startswith("-"):

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import time as clock
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
 from trellis.experiments import Comparison, Difference, RunRecord, compare_runs
 from trellis.extensions import Goodput, read_goodput
+from trellis.json_text import without_nan
+from trellis.reports import RunLedger, find_runs, read_run
 from trellis.runtime import describe_duration, print_error, print_line, table
 
 _EPILOG = """\
@@ -18,6 +21,12 @@ report: that is where two runs can be seen to part. What tells of time is not co
 Exit codes: 0 equal to the bit at all steps that both tell of, 1 they part, 2 bad input.
 
   trellis runs diff runs/a runs/b
+"""
+_SHOW_EPILOG = """\
+A run is running while a process owns its directory; it is stale if nobody does and it did not come to its end.
+See also: trellis runs diff A B, trellis runs time DIR. A folder called diff is given as ./diff
+
+  trellis runs runs
 """
 _TIME_EPILOG = """\
 Every second from the start of the first attempt to the last sign of life of the last one is in one row. Lost work is
@@ -39,6 +48,45 @@ _N_LOSSES = 3
 _LEAST_LOSS = 0.01
 _EQUAL, _PARTED = 0, 1
 _MOST_LISTED = 5
+
+
+def add_show_flags(parser: Parser) -> None:
+    """Adds whose runs, and in what form."""
+    parser.epilog = _SHOW_EPILOG
+    parser.add_argument("folder", metavar="DIR", help="a folder with runs in it, at any depth")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+
+
+def show(flags: argparse.Namespace) -> None:
+    """Lists the runs in a folder."""
+    runs = [read_run(directory) for directory in find_runs(flags.folder)]
+    if flags.json:
+        print_line(json.dumps(without_nan({"runs": [_run_as_json(run) for run in runs]}), indent=1))
+        return
+    if not runs:
+        print_line(f"There are no runs in {flags.folder}.")
+        return
+    heads = ("run", "experiment", "state", "step", "last metrics", "age")
+    print_line("\n".join(table([heads, *map(_run_row, runs)], alignment="<<<><<")))
+
+
+def _run_row(run: RunLedger) -> tuple[str, ...]:
+    lasts = {name: curve.last for name, curve in run.curves.items() if name.startswith("eval/")}
+    metrics = ", ".join(f"{name} {last[1]:.4g}" for name, last in lasts.items() if last)
+    age = describe_duration(max(0.0, clock.time() - run.last_time)) if run.last_time else "—"
+    return str(run.model_dir), run.experiment or "—", run.state, str(run.step), metrics or "—", age
+
+
+def _run_as_json(run: RunLedger) -> dict[str, object]:
+    return {
+        "model_dir": str(run.model_dir),
+        "experiment": run.experiment,
+        "state": run.state,
+        "step": run.step,
+        "last_time": run.last_time,
+        "metrics": {name: curve.last[1] for name, curve in run.curves.items() if curve.last},
+        "damage": run.damage,
+    }
 
 
 def add_diff_flags(parser: Parser) -> None:
