@@ -215,7 +215,7 @@ def _lowered(
     """What JAX makes of a function for platforms; an error has JAX's first line, as pages of a program follow it."""
     try:
         return export.export(jax.jit(function), platforms=platforms)(shapes, inputs)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  (it is raised, as another)
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(
             f"{name} cannot be exported for {', '.join(platforms)}: JAX says: {reason:.300} Write it with operations "
