@@ -1,6 +1,7 @@
 """The three encoders: their sizes, what they return, what they see, and what their blocks can be."""
 
 import functools
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -380,3 +381,25 @@ def test_what_an_encoder_of_ones_own_cannot_be_is_told() -> None:
         build_encoder(grouped(), attention_cls=TalkingHeadsAttention)
     with pytest.raises(ConfigError, match="encoder.any.num_layers is -1, but it is from 0 to 1000"):
         build_encoder(grouped(num_layers=-1))
+
+
+@pytest.mark.parametrize(("dtype", "short"), [("bfloat16", "bf16"), ("float16", "f16")])
+def test_attention_in_half_precision_multiplies_in_it_and_has_the_gradients_of_float32(dtype: str, short: str):
+    attention = transformer.MultiHeadAttention(width=16, n_heads=2, dropout_rate=0.1)
+    hidden = jax.random.normal(jax.random.key(0), (2, 6, 16))
+    mask = jnp.ones((2, 1, 1, 6), bool)
+    variables = attention.init(jax.random.key(1), hidden, hidden, hidden, mask, training=False)
+
+    def loss(variables: Any, hidden: jax.Array) -> jax.Array:
+        rngs = {"dropout": jax.random.key(2)}
+        attended = attention.apply(variables, hidden, hidden, hidden, mask, training=True, rngs=rngs)
+        return (attended.hidden.astype("float32") ** 2).sum()
+
+    gradients = jax.jit(jax.grad(loss, argnums=(0, 1)))
+    halves = jax.tree.map(lambda x: x.astype(dtype), (variables, hidden))
+    products = re.findall(r"dot_general.*: \(tensor<([^>]*)>, tensor<([^>]*)>\)", gradients.lower(*halves).as_text())
+    assert len(products) == 18
+    assert all(operand.endswith(f"x{short}") for operands in products for operand in operands)
+    found, exact = (jax.tree.leaves(gradients(*inputs)) for inputs in (halves, (variables, hidden)))
+    for mine, true in zip(found, exact, strict=True):
+        np.testing.assert_allclose(np.asarray(mine, "float32"), true, atol=0.03 * float(np.abs(true).max()) + 1e-5)
