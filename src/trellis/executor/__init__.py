@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         HyperParameters as HyperParameters,
         ExampleStatistics as ExampleStatistics,
         serving_model_dir as serving_model_dir,
+        split_dir as split_dir,
     )
     from trellis.executor.data_accessor import (
         DataAccessor as DataAccessor,

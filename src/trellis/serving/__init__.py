@@ -27,6 +27,13 @@ if TYPE_CHECKING:
         LoadedSignature as LoadedSignature,
         model_in_memory as model_in_memory,
     )
+    from trellis.serving.blessing import (
+        Blessing as Blessing,
+        BlessingRules as BlessingRules,
+        bless as bless,
+        check_rules as check_rules,
+        read_rules as read_rules,
+    )
     from trellis.serving.lifetime import written_line as written_line
     from trellis.serving.refresh import (
         ModelToRefresh as ModelToRefresh,

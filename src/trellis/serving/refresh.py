@@ -15,7 +15,15 @@ from trellis.aliases import PyTree
 from trellis.disk import exchange, files_in, hidden_path, local_path, remove_whole, sweep, sync, sync_all
 from trellis.errors import ServedModelError
 from trellis.serving.export import Signature, build_manifest, export_functions, write_jax_export
-from trellis.serving.manifest import FILES_OF, MADE_FROM, MANIFEST, PARAMETERS, Manifest, find_served_model, read_manifest
+from trellis.serving.manifest import (
+    FILES_OF,
+    MADE_FROM,
+    MANIFEST,
+    PARAMETERS,
+    Manifest,
+    find_served_model,
+    read_manifest,
+)
 from trellis.serving.questions import QUESTIONS, ask, differences, stored_inputs, tolerance_of
 from trellis.serving.tensor_file import read_tensors
 
@@ -133,9 +141,7 @@ def refresh_model(model: ModelToRefresh, *, signatures: Mapping[str, Signature])
         raise _refusal(model, f"its answers are not what they were ({dtype}): {listed}.")
     _replace(model, exported=exported, manifest=after, questions=questions)
     n_answers = sum(len(spec.outputs) for spec in after.signatures.values())
-    return Refreshed(
-        model.directory, before=before, after=after, n_answers=n_answers, dtype=dtype, tolerance=tolerance
-    )
+    return Refreshed(model.directory, before=before, after=after, n_answers=n_answers, dtype=dtype, tolerance=tolerance)
 
 
 def _answers(
@@ -151,7 +157,9 @@ def _answers(
     try:
         leaves = stored_inputs(name, spec, questions)
     except KeyError:
-        raise _refusal(model, f"there are no questions to {name}: where it was exported, it could not be run.") from None
+        raise _refusal(
+            model, f"there are no questions to {name}: where it was exported, it could not be run."
+        ) from None
     (_, shapes), _ = jax.tree.unflatten(function.in_tree, function.in_avals)
     return ask(function, model.arrays, jax.tree.unflatten(jax.tree.structure(shapes), leaves))
 
