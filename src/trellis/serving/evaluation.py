@@ -124,8 +124,8 @@ def _numbers(labels: np.ndarray, model: LoadedModel, name: str) -> np.ndarray:
     known = model.categories.get(name)
     if known is None:
         raise ArgumentError(
-            f"The labels {name!r} are texts, such as {str(labels[0])!r:.40}, and the model does not tell their numbers. "
-            f"Give numbers."
+            f"The labels {name!r} are texts, such as {str(labels[0])!r:.40}, and the model does not tell their "
+            f"numbers. Give numbers."
         )
     unknown = sorted(set(labels.tolist()) - set(known))
     if unknown:

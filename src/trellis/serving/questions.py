@@ -1,4 +1,4 @@
-"""Questions that a served model was asked when it was written, and its answers: they tell whether it still answers so."""
+"""Questions that a served model was asked when it was written, with its answers, to tell if it still has them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def draw_questions(shapes: PyTree, example: PyTree, *, batch_size: int | None) -
     def draw(shape: jax.ShapeDtypeStruct, values: Any) -> np.ndarray:
         size = (batch_size or N_QUESTIONS, *shape.shape[1:])
         low, high = _limits(shape.dtype, values)
-        if jnp.issubdtype(shape.dtype, jnp.integer) or shape.dtype == bool:
+        if jnp.issubdtype(shape.dtype, jnp.integer) or shape.dtype.name == "bool":
             return rng.integers(int(low), int(high), size=size, endpoint=True).astype(shape.dtype)
         return rng.uniform(low, high, size=size).astype(shape.dtype)
 
@@ -58,7 +58,7 @@ def draw_questions(shapes: PyTree, example: PyTree, *, batch_size: int | None) -
 
 def _limits(dtype: Any, values: Any) -> tuple[float, float]:
     """The least and the greatest value of an array; of one that has a single value, or only a shape, a step of one."""
-    if dtype == bool:
+    if dtype.name == "bool":
         return 0.0, 1.0
     known = np.zeros(1) if isinstance(values, jax.ShapeDtypeStruct) else np.asarray(values).astype(np.float64)
     finite = known[np.isfinite(known)]
