@@ -46,21 +46,13 @@ def add_flags(parser: Parser) -> None:
     parser.epilog = _EPILOG
     for name, (metavar, text) in _SOURCES.items():
         parser.add_flag(name, metavar, text)
-    text = "a directory of examples in splits, Split-train and Split-eval; as often as you like"
-    parser.add_argument("--examples", action="append", required=True, metavar="DIR", help=text)
+    add_example_flags(parser, required=True)
     where = "where the model goes; it is replaced when the run has succeeded"
     parser.add_flag("model", "DIR", where, required=True)
     where = "where checkpoints, summaries and logs go; the default is that of the model with _run behind it"
     parser.add_flag("model_run", "DIR", where)
     for name, text in _INPUTS.items():
         parser.add_flag(name, "DIR", text)
-    for side, verb in (("train", "train"), ("eval", "evaluate")):
-        text = f"steps to {verb}; the default leaves it to the run_fn"
-        parser.add_flag(f"{side}_steps", "N", text, type=int, default=0)
-        text = f"splits to {verb} on, separated by commas; the default is {side}"
-        parser.add_flag(f"{side}_splits", "NAMES", text, default=side)
-    text = "settings of your own, as JSON: '{\"learning_rate\": 0.1}'"
-    parser.add_flag("custom_config", "JSON", text, default="")
     parser.add_flag("workers", "N", "in how many processes to run; the default is 1", type=int)
     parser.add_flag("timeout", "SECONDS", "seconds after which the run is stopped; the default is never", type=float)
     text = "seconds that one of several workers may be silent before it counts as lost; the default is 60"
@@ -71,6 +63,30 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag("served", "DIR", where)
     text = "the files of your model, separated by commas, if the executor does not know its format, such as model.cbm"
     parser.add_flag("model_files", "NAMES", text, type=_names)
+
+
+def add_example_flags(parser: Parser, *, required: bool) -> None:
+    """Adds the flags of examples, of how long to train on them, and of a module's own settings."""
+    text = "a directory of examples in splits, Split-train and Split-eval; as often as you like"
+    parser.add_argument("--examples", action="append", required=required, metavar="DIR", help=text)
+    for side, verb in (("train", "train"), ("eval", "evaluate")):
+        text = f"steps to {verb}; the default leaves it to the function"
+        parser.add_flag(f"{side}_steps", "N", text, type=int, default=0)
+        text = f"splits to {verb} on, separated by commas; the default is {side}"
+        parser.add_flag(f"{side}_splits", "NAMES", text, default=side)
+    text = "settings of your own, as JSON: '{\"learning_rate\": 0.1}'"
+    parser.add_flag("custom_config", "JSON", text, default="")
+
+
+def step_args(flags: argparse.Namespace) -> dict[str, Any]:
+    """The splits and steps of both sides, as the executor takes them."""
+    return {
+        f"{side}_args": {
+            "splits": _names(getattr(flags, f"{side}_splits")),
+            "num_steps": getattr(flags, f"{side}_steps"),
+        }
+        for side in ("train", "eval")
+    }
 
 
 def run(flags: argparse.Namespace) -> int | None:
@@ -131,10 +147,7 @@ def _eval_files(flags: argparse.Namespace) -> list[str]:
 
 def _exec_properties(flags: argparse.Namespace) -> dict[str, Any]:
     properties: dict[str, Any] = {name: getattr(flags, name) for name in _SOURCES if getattr(flags, name)}
-    for side in ("train", "eval"):
-        splits = _names(getattr(flags, f"{side}_splits"))
-        properties[f"{side}_args"] = {"splits": splits, "num_steps": getattr(flags, f"{side}_steps")}
-    return properties | {"custom_config": _custom_config(flags)}
+    return {**properties, **step_args(flags), "custom_config": _custom_config(flags)}
 
 
 def _names(text: str) -> list[str]:

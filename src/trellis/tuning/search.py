@@ -204,7 +204,7 @@ def _problem_with_ends(kind: str, ends: Sequence[object]) -> str:
         return f"{kind}({shown}) has an end that is no number."
     if not (math.isfinite(low) and math.isfinite(high)):
         return f"{kind}({shown}) has an end that is not finite."
-    if kind == "int" and any(isinstance(end, float) and end != int(end) for end in ends):
+    if kind == "int" and any(isinstance(end, float) and not end.is_integer() for end in ends):
         return f"int({shown}) has an end or a step that is no whole number."
     if low >= high:
         return f"{kind}({shown}) has its ends in the wrong order, or is a single value."
