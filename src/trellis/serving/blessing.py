@@ -13,6 +13,7 @@ from typing import Any
 from trellis.config import Setting, Text, plain_value, raise_if_any, read_file
 from trellis.disk import owned_in_turn, whole_directory, write_whole
 from trellis.errors import ArgumentError, TrellisError
+from trellis.json_text import without_nan
 from trellis.serving.manifest import MANIFEST
 from trellis.spelling import did_you_mean
 
@@ -241,7 +242,7 @@ def bless(
             notes=tuple(notes),
         )
         content = {"reasons": blessing.reasons, "rules": asdict(rules), **asdict(blessing)}
-        write_whole(report_file, f"{json.dumps(_without_nan(content), indent=1)}\n".encode())
+        write_whole(report_file, f"{json.dumps(without_nan(content), indent=1)}\n".encode())
     return blessing
 
 
@@ -319,12 +320,3 @@ def _publish(candidate: Path, served_dir: Path) -> Path:
     with whole_directory(version) as directory:
         shutil.copytree(candidate, directory, dirs_exist_ok=True)
     return version
-
-
-def _without_nan(content: Any) -> Any:
-    """JSON has no word for what is no number: it becomes a text."""
-    if isinstance(content, dict):
-        return {name: _without_nan(value) for name, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_without_nan(value) for value in content]
-    return str(content) if isinstance(content, float) and not math.isfinite(content) else content
