@@ -138,6 +138,7 @@ def test_a_sweep_that_was_killed_goes_on_and_loses_no_trial(tmp_path: Path) -> N
 
 
 @pytest.mark.cluster
+@pytest.mark.skipif("TRELLIS_CLUSTER_TESTS" not in os.environ, reason="minutes: run by `make test-cluster`")
 def test_a_killed_trial_goes_on_to_the_bit_and_processes_share_a_sweep(tmp_path: Path) -> None:
     """Two processes, of which one is killed in mid-trial, do what one that is left alone does, each trial once."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
@@ -154,7 +155,7 @@ def test_a_killed_trial_goes_on_to_the_bit_and_processes_share_a_sweep(tmp_path:
     second = subprocess.Popen(command("shared"), env=environment, stdout=subprocess.DEVNULL)
     with first, second:
         while not list(tmp_path.glob("shared/trials/*/regular_600")) and first.poll() is None:
-            pass
+            os.sched_yield()
         first.send_signal(signal.SIGKILL)
         assert second.wait() == 0
     rows = json.loads((tmp_path / "shared/tuner_results.json").read_text())
