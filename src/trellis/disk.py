@@ -45,6 +45,7 @@ _FLAT_ADDRESS = re.compile(
 )
 """What becomes of an address when it is taken for a path: one of its slashes is lost."""
 _LONGEST_COMMAND = 200
+_SECONDS_BETWEEN_LOOKS = 0.05
 
 
 def scheme_of(path: str | os.PathLike[str]) -> str:
@@ -385,6 +386,19 @@ class Ownership:
 
     def __exit__(self, *error: object) -> None:
         self.release()
+
+
+@contextmanager
+def owned_in_turn(directory: Path) -> Iterator[None]:
+    """Owns a directory within it, after whoever owns it now: for what takes moments and that several processes do."""
+    while True:
+        try:
+            ownership = Ownership(directory)
+            break
+        except DirectoryTakenError:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+    with ownership:
+        yield
 
 
 @dataclass(eq=False)

@@ -36,6 +36,11 @@ def test_export_writes_a_model_that_answers(tmp_path: Path) -> None:
     model = library.load_model(tmp_path / "served/digits")
     assert model(np.zeros((3, 64), np.float32)).shape == (3, 10)
     assert json.loads((tmp_path / "served/digits/manifest.json").read_text())["metadata"]["task"] == "DigitsTask"
+    (tmp_path / "served/digits").rename(tmp_path / "served/moved")
+    done = trellis("export", "--refresh=served/moved")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Refreshed:   served/moved"), done.stderr
+    assert "1 array of answers, to 0.0001 of the greatest (float32)" in done.stdout
+    (tmp_path / "served/moved").rename(tmp_path / "served/digits")
     done = trellis("export", *RUN, "--output_dir=served/digits")
     assert done.returncode == 2
     assert "output_dir `served/digits` is there already and not empty. Choose another directory." in done.stderr
@@ -48,6 +53,7 @@ def test_export_writes_a_model_that_answers(tmp_path: Path) -> None:
     ("flags", "message"),
     [
         (["--experiment=digits/classifier", "--output_dir=x"], "--model_dir is missing."),
+        (["--refresh=x", "--output_dir=y"], "--refresh takes all from what lies beside the model, so --output_dir has"),
         ([*RUN, "--output_dir=x"], "--model_dir: there is no directory `runs/digits`. Give that of a run."),
         (
             [*RUN[:1], "--model_dir=.", "--output_dir=x", "--format=onnx"],

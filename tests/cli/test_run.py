@@ -147,3 +147,27 @@ def test_what_a_run_needs_is_asked_for(capsys: pytest.CaptureFixture[str]) -> No
     assert "There is no flag --modul_file. Did you mean --module_file?" in text
     assert "--examples is missing." in text
     assert "--model is missing." in text
+
+
+def test_a_model_is_blessed_by_examples_or_the_exit_code_says_that_it_is_not() -> None:
+    write_examples(Path("data"))
+    write_module(
+        """
+        import numpy as np
+        from trellis.serving import Signature, export_model
+
+        def run_fn(fn_args):
+            step = Signature(lambda v, x: x["size"] * v["w"], {"size": np.zeros((1, 1), np.float32)})
+            w = np.float32(fn_args.custom_config["w"])
+            export_model(fn_args.serving_model_dir, variables={"w": w}, signatures={"f": step}, platforms=["cpu"])
+        """
+    )
+    rules = "--bless=mae,label=kind"
+    done = trellis("run", *FLAGS, rules, '--custom_config={"w": 1}')
+    assert (done.returncode, "Blessed: it is out/model_served/1 now." in done.stdout) == (0, True), done.stderr
+    done = trellis("run", *FLAGS, rules, '--custom_config={"w": 9}')
+    assert (done.returncode, "is worse than the" in done.stdout) == (3, True), done.stderr
+    assert json.loads(Path("out/model_run/blessing.json").read_text())["is_blessed"] is False
+    assert [path.name for path in Path("out/model_served").glob("[0-9]*")] == ["1"]
+    done = trellis_without_jax("run", *FLAGS, "--bless=mae,slice=kid")
+    assert (done.returncode, "Did you mean 'kind'" in done.stderr) == (2, True), done.stderr

@@ -42,3 +42,21 @@ def test_a_range_of_a_part_that_is_not_chosen_is_refused() -> None:
 def test_a_search_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="Nothing is searched"):
         read_search([], config=resolve("digits/classifier"))
+
+
+def test_a_range_may_have_steps_that_lead_to_its_end() -> None:
+    config = resolve("digits/classifier")
+    space = read_search(["task.hidden_size=int(8, 64, 8)", "task.dropout_rate=uniform(0, 0.5, 0.1)"], config=config)
+    assert [range_.step for range_ in space.ranges] == [8, 0.1]
+    assert str(space.ranges[0]) == "int(8, 64, 8)"
+    wrong = {
+        "int(8, 64, 9)": "its last value would be 62",
+        "int(8, 64, 0)": "has the step 0",
+        "int(8, 64, .nan)": "no whole number",
+        "int(8, 64, 2.5)": "no whole number",
+        "log(8, 64, 8)": "a step, which a logarithm has none of",
+        "int(8, 64, 8, 8)": "not 4 values",
+    }
+    for text, message in wrong.items():
+        with pytest.raises(ConfigError, match=message):
+            read_search([f"task.hidden_size={text}"], config=config)

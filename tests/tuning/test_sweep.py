@@ -135,3 +135,33 @@ def test_a_sweep_that_was_killed_goes_on_and_loses_no_trial(tmp_path: Path) -> N
     rows = json.loads((tmp_path / "tuner_results.json").read_text())
     assert sorted(row["trial_id"] for row in rows) == ["0000", "0001"], again.stdout
     assert sorted(path.name for path in (tmp_path / "trials").iterdir()) == ["0000", "0001"]
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif("TRELLIS_CLUSTER_TESTS" not in os.environ, reason="minutes: run by `make test-cluster`")
+def test_a_killed_trial_goes_on_to_the_bit_and_processes_share_a_sweep(tmp_path: Path) -> None:
+    """Two processes, of which one is killed in mid-trial, do what one that is left alone does, each trial once."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    periods = ("checkpoint_interval", "validation_interval", "summary_interval", "steps_per_loop")
+
+    def command(name: str) -> list[str]:
+        flags = [f"--experiment={NAME}", "--search=task.hidden_size=choice(256)", "--trials=3", "--pruner=none"]
+        flags += [f"--set=trainer.{period}=300" for period in periods]
+        flags += ["--set=trainer.train_steps=1200", f"--model_dir={tmp_path / name}"]
+        return [sys.executable, "-m", "trellis", "tune", *flags]
+
+    subprocess.run(command("alone"), env=environment, capture_output=True, check=True)
+    first = subprocess.Popen(command("shared"), env=environment, stdout=subprocess.DEVNULL)
+    second = subprocess.Popen(command("shared"), env=environment, stdout=subprocess.DEVNULL)
+    with first, second:
+        while not list(tmp_path.glob("shared/trials/*/regular_600")) and first.poll() is None:
+            os.sched_yield()
+        first.send_signal(signal.SIGKILL)
+        assert second.wait() == 0
+    rows = json.loads((tmp_path / "shared/tuner_results.json").read_text())
+    assert sorted(row["trial_id"] for row in rows) == ["0000", "0001", "0002"]
+    for trial in ("0000", "0001", "0002"):
+        trials = [str(tmp_path / name / "trials" / trial) for name in ("alone", "shared")]
+        compare = [sys.executable, "-m", "trellis", "runs", "diff", *trials]
+        told = subprocess.run(compare, env=environment, capture_output=True, text=True, check=True)
+        assert told.stdout.startswith("Equal to the bit up to step 1200"), told.stdout

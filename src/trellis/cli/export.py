@@ -29,15 +29,21 @@ The format hugging_face is a directory that transformers loads, with the heads, 
 tokenizer, for models of BERT, ALBERT and MobileBERT:
 
   trellis export --format=hugging_face --model_dir=runs/mrpc --output_dir=weights/mrpc
+
+JAX promises to read what a JAX of half a year before has exported. What was exported is made new by the JAX that is
+here, from what lies beside it, if it then answers as it did; else it is left as it is:
+
+  trellis export --refresh=served/digits
 """
 
 
 def add_flags(parser: Parser) -> None:
     """Adds the flags that say what to export, and where to."""
     parser.epilog = _EPILOG
-    parser.add_flag("model_dir", "DIR", "where the run was written", address="kept", required=True)
+    parser.add_flag("model_dir", "DIR", "where the run was written", address="kept", default="")
     where = "where to write the served model: a directory that is not there yet, or empty"
-    parser.add_flag("output_dir", "DIR", where, address="kept", required=True)
+    parser.add_flag("output_dir", "DIR", where, address="kept", default="")
+    parser.add_flag("refresh", "DIR", "an exported model to make new; no other flag but --module goes with it")
     which = "a checkpoint file of the run; the default is the best one if it keeps that, or else the newest"
     parser.add_flag("checkpoint_file", "DIR", which, address="fetched")
     size = "the size of the batches that it takes; the default is any"
@@ -50,7 +56,13 @@ def add_flags(parser: Parser) -> None:
 
 
 def export(flags: argparse.Namespace) -> None:
-    """Exports a run's model; prints what was written and how to use it."""
+    """Exports a run's model, or makes one new that was exported; prints what was written and how to use it."""
+    if flags.refresh is not None:
+        _refresh(flags)
+        return
+    missing = [f"--{name}" for name in ("model_dir", "output_dir") if not getattr(flags, name)]
+    if missing:
+        raise ArgumentError(f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing.\n{flags.way_out}")
     run = working_directory(flags.model_dir, name="--model_dir", writes=False)
     new = new_directory(flags.output_dir, name="--output_dir")
     with run as directory, new as output_dir:
@@ -58,6 +70,23 @@ def export(flags: argparse.Namespace) -> None:
     if scheme_of(flags.output_dir):
         lines = [line.replace(str(output_dir), flags.output_dir.rstrip("/")) for line in lines]
     print_line("\n".join(lines))
+
+
+def _refresh(flags: argparse.Namespace) -> None:
+    names = ("model_dir", "output_dir", "checkpoint_file", "batch_size", "platforms", "experiment", "config_file")
+    given = [f"--{name}" for name in (*names, "params_override", "set") if getattr(flags, name)]
+    if given:
+        raise ArgumentError(
+            f"--refresh takes all from what lies beside the model, so {', '.join(given)} has no place there. Leave it "
+            f"out, or export the model of the run anew without --refresh."
+        )
+    experiments.register_experiments(flags.module)
+    done = experiments.refresh_export(flags.refresh)
+    arrays = "1 array" if done.n_answers == 1 else f"{done.n_answers} arrays"
+    print_line(f"Refreshed:   {done.directory}")
+    print_line(f"Before:      {serving.written_line(done.before)}")
+    print_line(f"Now:         {serving.written_line(done.after)}")
+    print_line(f"The same:    {arrays} of answers, to {done.tolerance:g} of the greatest ({done.dtype})")
 
 
 def _export(flags: argparse.Namespace, directory: Path, output_dir: Path) -> list[str]:

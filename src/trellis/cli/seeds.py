@@ -10,6 +10,7 @@ from trellis.disk import local_path, write_whole
 from trellis.errors import ArgumentError
 from trellis.experiments import get_mode
 from trellis.extensions import read_summaries
+from trellis.json_text import without_nan
 from trellis.runtime import print_line, table
 
 
@@ -34,7 +35,7 @@ def train_seeds(flags: argparse.Namespace, train: Callable[[argparse.Namespace],
     columns = {name: [metrics[seed][name] for seed in seeds] for name in names}
     means = {name: {"mean": statistics.fmean(c), "deviation": statistics.stdev(c)} for name, c in columns.items()}
     file = directory / "seeds.json"
-    write_whole(file, f"{json.dumps({'seeds': metrics, 'metrics': means}, indent=1)}\n".encode())
+    write_whole(file, f"{json.dumps(without_nan({'seeds': metrics, 'metrics': means}), indent=1)}\n".encode())
     rows = [["metric", "mean", "deviation", *(f"seed {seed}" for seed in seeds)]]
     for name, values in columns.items():
         numbers = [means[name]["mean"], means[name]["deviation"], *values]

@@ -2,13 +2,19 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import asdict
+from typing import Any
 
-from trellis import runtime, tuning
+from trellis import executor, runtime, tuning
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.parser import Parser
+from trellis.cli.run import add_example_flags, step_args
 from trellis.cli.train import given_model_dir
 from trellis.disk import local_path
+from trellis.errors import ArgumentError
 from trellis.runtime import print_line, table
 from trellis.tuning import TrialResult
 
@@ -20,7 +26,20 @@ Each trial is a run of its own in DIR/trials; DIR/best.yaml is for: trellis trai
 Exit codes: 0 done, 2 bad input, 143 stopped by SIGTERM with everything saved.
 
   trellis tune --experiment=digits/classifier --trials=20 --model_dir=runs/sweep --search='task.hidden_size=int(8, 64)'
+
+A module with a tuner_fn(fn_args), which returns a tuner and the arguments of its search, runs as the published tuner:
+  trellis tune --module_file=my_module.py --examples=data --model_dir=runs/sweep
 """
+_DEFAULT_TRIALS = 20
+_INPUTS = {
+    "schema": "what the examples hold: a schema file, or the directory of one",
+    "transform_graph": "how raw examples were transformed",
+}
+_OF_MODULE = ("examples", "train_steps", "eval_steps", "custom_config", *_INPUTS)
+_OF_EXPERIMENT = (
+    *("search", "trials", "metric", "direction", "pruner", "seed"),
+    *("experiment", "config_file", "params_override", "set", "module"),
+)
 
 
 def add_flags(parser: Parser) -> None:
@@ -30,34 +49,46 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag("model_dir", "DIR", where, required=True)
     text = "what is searched: a YAML file, or FIELD=RANGE; as often as you like, later ones win"
     parser.add_repeated_flag("search", "WHAT", text)
-    parser.add_flag("trials", "N", "how many trials there are to be in all; the default is 20", type=int, default=20)
+    parser.add_flag("trials", "N", "how many trials there are to be in all; the default is 20", type=int)
     text = "the metric of an evaluation to compare by; the default is trainer.best_checkpoint_eval_metric"
     parser.add_flag("metric", "NAME", text, default="")
     text = "which values are better, higher or lower; the default is trainer.best_checkpoint_metric_comp"
     parser.add_flag("direction", "WORD", text, default="")
     text = "what ends trials that fall behind: median, hyperband or none; the default is median"
-    parser.add_flag("pruner", "NAME", text, default="median")
-    parser.add_flag("seed", "N", "from which the choices of trials follow; the default is 0", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="end with one JSON object, for programs")
+    parser.add_flag("pruner", "NAME", text)
+    parser.add_flag("seed", "N", "from which the choices of trials follow; the default is 0", type=int)
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object, for programs; all else goes to stderr"
+    )
     add_experiment_flags(parser)
+    parser.add_flag("module_file", "FILE", "a module with a tuner_fn of your own, in the place of an experiment")
+    add_example_flags(parser, required=False)
+    for name, text in _INPUTS.items():
+        parser.add_flag(name, "DIR", f"for a tuner_fn: {text}")
 
 
 def tune(flags: argparse.Namespace) -> None:
-    """Runs a sweep; prints its trials, best first, and where the best is."""
+    """Runs a sweep, or the tuner of a module; prints the trials, best first, and where the best is."""
+    if flags.module_file is not None:
+        _tune_module(flags)
+        return
+    _check_absent(flags, _OF_MODULE, because="is for a tuner_fn: give it with --module_file")
     directory = local_path(given_model_dir(flags), name="--model_dir")
     config = resolve_flags(flags, mode="train_and_eval")
     space = tuning.read_search(flags.search, config=config)
     options = tuning.SweepOptions(
         experiment=flags.experiment,
-        n_trials=flags.trials,
+        n_trials=_DEFAULT_TRIALS if flags.trials is None else flags.trials,
         metric=flags.metric,
         direction=flags.direction,
-        pruner=flags.pruner,
-        seed=flags.seed,
+        pruner=flags.pruner or "median",
+        seed=flags.seed or 0,
     )
     sweep = tuning.Sweep(directory, space=space, options=options)
     runtime.keep_programs()
-    results = sweep.run()
+    # What trials tell must not stand before the JSON.
+    with redirect_stdout(sys.stderr) if flags.json else nullcontext():
+        results = sweep.run()
     if flags.json:
         best = str(directory / "best.yaml") if results[0].state == "complete" else None
         content = {"metric": sweep.metric, "direction": sweep.direction, "best": best}
@@ -67,6 +98,36 @@ def tune(flags: argparse.Namespace) -> None:
     if results[0].state == "complete":
         print_line(f"The best: {results[0].model_dir}")
         print_line(f"Its overrides: {directory / 'best.yaml'}, for trellis train --config_file")
+
+
+def _tune_module(flags: argparse.Namespace) -> None:
+    """Runs the tuner of a module; prints its trials, best first, and where the best is."""
+    _check_absent(flags, _OF_EXPERIMENT, because="is for an experiment; the tuner_fn of --module_file says it itself")
+    if not flags.examples:
+        raise ArgumentError(f"--examples is missing: fn_args tells a tuner_fn where its data is.\n{flags.way_out}")
+    directory = local_path(given_model_dir(flags), name="--model_dir")
+    inputs: dict[str, Any] = {"examples": [executor.Examples(uri) for uri in flags.examples]}
+    inputs |= {name: [executor.Artifact(uri)] for name in _INPUTS if (uri := getattr(flags, name))}
+    properties = {"module_file": flags.module_file, **step_args(flags), "custom_config": flags.custom_config}
+    # What a module prints must not stand before the JSON.
+    with redirect_stdout(sys.stderr) if flags.json else nullcontext():
+        trials = executor.run_tuner_fn(directory, inputs, properties)
+    best = directory / "best_hyperparameters.txt"
+    if flags.json:
+        print_line(json.dumps({"best": str(best), "trials": [asdict(trial) for trial in trials]}, indent=1))
+        return
+    names = list(dict.fromkeys(name for trial in trials for name in trial.values))
+    rows = [["trial", "score", *names]]
+    for trial in trials:
+        score = "" if trial.score is None else f"{trial.score:.6g}"
+        rows.append([trial.trial_id, score, *(_shown(trial.values.get(name)) for name in names)])
+    print_line("\n".join([*table(rows), f"The best: {best}, for trellis run --hyperparameters"]))
+
+
+def _check_absent(flags: argparse.Namespace, names: Sequence[str], *, because: str) -> None:
+    for name in names:
+        if getattr(flags, name):
+            raise ArgumentError(f"--{name} {because}. Leave one of them out.")
 
 
 def _rows(results: Sequence[TrialResult], *, metric: str) -> Iterator[str]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         HyperParameters as HyperParameters,
         ExampleStatistics as ExampleStatistics,
         serving_model_dir as serving_model_dir,
+        split_dir as split_dir,
     )
     from trellis.executor.data_accessor import (
         DataAccessor as DataAccessor,
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
         parse_schema as parse_schema,
     )
     from trellis.executor.served_model import ServedModel as ServedModel, check_served_model as check_served_model
+    from trellis.executor.tuner import (
+        Tuner as Tuner,
+        TunerFnResult as TunerFnResult,
+        TunerTrial as TunerTrial,
+        run_tuner_fn as run_tuner_fn,
+    )
     from trellis.executor.process import (
         LocalProcess as LocalProcess,
         StartWorker as StartWorker,

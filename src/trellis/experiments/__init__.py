@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from trellis.experiments.fit import cost_of as cost_of, search_fit as search_fit
     from trellis.experiments.export import (
         export_experiment as export_experiment,
+        refresh_export as refresh_export,
         best_of_run as best_of_run,
         load_array_predictor as load_array_predictor,
     )

@@ -2,22 +2,34 @@
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from trellis.aliases import JSON
 from trellis.data import Columns, ExampleStream
-from trellis.errors import ArgumentError, DataError, MissingPackageError
+from trellis.disk import scratch_directory
+from trellis.errors import ArgumentError, DataError, MissingPackageError, RegistryError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.mode import get_mode
 from trellis.experiments.overrides import read_params
+from trellis.experiments.reports import params_text
 from trellis.experiments.run import build_trainer, find_checkpoint
 from trellis.extensions import best_file, checkpoint_storage
 from trellis.loops import Checkpoint
 from trellis.runtime import MeshConfig
-from trellis.serving import ARRAY_BATCH_SIZE, ArrayPredictor, check_format, find_served_model, load_model
-from trellis.tasks import export_task, export_weights, task_in_memory
+from trellis.serving import (
+    ARRAY_BATCH_SIZE,
+    MADE_FROM,
+    ArrayPredictor,
+    Refreshed,
+    check_format,
+    find_served_model,
+    load_model,
+    read_to_refresh,
+)
+from trellis.tasks import export_task, export_weights, made_by, refresh_task, task_in_memory
 from trellis.trainer import StagedTrainer
 
 ExportFormat = Literal["jax_export", "saved_model", "hugging_face"]
@@ -64,7 +76,36 @@ def export_experiment(
         batch_size=batch_size,
         platforms=platforms,
         format=format,
+        params_yaml=params_text(params.replace(task=trainer.task.answering_config())),
     )
+
+
+def refresh_export(directory: str | os.PathLike[str]) -> Refreshed:
+    """Puts a new program in the place of an exported model's, made by the code and the JAX that are here.
+
+    It has to answer the questions beside the model as the old one did; else an error says why not, and the old one
+    stays. Experiments of one's own have to be registered.
+
+    Args:
+        directory: What `trellis export` wrote, or one with numbered versions of it, of which the newest is meant.
+
+    Example:
+        refresh_export("served/digits")
+    """
+    to_refresh = read_to_refresh(directory)
+    module = made_by(to_refresh)
+    try:
+        params = read_params(to_refresh.directory / MADE_FROM)
+    except (ArgumentError, RegistryError) as error:
+        error.add_note(f"`{to_refresh.directory}` is left as it is. Its task is of the module {module}.")
+        if not module.startswith("trellis."):
+            error.add_note(f"It needs that code: --module={module}, or the path of its file.")
+        raise
+    with scratch_directory() as scratch:
+        trainer = build_trainer(_on_one_device(params), mode=get_mode("eval"), model_dir=scratch, save_summary=False)
+        step = to_refresh.manifest.metadata.get("step")
+        build = partial(trainer.model_with, step=step if isinstance(step, int) else 0)
+        return refresh_task(trainer.task, to_refresh=to_refresh, build_model=build)
 
 
 def load_array_predictor(
@@ -116,12 +157,15 @@ def _read_run(
     path = best_of_run(params, model_dir) if checkpoint_file is None else Path(checkpoint_file)
     if path is not None and not checkpoint_storage.is_checkpoint_file(path):
         raise ArgumentError(f"`{path}` is no checkpoint file. Give one, such as {model_dir / 'regular_1000'}.")
-    # A file is read on any devices: how the run had arranged its own says nothing of those that are here.
-    here = params.replace(
+    trainer = build_trainer(_on_one_device(params), mode=get_mode("eval"), model_dir=model_dir, save_summary=False)
+    return trainer, trainer.read_checkpoint(path)
+
+
+def _on_one_device(params: ExperimentConfig) -> ExperimentConfig:
+    """The config for a run that only answers: how one had arranged its devices says nothing of those that are here."""
+    return params.replace(
         runtime={"distribution_strategy": "one_device", "num_gpus": 0, "mesh": MeshConfig().as_dict()}
     )
-    trainer = build_trainer(here, mode=get_mode("eval"), model_dir=model_dir, save_summary=False)
-    return trainer, trainer.read_checkpoint(path)
 
 
 def _metadata(trainer: StagedTrainer, checkpoint: Checkpoint) -> dict[str, JSON]:

@@ -83,13 +83,18 @@ def write_params(params: ExperimentConfig, directory: Path) -> None:
     `read_params` reads the config again. A config of before that says something else is kept as `params.1.yaml`, the
     next one as `params.2.yaml`, and so on.
     """
-    name = registered_name(params)
-    heading = f"# Experiment: {name}\n" if name else ""
-    content = f"{heading}{params.as_yaml()}".encode()
+    content = params_text(params).encode()
     _keep_older(directory / "params.yaml", content)
     write_whole(directory / "params.yaml", content)
     write_whole(directory / "provenance.yaml", show_config(params).encode())
     write_whole(directory / "versions.json", f"{json.dumps(versions(), indent=2)}\n".encode())
+
+
+def params_text(params: ExperimentConfig) -> str:
+    """A config as `read_params` reads it."""
+    name = registered_name(params)
+    heading = f"# Experiment: {name}\n" if name else ""
+    return f"{heading}{params.as_yaml()}"
 
 
 def _keep_older(file: Path, content: bytes) -> None:

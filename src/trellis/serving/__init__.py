@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trellis.serving.manifest import (
         Format as Format,
         FORMATS as FORMATS,
+        MADE_FROM as MADE_FROM,
         check_format as check_format,
         find_served_model as find_served_model,
         read_manifest as read_manifest,
@@ -25,6 +26,20 @@ if TYPE_CHECKING:
         LoadedModel as LoadedModel,
         LoadedSignature as LoadedSignature,
         model_in_memory as model_in_memory,
+    )
+    from trellis.serving.blessing import (
+        Blessing as Blessing,
+        BlessingRules as BlessingRules,
+        bless as bless,
+        check_rules as check_rules,
+        read_rules as read_rules,
+    )
+    from trellis.serving.lifetime import written_line as written_line
+    from trellis.serving.refresh import (
+        ModelToRefresh as ModelToRefresh,
+        Refreshed as Refreshed,
+        read_to_refresh as read_to_refresh,
+        refresh_model as refresh_model,
     )
     from trellis.serving.array_predictor import (
         ARRAY_BATCH_SIZE as ARRAY_BATCH_SIZE,

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from trellis.runtime import print_line
 from trellis.serving.manifest import (
     BATCH,
     FILES_OF,
+    MADE_FROM,
     PARAMETERS,
     ArraySpec,
     Format,
@@ -29,13 +31,15 @@ from trellis.serving.manifest import (
     check_format,
     digest,
 )
+from trellis.serving.questions import QUESTIONS, as_arrays, ask, draw_questions
 from trellis.serving.saved_model import write_saved_model
-from trellis.serving.tensor_file import write_tensors
+from trellis.serving.tensor_file import can_store, write_tensors
 from trellis.serving.trial import note_trial
+from trellis.version import __version__
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 """The platforms that a model is exported for, where JAX can."""
-_PACKAGES = ("trellis", "jax", "jaxlib", "flax")
+_PACKAGES = ("jax", "jaxlib", "flax")
 
 
 class ServingFunction(Protocol):
@@ -51,7 +55,9 @@ class Signature:
 
     function: ServingFunction
     inputs: PyTree
-    """A batch, of any size: only shapes and dtypes count."""
+    """A batch, of any size: shapes and dtypes count, and between which values each array lies.
+
+    Between these, questions are drawn that are kept with the answers. No example is."""
 
 
 def export_model(
@@ -64,6 +70,7 @@ def export_model(
     batch_size: int | None = None,
     platforms: Sequence[str] | None = None,
     format: Format = "jax_export",
+    made_from: Mapping[str, bytes] | None = None,
 ) -> Path:
     """Writes a model that `load_model` answers from, whole or not at all; returns the directory.
 
@@ -77,6 +84,7 @@ def export_model(
         batch_size: The default is any; a model that cannot be traced without one needs it.
         platforms: The default is all of `PLATFORMS`, or this machine's if the model has parts that run on it alone.
         format: `saved_model` is for TensorFlow, which has to be installed: `tf.saved_model.load` needs nothing else.
+        made_from: Files that tell how the functions were made, for whoever makes them again.
 
     Example:
         export_model(
@@ -93,13 +101,21 @@ def export_model(
     if not signatures:
         raise ArgumentError("export_model was given no signatures, so there is nothing that the model could answer.")
     arrays, exported = export_functions(variables, signatures, batch_size=batch_size, platforms=platforms)
-    manifest = build_manifest(exported, metadata or {})
+    manifest = build_manifest(exported, metadata or {}, random_keys=_random_keys(variables))
     with whole_directory(target) as directory:
         _copy_files(files or {}, directory / FILES_OF[format])
         if format == "saved_model":
             write_saved_model(directory, arrays=arrays, exported=exported, manifest=manifest)
         else:
-            _write_jax_export(directory, arrays, exported, manifest)
+            questions = ask_functions(exported, signatures, arrays=arrays, manifest=manifest)
+            write_jax_export(
+                directory,
+                arrays=arrays,
+                exported=exported,
+                manifest=manifest,
+                questions=questions,
+                made_from=made_from or {},
+            )
     return target
 
 
@@ -141,8 +157,8 @@ def _check_platforms(platforms: Sequence[str]) -> None:
 
 def _named_arrays(variables: PyTree) -> tuple[dict[str, np.ndarray], Callable[[Mapping[str, Any]], PyTree]]:
     """The arrays of variables by path, and a function that makes variables of such arrays."""
-    paths, structure = jax.tree_util.tree_flatten_with_path(variables)
-    leaves = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}
+    structure = jax.tree.structure(variables)
+    leaves = _leaves_by_path(variables)
     # The state of a model may hold random keys, which are stored as the numbers that they are made of.
     keys = {name: jax.random.key_impl(leaf) for name, leaf in leaves.items() if _is_key(leaf)}
     arrays = {name: np.asarray(jax.random.key_data(leaf) if name in keys else leaf) for name, leaf in leaves.items()}
@@ -152,6 +168,16 @@ def _named_arrays(variables: PyTree) -> tuple[dict[str, np.ndarray], Callable[[M
         return jax.tree.unflatten(structure, [wrapped.get(name, arrays[name]) for name in leaves])
 
     return arrays, rebuild
+
+
+def _leaves_by_path(variables: PyTree) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(variables)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def _random_keys(variables: PyTree) -> dict[str, str]:
+    leaves = _leaves_by_path(variables)
+    return {name: str(jax.random.key_impl(leaf)) for name, leaf in leaves.items() if _is_key(leaf)}
 
 
 def _is_key(leaf: Any) -> bool:
@@ -247,14 +273,45 @@ def _without_unused(
     return used, call_with_used
 
 
-def build_manifest(exported: Mapping[str, export.Exported], metadata: Mapping[str, JSON]) -> Manifest:
+def ask_functions(
+    exported: Mapping[str, export.Exported],
+    signatures: Mapping[str, Signature],
+    *,
+    arrays: Mapping[str, np.ndarray],
+    manifest: Manifest,
+) -> dict[str, np.ndarray]:
+    """Questions to functions, drawn at random, and their answers; none for a function that this machine cannot run."""
+    stored: dict[str, np.ndarray] = {}
+    for name, function in exported.items():
+        (_, shapes), _ = jax.tree.unflatten(function.in_tree, function.in_avals)
+        if export.default_export_platform() not in function.platforms:
+            continue
+        if not all(can_store(leaf.dtype) for leaf in (*jax.tree.leaves(shapes), *function.out_avals)):
+            continue
+        example = signatures[name].inputs
+        if isinstance(example, Mapping):
+            example = {key: example[key] for key in shapes}
+        size = jax.tree.leaves(shapes)[0].shape[0]
+        inputs = draw_questions(shapes, example, batch_size=size if isinstance(size, int) else None)
+        stored |= as_arrays(name, manifest.signatures[name], inputs=inputs, outputs=ask(function, arrays, inputs))
+    return stored
+
+
+def build_manifest(
+    exported: Mapping[str, export.Exported],
+    metadata: Mapping[str, JSON],
+    *,
+    random_keys: Mapping[str, str] | None = None,
+) -> Manifest:
     """All that is known of functions and their model, but for the files that they are in."""
     return Manifest(
         signatures={name: _describe(name, function) for name, function in exported.items()},
         default_signature=next(iter(exported)),
         platforms=_shared_platforms(exported),
-        packages={name: _version(name) for name in _PACKAGES},
+        packages={"trellis": __version__, **{name: _version(name) for name in _PACKAGES}},
         metadata=dict(metadata),
+        written=datetime.now(UTC).date().isoformat(),
+        random_keys=dict(random_keys or {}),
     )
 
 
@@ -300,10 +357,21 @@ def _copy_files(files: Mapping[str, str | os.PathLike[str]], folder: Path) -> No
         shutil.copyfile(source, folder / name)
 
 
-def _write_jax_export(
-    directory: Path, arrays: Mapping[str, np.ndarray], exported: Mapping[str, export.Exported], manifest: Manifest
+def write_jax_export(
+    directory: Path,
+    *,
+    arrays: Mapping[str, np.ndarray],
+    exported: Mapping[str, export.Exported],
+    manifest: Manifest,
+    questions: Mapping[str, np.ndarray],
+    made_from: Mapping[str, bytes],
 ) -> None:
+    """Writes all of a model but the files that go along, which are there already."""
     write_tensors(directory / PARAMETERS, arrays)
+    write_tensors(directory / QUESTIONS, questions)
+    for name, content in made_from.items():
+        (directory / MADE_FROM).mkdir(exist_ok=True)
+        (directory / MADE_FROM / name).write_bytes(content)
     for name, function in exported.items():
         (directory / _file_of(name)).write_bytes(_serialized(function))
     checksums = {

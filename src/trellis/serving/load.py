@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from jax import export
 from trellis.aliases import JSON, PyTree
 from trellis.errors import ArgumentError, DataError, MissingPackageError, ServedModelError
 from trellis.remote import fetched
+from trellis.runtime import print_error
 from trellis.serving.export import Signature, build_manifest, export_functions, path_name
+from trellis.serving.lifetime import lifetime_notice, refresh_command, written_line
 from trellis.serving.manifest import (
     FILES_OF,
     PARAMETERS,
@@ -117,11 +120,14 @@ class LoadedModel:
         return self.signatures[name](inputs)
 
     def __repr__(self) -> str:
-        return "\n".join(map(repr, self.signatures.values()))
+        return "\n".join([*map(repr, self.signatures.values()), written_line(self.manifest)])
 
 
 def load_model(directory: str | os.PathLike[str]) -> LoadedModel:
     """Loads what `export_model` or `trellis export` wrote; needs neither the model's code nor its task.
+
+    JAX promises to read what a JAX of half a year before has exported. When that time is nearly over, or is over, and
+    the model still loads, a line on stderr says so, and how to make it new.
 
     Args:
         directory: That of the model, or one with numbered versions of it, of which the newest is taken.
@@ -135,7 +141,15 @@ def load_model(directory: str | os.PathLike[str]) -> LoadedModel:
             f"Export it with --platforms={platform}, or set JAX_PLATFORMS={manifest.platforms[0]}."
         )
     arrays = read_tensors(path / PARAMETERS)
-    functions = {name: _deserialized(path / spec.file, arrays) for name, spec in manifest.signatures.items()}
+    notice = lifetime_notice(manifest, place=str(path))
+    try:
+        functions = {name: _deserialized(path / spec.file, arrays) for name, spec in manifest.signatures.items()}
+    except ServedModelError as error:
+        if manifest.packages.get("jaxlib") != version("jaxlib"):
+            error.add_note(f"{written_line(manifest)} Make it new for this JAX: {refresh_command(str(path))}")
+        raise
+    if notice:
+        print_error(notice)
     variables = jax.device_put(arrays)
     signatures = {
         name: LoadedSignature(name, spec=spec, exported=functions[name], variables=variables)
@@ -193,8 +207,11 @@ def _deserialized(path: Path, arrays: Mapping[str, np.ndarray]) -> export.Export
         }
     except ImportError:
         raise MissingPackageError("flatbuffers", "serving") from None
-    except Exception as error:
-        raise ServedModelError(f"`{path}` is no function that JAX can read. Export the model again.") from error
+    except Exception as error:  # noqa: BLE001  (it is raised, as another: JAX's own may go on with pages of a program)
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ServedModelError(
+            f"`{path}` is no function that JAX can read: {reason:.200} Export the model again."
+        ) from None
     if not fits:
         raise ServedModelError(f"`{path}` takes other parameters than those in {PARAMETERS}. Export the model again.")
     return exported

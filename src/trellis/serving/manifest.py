@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -23,6 +24,8 @@ FILES_OF: Mapping[Format, str] = {"jax_export": "files", "saved_model": "assets.
 """The folder of each format for the files that go along with a model."""
 MANIFEST = "manifest.json"
 PARAMETERS = "parameters.safetensors"
+MADE_FROM = "made_from"
+"""The folder for what tells how a model was made."""
 BATCH = "batch"
 _FORMAT = "trellis.served_model"
 _VERSION = 2
@@ -62,6 +65,10 @@ class Manifest:
     """Versions of the packages that wrote it; None for one that was not installed."""
     metadata: dict[str, JSON] = field(default_factory=dict)
     """What its exporter wants to tell about it."""
+    written: str = ""
+    """The day, such as 2026-11-18; empty for one that an older Trellis wrote."""
+    random_keys: dict[str, str] = field(default_factory=dict)
+    """The variables that are random keys, which are stored as numbers, each with its kind."""
     checksums: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Size, CRC-32 and SHA-256 of every other file, by its path."""
 
@@ -130,6 +137,8 @@ def _parsed(document: Mapping[str, Any]) -> Manifest:
         platforms=tuple(map(_text, document["platforms"])),
         packages=dict(document["packages"]),
         metadata=dict(document["metadata"]),
+        written=_day(document.get("written", "")),
+        random_keys={name: _text(kind) for name, kind in document.get("random_keys", {}).items()},
         checksums=dict(document["checksums"]),
     )
     if manifest.default_signature not in manifest.signatures:
@@ -188,6 +197,12 @@ def _signature(fields: dict[str, Any]) -> SignatureSpec:
         for side in ("inputs", "outputs")
     )
     return SignatureSpec(_text(fields["file"]), inputs, outputs)
+
+
+def _day(value: Any) -> str:
+    if value:
+        date.fromisoformat(_text(value))
+    return _text(value)
 
 
 def _text(value: Any) -> str:

@@ -160,7 +160,7 @@ def _try(tf: Any, name: str, function: Any, exported: export.Exported) -> None:
         raise ModelError(
             f"TensorFlow {tf.__version__} cannot run {name} as JAX {jax.__version__} exports it: {reason} Install a "
             f"newer TensorFlow, or an older JAX."
-        ) from error
+        ) from None
 
 
 def _plain(name: str) -> str:

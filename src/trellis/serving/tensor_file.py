@@ -28,12 +28,17 @@ _DTYPES = {
 }
 
 
+def can_store(dtype: np.dtype) -> bool:
+    """Whether a file can hold an array of a type."""
+    return dtype.name in _DTYPES.values()
+
+
 def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes arrays to a file."""
     from safetensors.numpy import save_file
 
     for name, array in arrays.items():
-        if array.dtype.name not in _DTYPES.values():
+        if not can_store(array.dtype):
             raise ServedModelError(f"The variable {name} is of type {array.dtype}, which cannot be stored.")
     save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
 

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
         uncalled_methods as uncalled_methods,
     )
     from trellis.tasks.export import (
+        PARAMS as PARAMS,
         export_task as export_task,
+        made_by as made_by,
+        refresh_task as refresh_task,
         export_weights as export_weights,
         task_in_memory as task_in_memory,
     )

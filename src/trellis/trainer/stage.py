@@ -225,6 +225,10 @@ class Stage:
         checkpoint = on_averages(checkpoint)
         return BoundModel(self._computing_model(), params=checkpoint.model_params, model_state=checkpoint.model_state)
 
+    def model_with(self, variables: Variables) -> BoundModel:
+        """The model with variables from elsewhere, as it answers; no data is looked at."""
+        return BoundModel(self._computing_model(), params={}).with_variables(variables)
+
     def _initialize(self) -> Callable[[Variables], Variables]:
         def initialize(variables: Variables) -> Variables:
             bound = BoundModel(self.model, params={}).with_variables(variables)

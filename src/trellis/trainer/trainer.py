@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from trellis.aliases import JSON
+from trellis.aliases import JSON, Variables
 from trellis.config import raise_if_any
 from trellis.data import is_stream
 from trellis.disk import local_path
@@ -289,6 +289,10 @@ class StagedTrainer(ABC):
     def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
         return self.stage_of(checkpoint.step).bound_model(checkpoint)
+
+    def model_with(self, variables: Variables, *, step: int) -> BoundModel:
+        """The model of the stage of a step, with variables from elsewhere; no data is looked at."""
+        return self.stage_of(step).model_with(variables)
 
     def inference_inputs(self, step: int = 0) -> Any:
         """The inputs of the first validation batch, as `Task.inference_step` takes them in the stage of a step."""

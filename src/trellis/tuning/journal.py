@@ -139,9 +139,11 @@ class Journal:
                 continue
             low, high = (float(value or 0) for value in range_.values)
             if range_.kind == "int":
-                overrides[range_.path] = trial.suggest_int(range_.path, int(low), int(high))
+                step = 1 if range_.step is None else int(range_.step)
+                overrides[range_.path] = trial.suggest_int(range_.path, int(low), int(high), step=step)
             else:
-                overrides[range_.path] = trial.suggest_float(range_.path, low, high, log=range_.kind == "log")
+                is_log = range_.kind == "log"
+                overrides[range_.path] = trial.suggest_float(range_.path, low, high, step=range_.step, log=is_log)
         return overrides
 
     def _frozen(self, number: int) -> "optuna.trial.FrozenTrial":

@@ -73,7 +73,8 @@ def _published(range_: Range) -> dict[str, Any]:
         is_ordered = all(isinstance(value, int | float) for value in range_.values)
         return {"class_name": "Choice", "config": {**shared, "values": list(range_.values), "ordered": is_ordered}}
     low, high = range_.values
-    ends = {"min_value": low, "max_value": high, "step": 1 if range_.kind == "int" else None}
+    step = 1 if range_.kind == "int" and range_.step is None else range_.step
+    ends = {"min_value": low, "max_value": high, "step": step}
     sampling = "log" if range_.kind == "log" else "linear"
     name = "Int" if range_.kind == "int" else "Float"
     return {"class_name": name, "config": {**shared, **ends, "sampling": sampling}}

@@ -37,10 +37,13 @@ class Range:
     kind: Kind
     values: tuple[Value, ...]
     """All of a choice; of the other kinds the least and the greatest."""
+    step: float | None = None
+    """From one value to the next, from the least on; None if there is none."""
 
     def __str__(self) -> str:
         """Returns the range as a flag has it."""
-        return f"{self.kind}({', '.join(map(str, self.values))})"
+        step = () if self.step is None else (self.step,)
+        return f"{self.kind}({', '.join(map(str, (*self.values, *step)))})"
 
 
 @dataclass(frozen=True)
@@ -165,8 +168,9 @@ def _range_of(entry: _Entry, config: ExperimentConfig, problems: list[Problem]) 
     if problem:
         problems.append(Problem(f"{path}: {problem}", entry.origin, path, f"Write, for example: {{{_FORMS[kind]}}}"))
         ends = ends[:1]
+    ends, steps = ends[:2], ends[2:]
     numbers = [end for end in ends if isinstance(end, int | float) and not isinstance(end, bool)]
-    tried = numbers if kind == "int" or problem else [*numbers, numbers[0] + _BETWEEN * (numbers[1] - numbers[0])]
+    tried = numbers if kind == "int" or problem else [*numbers, _between(numbers, steps)]
     for number in tried or [1]:
         found = _try(entry, Text(repr(number)), config)
         problems += found
@@ -174,27 +178,43 @@ def _range_of(entry: _Entry, config: ExperimentConfig, problems: list[Problem]) 
             break
     if len(problems) > n_before:
         return None
-    whole = tuple(int(number) for number in numbers)
+    step = next((float(step) for step in steps if isinstance(step, int | float)), None)
     if kind == "int":
-        return Range(path, "int", whole)
-    return Range(path, "log" if kind == "log" else "uniform", tuple(float(number) for number in numbers))
+        whole = tuple(int(number) for number in numbers)
+        return Range(path, "int", whole, step=None if step is None else int(step))
+    return Range(path, "log" if kind == "log" else "uniform", tuple(float(number) for number in numbers), step=step)
+
+
+def _between(ends: Sequence[float], steps: Sequence[object]) -> float:
+    """A value that is none of the two ends of a range, unless its step leads from one to the other."""
+    step = next((float(step) for step in steps if isinstance(step, int | float)), None)
+    return ends[0] + (_BETWEEN * (ends[1] - ends[0]) if step is None else step)
 
 
 def _problem_with_ends(kind: str, ends: Sequence[object]) -> str:
     """Says what is wrong with the ends of a range; empty if nothing is."""
     shown = ", ".join(map(str, ends))
-    if len(ends) != 2:
-        return f"{kind} takes the least and the greatest value, not {len(ends)} values."
-    low, high = ends
-    is_number = all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends)
+    if len(ends) == 3 and kind == "log":
+        return f"log({shown}) has a step, which a logarithm has none of."
+    if len(ends) not in (2, 3):
+        return f"{kind} takes the least and the greatest value, and perhaps a step, not {len(ends)} values."
+    low, high, *steps = ends
+    is_number = all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high))
     if not is_number or not isinstance(low, int | float) or not isinstance(high, int | float):
         return f"{kind}({shown}) has an end that is no number."
     if not (math.isfinite(low) and math.isfinite(high)):
         return f"{kind}({shown}) has an end that is not finite."
-    if kind == "int" and (low != int(low) or high != int(high)):
-        return f"int({shown}) has an end that is no whole number."
+    if kind == "int" and any(isinstance(end, float) and not end.is_integer() for end in ends):
+        return f"int({shown}) has an end or a step that is no whole number."
     if low >= high:
         return f"{kind}({shown}) has its ends in the wrong order, or is a single value."
+    for step in steps:
+        if not isinstance(step, int | float) or isinstance(step, bool) or not 0 < step <= high - low:
+            return f"{kind}({shown}) has the step {step}, which is not between 0 and the whole range."
+        n_steps = round((high - low) / step)
+        if not math.isclose(low + n_steps * step, high, rel_tol=1e-9, abs_tol=1e-12):
+            last = low + int((high - low) / step) * step
+            return f"{kind}({shown}) does not end on a step: its last value would be {last:g}."
     if kind == "log" and low <= 0:
         return f"log({shown}) begins at {low}, but a logarithm needs more than 0."
     return ""

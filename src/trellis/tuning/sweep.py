@@ -2,14 +2,13 @@
 
 import dataclasses
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from trellis.disk import Ownership, write_whole
+from trellis.disk import Ownership, owned_in_turn, write_whole
 from trellis.errors import ArgumentError, DirectoryTakenError, FileWriteError, MissingPackageError, RunFailedError
 from trellis.experiments import ExperimentConfig, leaves_of, run_experiment
 from trellis.extensions import Extension
@@ -22,7 +21,6 @@ from trellis.tuning.journal import PRUNERS, Journal, load_optuna
 from trellis.tuning.results import TrialResult, write_results
 from trellis.tuning.search import SearchSpace, Value
 
-_SECONDS_BETWEEN_LOOKS = 0.05
 _MOST_LISTED = 10
 
 
@@ -194,13 +192,7 @@ class Sweep:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Waits until no other process of the sweep chooses trials; those do it in an instant."""
-        while True:
-            try:
-                ownership = Ownership(self._directory / "choosing")
-                break
-            except DirectoryTakenError:
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
-        with ownership:
+        with owned_in_turn(self._directory / "choosing"):
             yield
 
     def _check_same(self) -> None:

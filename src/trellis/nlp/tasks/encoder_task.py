@@ -23,6 +23,7 @@ from trellis.nlp.models import EncoderConfig, LayeredEncoder, build_encoder
 from trellis.nlp.tasks.pretrained import read_hugging_face_weights, with_encoder_of
 from trellis.nlp.tasks.text_source import (
     SIDES,
+    VOCABULARY_FIELDS,
     TextSource,
     data_problems,
     find_text,
@@ -201,8 +202,21 @@ class EncoderTask(Task):
                 raise DataError(f"{place} has the {what} {odd}, but {known_range}. {ways_out[name]}")
 
     def serving_inputs(self, inputs: Any) -> dict[str, np.ndarray]:
-        """The inputs for plain text, whatever else the data has."""
-        return {name: np.zeros((1, length), np.int32) for name, length in self.answerer.input_lengths.items()}
+        """The inputs for plain text, whatever else the data has: from 0 to the greatest that there is of each."""
+        greatest = {"input_word_ids": self.vocab_size - 1, "input_type_ids": self.n_types - 1, "input_mask": 1}
+        return {
+            name: np.linspace(0, greatest.get(name, length - 1), length, dtype=np.int32)[None]
+            for name, length in self.answerer.input_lengths.items()
+        }
+
+    def answering_config(self) -> Any:
+        """The config without the places of weights and text, which have left in it what they had to say."""
+        config = self.task_config.replace(hub_module_url="", init_checkpoint="")
+        for side in SIDES:
+            data = getattr(config, side)
+            places = {name: "" for name in ("input_path", *VOCABULARY_FIELDS) if name in data.as_dict()}
+            config = config.replace(**{side: data.replace(**places)})
+        return config
 
     def serving_files(self) -> dict[str, str]:
         """The vocabulary, if it is known."""

@@ -12,7 +12,7 @@ from trellis.nlp.data import TEXT, VOCABULARY_NAMES, QADataConfig, TextSettings,
 from trellis.tasks import TaskConfig
 
 SIDES = ("train_data", "validation_data")
-_VOCABULARY_FIELDS = ("vocab_file", "vocab_file_path")
+VOCABULARY_FIELDS = ("vocab_file", "vocab_file_path")
 """The names of a vocabulary in the configs of data."""
 _LOWER_CASE_FIELDS = ("lower_case", "do_lower_case")
 
@@ -214,7 +214,7 @@ def _kept_before(run: Path) -> TextSettings | None:
 def _vocabulary_field(config: TaskConfig, side: str) -> str | None:
     """What the config of a side's data calls a vocabulary; None if it has none."""
     values = getattr(config, side).as_dict()
-    return next((name for name in _VOCABULARY_FIELDS if name in values), None)
+    return next((name for name in VOCABULARY_FIELDS if name in values), None)
 
 
 def _named(config: TaskConfig, side: str) -> TextSettings | None:
