@@ -16,7 +16,7 @@ from trellis.runtime import print_error
 
 if TYPE_CHECKING:
     from trellis.nlp.answers import ServedText
-    from trellis.serving import LoadedModel
+    from trellis.serving import LoadedModel, OpenText
 
 _EPILOG = """\
 Arrays are asked by the Open Inference Protocol (/v2/models/NAME/infer) or TensorFlow Serving's
@@ -101,7 +101,7 @@ def serve(flags: argparse.Namespace) -> int:
         return serving.serve_model(directory, options=options, listening=listening, open_text=_open_text(flags))
 
 
-def _open_text(flags: argparse.Namespace) -> serving.OpenText:
+def _open_text(flags: argparse.Namespace) -> "OpenText":
     def open_text(model: "LoadedModel", /, *, name: str) -> "ServedText | None":
         if "text" not in model.manifest.metadata:
             return None

@@ -41,8 +41,10 @@ def check_served(directory: Path) -> None:
             raise ServedModelError(
                 f"`{folder}` is a model of Hugging Face's. Train from it (task.init_checkpoint), then: trellis export"
             )
-    names = ", ".join(sorted(path.name for path in directory.iterdir())[:8]) or "nothing"
+    inner = sorted(directory.iterdir())
+    below = next((path for path in inner if path.is_dir() and find_served_model(path) is not None), None)
+    suggestion = "" if below is None else f" Did you mean {below}?"
     raise ServedModelError(
-        f"`{directory}` holds {names}, and no {MANIFEST}. Give a directory that `trellis export` wrote, or one with "
-        f"numbered versions of such."
+        f"`{directory}` holds {', '.join(path.name for path in inner[:8]) or 'nothing'}, and no {MANIFEST}.{suggestion} "
+        f"Give a directory that `trellis export` wrote, or one with numbered versions of such."
     )
