@@ -11,14 +11,19 @@ from trellis.serving import Signature, export_model
 
 
 def export_doubling(directory: Path, *, offset: float = 0.0, batch_size: int | None = None) -> Path:
-    """A model of rows (number of a caller, number of an example), which are doubled: exactly, in a batch of any size."""
+    """A model that doubles rows of two numbers: exactly, in a batch of any size."""
     return export_function(
         directory, lambda v, x: 2 * x + v["offset"], np.zeros((2, 2), np.float32), offset=offset, batch_size=batch_size
     )
 
 
 def export_function(
-    directory: Path, function: Callable[[Any, Any], Any], inputs: Any, *, offset: float = 0.0, batch_size: int | None = None
+    directory: Path,
+    function: Callable[[Any, Any], Any],
+    inputs: Any,
+    *,
+    offset: float = 0.0,
+    batch_size: int | None = None,
 ) -> Path:
     return export_model(
         directory,

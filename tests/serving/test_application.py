@@ -337,8 +337,12 @@ def test_a_model_that_fails_shows_no_caller_why(doubling: Path, monkeypatch: pyt
     app.tell = lambda event, text, **fields: told.append(text)
     reply = client_of(app).post("/v1/models/it:predict", json={"instances": [[1, 2]]})
     assert reply.status_code == 500
-    number = reply.json()["error"].removeprefix("The model has failed on this request. The server's log tells of it as ")
-    assert told == [f"Request {number[:-1]} has failed (RuntimeError: /secret/place: stablehlo.dot_general has failed)."]
+    number = reply.json()["error"].removeprefix(
+        "The model has failed on this request. The server's log tells of it as "
+    )
+    assert told == [
+        f"Request {number[:-1]} has failed (RuntimeError: /secret/place: stablehlo.dot_general has failed)."
+    ]
 
 
 def test_metrics_count_requests_batches_and_what_waits(doubling: Path) -> None:
@@ -379,8 +383,8 @@ def test_hundreds_of_requests_made_of_nonsense_are_refused_and_the_next_is_answe
             document = json.loads(good)
             owner: Any = document
             for _ in range(random.integers(0, 3)):
-                inner = [value for value in (owner.values() if isinstance(owner, dict) else owner)]
-                inner = [value for value in inner if isinstance(value, dict | list) and value]
+                values = owner.values() if isinstance(owner, dict) else owner
+                inner = [value for value in values if isinstance(value, dict | list) and value]
                 owner = inner[random.integers(len(inner))] if inner else owner
             key = list(owner)[random.integers(len(owner))] if isinstance(owner, dict) else random.integers(len(owner))
             owner[key] = junk[random.integers(len(junk))]

@@ -1,4 +1,4 @@
-"""The server as a process: its connections, a switch of versions and an end under load, and what it refuses to start."""
+"""The server as a process: its connections, a switch of versions and its end under load, and what it refuses."""
 
 import asyncio
 import http.client

@@ -163,9 +163,7 @@ def test_versions_are_found_by_number_also_without_one(tmp_path: Path) -> None:
         (["digits/1/manifest.json"], "Did you mean [^ ]*digits?"),
     ],
 )
-def test_a_directory_of_another_kind_is_refused_with_what_to_do(
-    tmp_path: Path, files: list[str], problem: str
-) -> None:
+def test_a_directory_of_another_kind_is_refused_with_what_to_do(tmp_path: Path, files: list[str], problem: str) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
