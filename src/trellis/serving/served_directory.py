@@ -44,7 +44,8 @@ def check_served(directory: Path) -> None:
     inner = sorted(directory.iterdir())
     below = next((path for path in inner if path.is_dir() and find_served_model(path) is not None), None)
     suggestion = "" if below is None else f" Did you mean {below}?"
+    names = ", ".join(path.name for path in inner[:8]) or "nothing"
     raise ServedModelError(
-        f"`{directory}` holds {', '.join(path.name for path in inner[:8]) or 'nothing'}, and no {MANIFEST}.{suggestion} "
-        f"Give a directory that `trellis export` wrote, or one with numbered versions of such."
+        f"`{directory}` holds {names}, and no {MANIFEST}.{suggestion} Give a directory that `trellis export` wrote, or "
+        f"one with numbered versions of such."
     )
