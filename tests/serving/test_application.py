@@ -1,10 +1,8 @@
 """What a server answers at its addresses: both protocols, texts, refusals; and that nonsense never takes it down."""
 
-import asyncio
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,15 +11,9 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from tests.serving.served_models import export_doubling, export_function
+from tests.serving.served_models import application, client_of, export_doubling, export_function
 from trellis.errors import ArgumentError
-from trellis.serving import LoadedModel
-from trellis.serving.application import Application, Limits
-from trellis.serving.batching import Batcher
-from trellis.serving.server_metrics import ServerMetrics
-from trellis.serving.versions import TextAnswers, Versions, open_version
-
-SIZES = (1, 4)
+from trellis.serving.application import Application
 
 
 class Answered(NamedTuple):
@@ -42,26 +34,8 @@ class Shouting:
             yield Answered({"text": list(parts), "doubled": doubled.tolist()})
 
 
-def application(
-    directory: Path, *, text: TextAnswers | None = None, seconds: float = 60, most_waiting: int = 64, token: str = ""
-) -> Application:
-    """An application that serves the versions in a directory."""
-    metrics = ServerMetrics(sizes=SIZES)
-
-    def build_batcher(model: LoadedModel) -> Batcher:
-        return Batcher(model, sizes=SIZES, most_waiting=most_waiting, observe=metrics.note_batch)
-
-    opened = partial(open_version, name="it", open_text=lambda model, *, name: text, build_batcher=build_batcher)
-    told: list[str] = []
-    versions = Versions(directory, open_version=opened, tell=lambda event, text, **fields: told.append(text))
-    asyncio.run(versions.load())
-    limits = Limits(body_bytes=100_000, seconds=seconds)
-    tell = lambda event, text, **fields: told.append(text)  # noqa: E731
-    return Application(versions=versions, name="it", limits=limits, metrics=metrics, tell=tell, token=token)
-
-
-def client_of(app: Application) -> TestClient:
-    return TestClient(app, base_url="http://127.0.0.1:8000")
+def shouting(model: Any, /, *, name: str) -> Shouting:
+    return Shouting()
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +47,7 @@ def doubling(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(doubling: Path) -> TestClient:
-    return client_of(application(doubling, text=Shouting()))
+    return client_of(application(doubling, open_text=shouting))
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +284,7 @@ def held_up(app: Application, monkeypatch: pytest.MonkeyPatch) -> threading.Even
 
 
 def test_an_answer_that_takes_too_long_is_given_up(doubling: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = application(doubling, text=Shouting(), seconds=0.2)
+    app = application(doubling, open_text=shouting, seconds=0.2)
     goes_on = held_up(app, monkeypatch)
     client = client_of(app)
     for path, document in (

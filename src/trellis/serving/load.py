@@ -121,7 +121,8 @@ def load_model(directory: str | os.PathLike[str]) -> LoadedModel:
         )
     arrays = read_tensors(path / PARAMETERS)
     functions = {name: _deserialized(path / spec.file, arrays) for name, spec in manifest.signatures.items()}
-    variables = jax.device_put(arrays)
+    # JAX on a CPU takes arrays as they lie in memory, if it can: here that is the file, which may be overwritten.
+    variables = {name: jax.device_put(np.array(array)) for name, array in arrays.items()}
     signatures = {
         name: LoadedSignature(name, spec=spec, exported=functions[name], variables=variables)
         for name, spec in manifest.signatures.items()
