@@ -36,7 +36,8 @@ def port() -> Iterator[int]:
     patch = pytest.MonkeyPatch()
     patch.setattr(server, "_HEAD_SECONDS", 0.5)
     patch.setattr(server, "_most_connections", lambda: 20)
-    config = uvicorn.Config(slow_to_listen, http=server._Connection, ws="none", lifespan="off", log_config=None)
+    options: Any = {"ws": "none", "lifespan": "off", "log_config": None, "timeout_keep_alive": 1}
+    config = uvicorn.Config(slow_to_listen, http=server._Connection, **options)
     running = server._Server(config)
     listening = bind("127.0.0.1", 0)
     thread = threading.Thread(target=lambda: asyncio.run(running.serve(sockets=[listening])))
