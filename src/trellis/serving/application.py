@@ -352,26 +352,29 @@ class Application:
         if length.isdecimal() and int(length) > limit:
             await _discard(request)
             raise too_large
-        chunks: list[bytes] = []
-        n_bytes = 0
         try:
             async with asyncio.timeout(_BODY_SECONDS):
-                async for chunk in request.stream():
-                    n_bytes += len(chunk)
-                    self._hold(request, len(chunk))
-                    if n_bytes > limit or self._n_held > _MOST_BODIES * limit:
-                        break
-                    chunks.append(chunk)
-                else:
-                    return b"".join(chunks)
-            await _discard(request)
-            if n_bytes > limit:
-                raise too_large
-            raise RequestRefusedError("The server holds too many requests already.", status=429, retry_after=1)
+                body = await self._received(request)
         except TimeoutError:
             raise RequestRefusedError(
                 f"The body of the request has not come within {_BODY_SECONDS} seconds.", status=408
             ) from None
+        if body is not None:
+            return body
+        await _discard(request)
+        if request.state.n_held > limit:
+            raise too_large
+        raise RequestRefusedError("The server holds too many requests already.", status=429, retry_after=1)
+
+    async def _received(self, request: Request) -> bytes | None:
+        """All of a body; None as soon as it, or what is held of all requests, is too large."""
+        chunks: list[bytes] = []
+        async for chunk in request.stream():
+            self._hold(request, len(chunk))
+            if request.state.n_held > self.limits.body_bytes or self._n_held > _MOST_BODIES * self.limits.body_bytes:
+                return None
+            chunks.append(chunk)
+        return b"".join(chunks)
 
     def _hold(self, request: Request, n_bytes: int) -> None:
         """Counts bytes that are kept until a request is answered."""
