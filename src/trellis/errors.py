@@ -77,6 +77,16 @@ class ServedModelError(TrellisError, OSError):
     """A served model that cannot be written or read."""
 
 
+class RequestRefusedError(TrellisError, RuntimeError):
+    """A request that a server does not answer; `status` is HTTP's word for why."""
+
+    def __init__(self, message: str, *, status: int, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+        """In how many seconds the same request may be answered, if waiting helps."""
+
+
 class MissingPackageError(TrellisError, ImportError):
     """An optional package that is used but not installed."""
 

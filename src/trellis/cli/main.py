@@ -80,6 +80,7 @@ WORDS = {
     "runs diff": Word("find the step at which two runs part", "runs.diff", "runs.add_diff_flags", True),
     "runs time": Word("show where the time of a run went", "runs.time", "runs.add_time_flags", True),
     "export": Word("write the model of a run, to be served", "export.export", "export.add_flags"),
+    "serve": Word("answer requests with an exported model, over HTTP", "serve.serve", "serve.add_flags"),
     "launch": Word("run a command in several processes that train together", "launch.launch", "launch.add_flags"),
     "run": Word("run training code of your own between artifacts", "run.run", "run.add_flags"),
     "predict": Word("ask a trained model about text, arrays or records", "predict.predict", "predict.add_flags", True),
@@ -170,7 +171,7 @@ def _outliving_terminal() -> Iterator[None]:
 
 def _warn_of_limit(word: Word) -> None:
     """Tells of a limit that JAX cannot live with: its libraries do not raise an error then, but end the process."""
-    loads_jax = word.function.startswith(("train.", "plan.", "export.", "predict.", "replay."))
+    loads_jax = word.function.startswith(("train.", "plan.", "export.", "predict.", "replay.", "serve."))
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if loads_jax and limit != resource.RLIM_INFINITY and limit < _LEAST_OF_JAX:
         size = describe_size(limit).lstrip("=~ ")

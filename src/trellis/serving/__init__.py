@@ -52,5 +52,13 @@ if TYPE_CHECKING:
         answer_lines as answer_lines,
         open_answers_file as open_answers_file,
     )
+    from trellis.serving.server import serve_model as serve_model, ServerOptions as ServerOptions
+    from trellis.serving.versions import (
+        OpenText as OpenText,
+        TextAnswers as TextAnswers,
+        AskRows as AskRows,
+    )
+    from trellis.serving.address import bind as bind, check_access as check_access
+    from trellis.serving.served_directory import check_served as check_served
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -61,7 +61,7 @@ class _Lines:
         self._has_ids = has_ids
 
     def append(self, answers: ArrayAnswers) -> None:
-        columns = {name: _plain(array) for name, array in answers.outputs.items()}
+        columns = {name: plain_numbers(array) for name, array in answers.outputs.items()}
         if self._has_ids:
             columns = {_ID: answers.ids, **columns}
         for row in zip(*columns.values(), strict=True):
@@ -78,7 +78,7 @@ class _Table:
         self._has_header = False
 
     def append(self, answers: ArrayAnswers) -> None:
-        columns = {name: _plain(array) for name, array in _cells(answers.outputs)}
+        columns = {name: plain_numbers(array) for name, array in _cells(answers.outputs)}
         if self._has_ids:
             columns = {_ID: answers.ids, **columns}
         text = io.StringIO()
@@ -129,7 +129,7 @@ def _held(array: np.ndarray) -> np.ndarray:
     return array if array.dtype.kind in "biufc" else array.astype(np.float32)
 
 
-def _plain(array: np.ndarray) -> list[Any]:
+def plain_numbers(array: np.ndarray) -> list[Any]:
     """Numbers as JSON has them: the shortest that mean the same in the array's precision, and `nan` by its name."""
     held = _held(array)
     if held.dtype.kind != "f":

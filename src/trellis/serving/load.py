@@ -1,7 +1,7 @@
 """Served models, loaded: they answer without the code that made them."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,8 @@ class LoadedSignature:
 
     def call_by_name(self, arrays_by_name: Mapping[str, np.ndarray]) -> PyTree:
         """The same for inputs that are not in a tree, but named as in `spec`."""
-        self._check_names(arrays_by_name)
-        arrays = [self._checked(arrays_by_name[spec.name], spec) for spec in self.spec.inputs]
+        self.check_names(arrays_by_name)
+        arrays = [checked_array(arrays_by_name[spec.name], spec, owner=self.name) for spec in self.spec.inputs]
         sizes = {spec.name: len(array) for spec, array in zip(self.spec.inputs, arrays, strict=True)}
         if len(set(sizes.values())) > 1:
             raise DataError(f"The inputs of {self.name} differ in their batch size: {sizes}.")
@@ -59,7 +59,8 @@ class LoadedSignature:
         inputs, outputs = (", ".join(map(str, side)) for side in (self.spec.inputs, self.spec.outputs))
         return f"{self.name}({inputs}) -> {outputs}"
 
-    def _check_names(self, inputs: Mapping[str, Any]) -> None:
+    def check_names(self, inputs: Collection[str]) -> None:
+        """Raises an error if these are not the names of the inputs."""
         names = [spec.name for spec in self.spec.inputs]
         problems = []
         if missing := [name for name in names if name not in inputs]:
@@ -68,22 +69,6 @@ class LoadedSignature:
             problems.append(f"have {', '.join(unknown)}")
         if problems:
             raise DataError(f"The inputs of {self.name} {' and '.join(problems)}. It takes: {self!r}.")
-
-    def _checked(self, array: np.ndarray, spec: ArraySpec) -> np.ndarray:
-        described = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
-        if array.ndim and not len(array):
-            way_out = "Give a batch of one or more."
-            raise DataError(f"The input {spec.name} of {self.name} is {described}, which has no example. {way_out}")
-        fits = array.ndim == len(spec.shape) and all(
-            isinstance(expected, str) or size == expected
-            for size, expected in zip(array.shape, spec.shape, strict=True)
-        )
-        if not fits or not np.can_cast(array.dtype, spec.dtype, "same_kind"):
-            raise DataError(f"The input {spec.name} of {self.name} is {described}, but it takes {spec}.")
-        cast = array.astype(spec.dtype, copy=False)
-        if np.issubdtype(cast.dtype, np.integer) and not np.array_equal(cast, array):
-            raise DataError(f"The input {spec.name} of {self.name} has numbers that {spec.dtype} cannot hold.")
-        return cast
 
 
 class LoadedModel:
@@ -150,7 +135,8 @@ def load_model(directory: str | os.PathLike[str]) -> LoadedModel:
         raise
     if notice:
         print_error(notice)
-    variables = jax.device_put(arrays)
+    # JAX on a CPU takes arrays as they lie in memory, if it can: here that is the file, which may be overwritten.
+    variables = {name: jax.device_put(np.array(array)) for name, array in arrays.items()}
     signatures = {
         name: LoadedSignature(name, spec=spec, exported=functions[name], variables=variables)
         for name, spec in manifest.signatures.items()
@@ -215,6 +201,27 @@ def _deserialized(path: Path, arrays: Mapping[str, np.ndarray]) -> export.Export
     if not fits:
         raise ServedModelError(f"`{path}` takes other parameters than those in {PARAMETERS}. Export the model again.")
     return exported
+
+
+def checked_array(array: np.ndarray, spec: ArraySpec, *, owner: str) -> np.ndarray:
+    """An array as an input of a function takes it; an error tells what does not fit.
+
+    Args:
+        owner: The name of the function.
+    """
+    described = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+    if array.ndim and not len(array):
+        way_out = "Give a batch of one or more."
+        raise DataError(f"The input {spec.name} of {owner} is {described}, which has no example. {way_out}")
+    fits = array.ndim == len(spec.shape) and all(
+        isinstance(expected, str) or size == expected for size, expected in zip(array.shape, spec.shape, strict=True)
+    )
+    if not fits or not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+        raise DataError(f"The input {spec.name} of {owner} is {described}, but it takes {spec}.")
+    cast = array.astype(spec.dtype, copy=False)
+    if np.issubdtype(cast.dtype, np.integer) and not np.array_equal(cast, array):
+        raise DataError(f"The input {spec.name} of {owner} has numbers that {spec.dtype} cannot hold.")
+    return cast
 
 
 def _is_list_of_numbers(node: Any) -> bool:

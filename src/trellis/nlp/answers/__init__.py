@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from trellis.doors import door
 
 if TYPE_CHECKING:
-    from trellis.nlp.answers.predictor import load_predictor as load_predictor, Predictor as Predictor
+    from trellis.nlp.answers.predictor import (
+        load_predictor as load_predictor,
+        open_served_text as open_served_text,
+        Predictor as Predictor,
+        ServedText as ServedText,
+    )
     from trellis.nlp.answers.asked_file import Asked as Asked, AskedFile as AskedFile
     from trellis.nlp.answers.answerers import (
         Prediction as Prediction,

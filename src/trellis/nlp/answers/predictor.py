@@ -21,7 +21,7 @@ from trellis.nlp.answers.asked_file import Asked, AskedFile, open_asked_file
 from trellis.nlp.answers.served_text import read_answerer, read_text, tokenizer_of_model
 from trellis.nlp.data import TEXT, TextSettings, Tokenizer, in_blocks
 from trellis.runtime import RuntimeConfig
-from trellis.serving import find_served_model, load_model
+from trellis.serving import LoadedModel, find_served_model, load_model
 from trellis.tasks import BoundModel, get_task
 from trellis.trainer import computing_model
 
@@ -175,22 +175,60 @@ def load_predictor(
 
 def _load_served(directory: Path, vocab_file: str) -> Predictor:
     model = load_model(directory)
-    metadata = model.manifest.metadata
-    text_metadata = metadata.get(TEXT)
-    if not isinstance(text_metadata, dict):
+    text = open_served_text(model, name=str(directory), vocab_file=vocab_file)
+    if text is None:
         raise ArgumentError(
-            f"`{directory}` holds a served {metadata.get('task', 'model')}, which answers no text. Arrays it "
-            f"answers: trellis.experiments.load_array_predictor({str(directory)!r})"
+            f"`{directory}` holds a served {model.manifest.metadata.get('task', 'model')}, which answers no text. "
+            f"Arrays it answers: trellis.experiments.load_array_predictor({str(directory)!r})"
         )
-    place = str(directory)
-    answerer = read_answerer(text_metadata, place=place)
-    text = read_text(text_metadata, files=model.files, place=place)
-    tokenizer = tokenizer_of_model(text, vocab_file=vocab_file, n_known=text_metadata["vocab_size"], place=place)
     size = model.signatures[model.manifest.default_signature].spec.inputs[0].shape[0]
-    ask = in_batches(model, batch_size=size if isinstance(size, int) else BATCH_SIZE)
+    return text.predictor(in_batches(model, batch_size=size if isinstance(size, int) else BATCH_SIZE))
+
+
+class ServedText:
+    """Answers text with a served model that somebody else asks, such as a server, which asks for many at once."""
+
+    def __init__(self, answerer: Answerer, *, tokenizer: Tokenizer, n_types: int, name: str) -> None:
+        self._answerer = answerer
+        self._tokenizer = tokenizer
+        self._n_types = n_types
+        self._name = name
+
+    @property
+    def kind(self) -> str:
+        """What it answers, in a word."""
+        return self._answerer.kind
+
+    @property
+    def text_columns(self) -> Sequence[str]:
+        """The names of the parts of a text; empty if they have none."""
+        return self._answerer.text_columns
+
+    def predictor(self, ask: AskModel) -> Predictor:
+        """Returns what answers text by a way to ask the model."""
+        checked = _refusing_types(ask, n_types=self._n_types, place=self._name)
+        return Predictor(self._answerer, ask=checked, tokenizer=self._tokenizer)
+
+    def __call__(self, texts: Sequence[tuple[str, ...]], /, *, ask: AskModel) -> Iterator[Prediction]:
+        """Yields the answer to each text. One that has no answer is an error."""
+        return self.predictor(ask)(texts)
+
+
+def open_served_text(model: LoadedModel, /, *, name: str, vocab_file: str = "") -> ServedText | None:
+    """Returns what answers text with a served model; None if the model takes no text.
+
+    Args:
+        name: What errors call the model.
+        vocab_file: The vocabulary, if the model does not have it.
+    """
+    metadata = model.manifest.metadata.get(TEXT)
+    if not isinstance(metadata, dict):
+        return None
+    answerer = read_answerer(metadata, place=name)
+    text = read_text(metadata, files=model.files, place=name)
+    tokenizer = tokenizer_of_model(text, vocab_file=vocab_file, n_known=metadata["vocab_size"], place=name)
     # Models that were exported before did not tell; theirs were BERT's two.
-    ask = _refusing_types(ask, n_types=text_metadata.get("n_types", 2), place=place)
-    return Predictor(answerer, ask=ask, tokenizer=tokenizer)
+    return ServedText(answerer, tokenizer=tokenizer, n_types=metadata.get("n_types", 2), name=name)
 
 
 def _refusing_types(ask: AskModel, *, n_types: int, place: str) -> AskModel:

@@ -7,6 +7,7 @@ import importlib
 import itertools
 import json
 import re
+import threading
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -187,17 +188,19 @@ class WordPieceTokenizer(Tokenizer):
         self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
         self._numbers: dict[str, int] = {}
         self._pieces = _ragged([])
+        self._learning = threading.Lock()  # a server cuts the texts of several callers at once
 
     def encode(self, texts: Sequence[str]) -> Ragged:
         """The ids of each text."""
         texts_chunks = [text.split(" ") for text in texts]
         chunks = list(itertools.chain.from_iterable(texts_chunks))
-        if len(self._numbers) > _MOST_CHUNKS:
-            self._numbers.clear()
-            self._pieces = _ragged([])
-        self._learn([chunk for chunk in chunks if chunk not in self._numbers])
-        numbers = np.fromiter(map(self._numbers.__getitem__, chunks), np.int64, len(chunks))
-        pieces = self._pieces.gather(numbers)
+        with self._learning:
+            if len(self._numbers) > _MOST_CHUNKS:
+                self._numbers.clear()
+                self._pieces = _ragged([])
+            self._learn([chunk for chunk in chunks if chunk not in self._numbers])
+            numbers = np.fromiter(map(self._numbers.__getitem__, chunks), np.int64, len(chunks))
+            pieces = self._pieces.gather(numbers)
         n_chunks = np.fromiter(map(len, texts_chunks), np.int64, len(texts))
         return Ragged(pieces.values, offsets=pieces.offsets[offsets_of(n_chunks)])
 
