@@ -1,6 +1,7 @@
 """Runs on real engines end as undisturbed ones do, to the bit, whatever is killed on the way: `make test-cluster`."""
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -22,6 +23,10 @@ pytestmark = [
     pytest.mark.skipif("TRELLIS_CLUSTER_TESTS" not in os.environ, reason="run by `make test-cluster`"),
 ]
 LAST = 3000
+SETTINGS = [
+    f"trainer.train_steps={LAST}",
+    *(f"trainer.{name}_interval=200" for name in ("checkpoint", "validation", "summary")),
+]
 SECONDS = 300
 _SLURM_CONF = """
 ClusterName=test
@@ -45,10 +50,9 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def command(model_dir: Path) -> list[str]:
-    intervals = [f"--set=trainer.{name}_interval=200" for name in ("checkpoint", "validation", "summary")]
     return [
         *("train", "--experiment=digits/classifier", "--mode=train_and_eval", f"--model_dir={model_dir}"),
-        *(f"--set=trainer.train_steps={LAST}", *intervals),
+        *(f"--set={setting}" for setting in SETTINGS),
     ]
 
 
@@ -133,6 +137,59 @@ def test_a_node_of_ray_that_is_killed(undisturbed: Path, tmp_path: Path) -> None
         stack.enter_context(ray_node(f"--address={address}"))
         finish(launcher)
     assert_equal(undisturbed, tmp_path / "run")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+@pytest.mark.parametrize("lost", ["a process", "an actor", "a machine"])
+def test_a_module_on_ray_that_loses(undisturbed: Path, tmp_path: Path, lost: str) -> None:
+    with ExitStack() as stack:
+        address, _ = stack.enter_context(ray_node("--head", "--num-cpus=0", "--include-dashboard=false"))
+        nodes = [stack.enter_context(ray_node(f"--address={address}"))[1] for _ in range(2)]
+        arguments = ("--on=ray", f"--address={address}", "--processes=2", "--restarts=1", f"--logs={tmp_path}/logs")
+        settings = {"experiment": "digits/classifier", "set": SETTINGS}
+        module = ("run", "--run_fn=trellis.experiments.run_fn", f"--custom_config={json.dumps(settings)}")
+        directories = (f"--model={tmp_path}/model", f"--model_run={tmp_path}/run")
+        launcher = launch(*arguments, "--", *module, *directories, RAY_AUTH_MODE="disabled")
+        wait_for(lambda: has_saved(tmp_path / "run"))
+        (doomed,) = (pid for pid in pids() if is_process_of_module(pid, tmp_path / "run", index=1))
+        if lost == "a process":
+            os.kill(doomed, signal.SIGKILL)
+        elif lost == "an actor":
+            os.kill(parent_of(doomed), signal.SIGKILL)
+        else:
+            os.killpg(next(node for node in nodes if node in ancestors(doomed)), signal.SIGKILL)
+            stack.enter_context(ray_node(f"--address={address}"))
+        output = finish(launcher)
+        assert not [pid for pid in pids() if is_process_of_module(pid, tmp_path / "run", index=1)]
+    assert f"Process 1 of 2 {'was ended by SIGKILL' if lost == 'a process' else 'has ended with code 75'}" in output
+    assert (tmp_path / "model").is_dir()
+    assert_equal(undisturbed, tmp_path / "run")
+
+
+def pids() -> list[int]:
+    return [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+
+
+def is_process_of_module(pid: int, model_run: Path, *, index: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    is_of_run = f"--model_run={model_run}".encode() in command and b"launch" not in command
+    return is_of_run and f"JAX_PROCESS_ID={index}".encode() in variables
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/status").read_text().partition("PPid:")[2].split()[0])
+
+
+def ancestors(pid: int) -> list[int]:
+    found = []
+    while pid > 1:
+        pid = parent_of(pid)
+        found.append(pid)
+    return found
 
 
 @contextmanager
