@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trellis.experiments import RunRecord
 from trellis.extensions import checkpoint_storage
 
 pytestmark = [
@@ -137,6 +138,24 @@ def test_a_node_of_ray_that_is_killed(undisturbed: Path, tmp_path: Path) -> None
         stack.enter_context(ray_node(f"--address={address}"))
         finish(launcher)
     assert_equal(undisturbed, tmp_path / "run")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+def test_a_run_on_ray_goes_on_with_the_processes_that_there_is_room_for(undisturbed: Path, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        address, _ = stack.enter_context(ray_node("--head", "--num-cpus=0", "--include-dashboard=false"))
+        stack.enter_context(ray_node(f"--address={address}"))
+        _, doomed = stack.enter_context(ray_node(f"--address={address}"))
+        arguments = ("--on=ray", f"--address={address}", "--processes=1:2", "--restarts=1")
+        launcher = launch(*arguments, "--", *command(tmp_path / "run"), RAY_AUTH_MODE="disabled")
+        wait_for(lambda: has_saved(tmp_path / "run"))
+        os.killpg(doomed, signal.SIGKILL)
+        output = finish(launcher)
+    assert "devices: 2 cpu → 1 cpu" in output
+    expected, found = RunRecord(undisturbed), RunRecord(tmp_path / "run")
+    assert found.batch_digits == expected.batch_digits
+    assert found.metrics.keys() == expected.metrics.keys()
+    assert found.metrics[LAST]["eval/accuracy"] == pytest.approx(expected.metrics[LAST]["eval/accuracy"], abs=0.02)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
