@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.executor.pipeline import write_examples
 from trellis.experiments import RunRecord
 from trellis.extensions import checkpoint_storage
 
@@ -29,6 +30,14 @@ SETTINGS = [
     *(f"trainer.{name}_interval=200" for name in ("checkpoint", "validation", "summary")),
 ]
 SECONDS = 300
+DRAIN = """
+import subprocess, sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+node = next(node["NodeID"] for node in ray.nodes() if "doomed" in node["Resources"])
+reason = ("--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=taken", "--deadline-remaining-seconds=5")
+command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", f"--address={sys.argv[1]}", f"--node-id={node}"]
+subprocess.run([*command, *reason], check=True)
+"""
 _SLURM_CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -82,6 +91,11 @@ def has_saved(model_dir: Path) -> bool:
     return any(model_dir.glob("regular_*"))
 
 
+def wait_until_saved(launcher: "subprocess.Popen[str]", model_dir: Path) -> None:
+    wait_for(lambda: has_saved(model_dir) or launcher.poll() is not None)
+    assert launcher.poll() is None, launcher.communicate()[0]
+
+
 def finish(process: "subprocess.Popen[str]") -> str:
     output = process.communicate(timeout=SECONDS)[0]
     assert process.returncode == 0, output
@@ -110,7 +124,7 @@ def read(file: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_process_that_is_killed_on_this_machine(undisturbed: Path, tmp_path: Path, index: int) -> None:
     launcher = launch("--processes=2", "--restarts=1", "--", *command(tmp_path / "run"))
-    wait_for(lambda: has_saved(tmp_path / "run"))
+    wait_until_saved(launcher, tmp_path / "run")
     os.kill(process_of(launcher.pid, index), signal.SIGKILL)
     output = finish(launcher)
     assert f"Process {index} of 2 was ended by SIGKILL" in output
@@ -133,7 +147,7 @@ def test_a_node_of_ray_that_is_killed(undisturbed: Path, tmp_path: Path) -> None
         _, doomed = stack.enter_context(ray_node(f"--address={address}"))
         arguments = ("--on=ray", f"--address={address}", "--processes=2", "--restarts=3")
         launcher = launch(*arguments, "--", *command(tmp_path / "run"), RAY_AUTH_MODE="disabled")
-        wait_for(lambda: has_saved(tmp_path / "run"))
+        wait_until_saved(launcher, tmp_path / "run")
         os.killpg(doomed, signal.SIGKILL)
         stack.enter_context(ray_node(f"--address={address}"))
         finish(launcher)
@@ -148,7 +162,7 @@ def test_a_run_on_ray_goes_on_with_the_processes_that_there_is_room_for(undistur
         _, doomed = stack.enter_context(ray_node(f"--address={address}"))
         arguments = ("--on=ray", f"--address={address}", "--processes=1:2", "--restarts=1")
         launcher = launch(*arguments, "--", *command(tmp_path / "run"), RAY_AUTH_MODE="disabled")
-        wait_for(lambda: has_saved(tmp_path / "run"))
+        wait_until_saved(launcher, tmp_path / "run")
         os.killpg(doomed, signal.SIGKILL)
         output = finish(launcher)
     assert "devices: 2 cpu → 1 cpu" in output
@@ -156,6 +170,23 @@ def test_a_run_on_ray_goes_on_with_the_processes_that_there_is_room_for(undistur
     assert found.batch_digits == expected.batch_digits
     assert found.metrics.keys() == expected.metrics.keys()
     assert found.metrics[LAST]["eval/accuracy"] == pytest.approx(expected.metrics[LAST]["eval/accuracy"], abs=0.02)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+def test_a_machine_that_ray_is_told_to_take_away_is_no_failure(undisturbed: Path, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        address, _ = stack.enter_context(ray_node("--head", "--num-cpus=0", "--include-dashboard=false"))
+        stack.enter_context(ray_node(f"--address={address}"))
+        _, doomed = stack.enter_context(ray_node(f"--address={address}", '--resources={"doomed": 1}'))
+        arguments = ("--on=ray", f"--address={address}", "--processes=2", "--restarts=0")
+        launcher = launch(*arguments, "--", *command(tmp_path / "run"), RAY_AUTH_MODE="disabled")
+        wait_until_saved(launcher, tmp_path / "run")
+        drain = [sys.executable, "-c", DRAIN, address]
+        subprocess.run(drain, env=environment(RAY_AUTH_MODE="disabled"), check=True, timeout=SECONDS)
+        os.killpg(doomed, signal.SIGKILL)
+        stack.enter_context(ray_node(f"--address={address}"))
+        finish(launcher)
+    assert_equal(undisturbed, tmp_path / "run")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
@@ -167,9 +198,10 @@ def test_a_module_on_ray_that_loses(undisturbed: Path, tmp_path: Path, lost: str
         arguments = ("--on=ray", f"--address={address}", "--processes=2", "--restarts=1", f"--logs={tmp_path}/logs")
         settings = {"experiment": "digits/classifier", "set": SETTINGS}
         module = ("run", "--run_fn=trellis.experiments.run_fn", f"--custom_config={json.dumps(settings)}")
-        directories = (f"--model={tmp_path}/model", f"--model_run={tmp_path}/run")
+        write_examples(tmp_path / "data")
+        directories = (f"--examples={tmp_path}/data", f"--model={tmp_path}/model", f"--model_run={tmp_path}/run")
         launcher = launch(*arguments, "--", *module, *directories, RAY_AUTH_MODE="disabled")
-        wait_for(lambda: has_saved(tmp_path / "run"))
+        wait_until_saved(launcher, tmp_path / "run")
         (doomed,) = (pid for pid in pids() if is_process_of_module(pid, tmp_path / "run", index=1))
         if lost == "a process":
             os.kill(doomed, signal.SIGKILL)
