@@ -12,7 +12,7 @@ from typing import Any
 from trellis.errors import ArgumentError, MissingPackageError, RunFailedError
 from trellis.runtime import TF_CONFIG
 
-_PASSED_ON = ("JAX_", "XLA_", "TRELLIS_", "PYTHONPATH", "XDG_CACHE_HOME", TF_CONFIG)
+_PASSED_ON = ("JAX_", "XLA_", "NCCL_", "TRELLIS_", "PYTHONPATH", "XDG_CACHE_HOME", TF_CONFIG)
 """What the names of the variables begin with that the processes get from the launcher."""
 _NO_RETRY = (0, 2, 130)
 """Exit codes after which nothing is started again: done, bad input, Ctrl-C."""
