@@ -280,7 +280,9 @@ def test_a_job_of_slurm_that_is_told_to_stop_goes_on_by_itself(undisturbed: Path
         wait_for(lambda: has_saved(tmp_path / "run"))
         subprocess.run(["scancel", "--signal=TERM", job], env=environment(SLURM_CONF=conf), check=True)
         # SLURM itself lets a job that is started again wait for two minutes.
-        wait_for(lambda: (tmp_path / f"run/regular_{LAST}").exists())
+        state = ["squeue", "--noheader", "--states=all", "--format=%T", f"--job={job}"]
+        # What SLURM has started outlives its daemons if these are ended before it has heard of the end.
+        wait_for(lambda: subprocess.check_output(state, env=environment(SLURM_CONF=conf)) == b"COMPLETED\n")
     log = (tmp_path / f"run/logs/slurm-{job}.log").read_text()
     assert "Stopped and saved: the job waits to be started again." in log
     assert_equal(undisturbed, tmp_path / "run")
