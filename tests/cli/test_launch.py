@@ -35,7 +35,16 @@ def test_what_follows_two_dashes_is_the_command(launched: list[Any]) -> None:
         (["--processes=2"], "What is launched is nothing. Write train or run"),
         (["--processes=2", "--", "plan"], "What is launched is 'plan'."),
         (["--", "train"], "--processes is missing."),
-        (["--processes=2:4", "--", "train"], "--processes is 2:4, but only Ray"),
+        (["--processes=2:4", "--", "train"], "--processes is 2:4, but only `train` on Ray"),
+        (["--processes=2:4", "--on=ray", "--", "run"], "--processes is 2:4, but only `train` on Ray"),
+        (
+            ["--processes=2:4", "--on=ray", "--", "train", "--experiment=digits/classifier", "--model_dir=a"],
+            "a batch of 32 examples cannot be shared out over 3. Give one number, a narrower range, or a batch",
+        ),
+        (
+            ["--processes=1:2", "--on=ray", "--", "train", "--experiment=digits/clasifier", "--model_dir=a"],
+            "digits/classifier",
+        ),
         (["--processes=two", "--", "train"], "Argument --processes: 'two' is no number of processes"),
         (["--proceses=2", "--", "train"], "Did you mean --processes?"),
         (["--processes=2", "--on=kubernetes", "--", "train"], "invalid choice: 'kubernetes'"),

@@ -1,11 +1,16 @@
 """`trellis verify-resume`, as a user runs it."""
 
+import os
 from pathlib import Path
 
 import pytest
+import yaml
 
+import trellis.nlp.experiments  # noqa: F401  (registers them)
 from tests.cli.command import REPOSITORY
+from tests.nlp.small_experiments import SIZES, small_settings, write_texts
 from trellis.cli.main import main
+from trellis.experiments.experiment import experiment_summaries
 
 TINY_TEXT = [
     "--set=trainer.train_steps=20",
@@ -16,6 +21,14 @@ TINY_TEXT = [
 ]
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes that it starts compile more than they compute."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "src"))
+
+
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     ("experiment", "flags", "last", "n_fingerprints", "n_reports"),
     [("digits/classifier", [], 500, 5, 5), ("bert/local", TINY_TEXT, 20, 2, 4)],
@@ -27,12 +40,8 @@ def test_a_shipped_experiment_survives_a_kill_to_the_bit(
     n_fingerprints: int,
     n_reports: int,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # The processes that it starts compile more than they compute.
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "src"))
     directory = tmp_path / "all"
     code = main(["verify-resume", f"--experiment={experiment}", *flags, "--trials=1", f"--dir={directory}"])
     captured = capsys.readouterr()
@@ -43,6 +52,33 @@ def test_a_shipped_experiment_survives_a_kill_to_the_bit(
     assert lines[3] == f"     equal to the bit up to step {last} ({n_fingerprints} fingerprints, {n_reports} reports)"
     assert lines[4] == "Each resumed run is as the one that was left alone."
     assert (directory / "trial_1/events.jsonl").is_file()
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text of each kind."""
+    return write_texts(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif("TRELLIS_CLUSTER_TESTS" not in os.environ, reason="minutes: run by `make test-cluster`")
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("experiment", experiment_summaries())
+def test_every_shipped_experiment_survives_kills_and_goes_on_with_other_processes(
+    experiment: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(texts / "cache"))
+    is_text = experiment.partition("/")[0] in SIZES
+    settings = small_settings(experiment, texts, tmp_path) if is_text else {"trainer": {}}
+    intervals = {"summary_interval": 5, "checkpoint_interval": 10, "validation_interval": 10, "steps_per_loop": 5}
+    settings["trainer"] |= {"train_steps": 40, **intervals}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(settings))
+    flags = [f"--config_file={tmp_path}/small.yaml", "--processes=2,1", "--trials=1", f"--dir={tmp_path}/all"]
+    code = main(["verify-resume", f"--experiment={experiment}", *flags])
+    captured = capsys.readouterr()
+    assert code == 0, captured.out + captured.err
+    assert "equal to the bit up to step 40" in captured.out
+    assert "batches equal to the bit, losses within 0.001 up to step 40" in captured.out
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from tests import tiny
 from trellis.errors import CheckpointFileError
 from trellis.extensions import array_parts, checkpoint_storage
-from trellis.extensions.array_parts import Part, common_box, share_out, slices_of
+from trellis.extensions.array_parts import Part, common_box, reading_sharding, share_out, slices_of
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,27 @@ def test_what_all_processes_hold_is_shared_out_evenly() -> None:
     parts = share_out(Shared((3, 4096), ((0, 1, 2, 3),)))
     assert [part.process for part in parts] == [0, 1, 2, 3]
     assert [part.box[1] for part in parts] == [(0, 1024), (1024, 2048), (2048, 3072), (3072, 4096)]
+
+
+def test_what_every_device_holds_is_read_in_slices() -> None:
+    mesh = jax.make_mesh((4, 2), ("data", "fsdp"))
+    whole = NamedSharding(mesh, PartitionSpec())
+    for shape in [(64, 3, 100), (7, 4096), (8192,)]:
+        count = np.zeros(shape)
+        for index in reading_sharding(shape, whole).devices_indices_map(shape).values():
+            count[index] += 1
+        assert (count == 1).all(), shape
+
+
+@pytest.mark.parametrize("shape", [(7, 5001), (8, 8), ()], ids=["cannot be divided", "is small", "is a number"])
+def test_what_cannot_be_sliced_is_read_whole(shape: tuple[int, ...]) -> None:
+    whole = NamedSharding(jax.make_mesh((8,), ("data",)), PartitionSpec())
+    assert reading_sharding(shape, whole) is whole
+
+
+def test_what_is_shared_out_is_read_as_it_is() -> None:
+    apart = NamedSharding(jax.make_mesh((8,), ("fsdp",)), PartitionSpec("fsdp"))
+    assert reading_sharding((8192,), apart) is apart
 
 
 def test_a_part_comes_back_from_json() -> None:

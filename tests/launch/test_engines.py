@@ -1,6 +1,7 @@
 """Runs on real engines end as undisturbed ones do, to the bit, whatever is killed on the way: `make test-cluster`."""
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -15,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.executor.pipeline import write_examples
+from trellis.experiments import RunRecord
 from trellis.extensions import checkpoint_storage
 
 pytestmark = [
@@ -22,7 +25,19 @@ pytestmark = [
     pytest.mark.skipif("TRELLIS_CLUSTER_TESTS" not in os.environ, reason="run by `make test-cluster`"),
 ]
 LAST = 3000
+SETTINGS = [
+    f"trainer.train_steps={LAST}",
+    *(f"trainer.{name}_interval=200" for name in ("checkpoint", "validation", "summary")),
+]
 SECONDS = 300
+DRAIN = """
+import subprocess, sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+node = next(node["NodeID"] for node in ray.nodes() if "doomed" in node["Resources"])
+reason = ("--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=taken", "--deadline-remaining-seconds=5")
+command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", f"--address={sys.argv[1]}", f"--node-id={node}"]
+subprocess.run([*command, *reason], check=True)
+"""
 _SLURM_CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -45,10 +60,9 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def command(model_dir: Path) -> list[str]:
-    intervals = [f"--set=trainer.{name}_interval=200" for name in ("checkpoint", "validation", "summary")]
     return [
         *("train", "--experiment=digits/classifier", "--mode=train_and_eval", f"--model_dir={model_dir}"),
-        *(f"--set=trainer.train_steps={LAST}", *intervals),
+        *(f"--set={setting}" for setting in SETTINGS),
     ]
 
 
@@ -75,6 +89,11 @@ def wait_for(is_there: Callable[[], object]) -> None:
 
 def has_saved(model_dir: Path) -> bool:
     return any(model_dir.glob("regular_*"))
+
+
+def wait_until_saved(launcher: "subprocess.Popen[str]", model_dir: Path) -> None:
+    wait_for(lambda: has_saved(model_dir) or launcher.poll() is not None)
+    assert launcher.poll() is None, launcher.communicate()[0]
 
 
 def finish(process: "subprocess.Popen[str]") -> str:
@@ -105,7 +124,7 @@ def read(file: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_process_that_is_killed_on_this_machine(undisturbed: Path, tmp_path: Path, index: int) -> None:
     launcher = launch("--processes=2", "--restarts=1", "--", *command(tmp_path / "run"))
-    wait_for(lambda: has_saved(tmp_path / "run"))
+    wait_until_saved(launcher, tmp_path / "run")
     os.kill(process_of(launcher.pid, index), signal.SIGKILL)
     output = finish(launcher)
     assert f"Process {index} of 2 was ended by SIGKILL" in output
@@ -128,11 +147,100 @@ def test_a_node_of_ray_that_is_killed(undisturbed: Path, tmp_path: Path) -> None
         _, doomed = stack.enter_context(ray_node(f"--address={address}"))
         arguments = ("--on=ray", f"--address={address}", "--processes=2", "--restarts=3")
         launcher = launch(*arguments, "--", *command(tmp_path / "run"), RAY_AUTH_MODE="disabled")
-        wait_for(lambda: has_saved(tmp_path / "run"))
+        wait_until_saved(launcher, tmp_path / "run")
         os.killpg(doomed, signal.SIGKILL)
         stack.enter_context(ray_node(f"--address={address}"))
         finish(launcher)
     assert_equal(undisturbed, tmp_path / "run")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+def test_a_run_on_ray_goes_on_with_the_processes_that_there_is_room_for(undisturbed: Path, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        address, _ = stack.enter_context(ray_node("--head", "--num-cpus=0", "--include-dashboard=false"))
+        stack.enter_context(ray_node(f"--address={address}"))
+        _, doomed = stack.enter_context(ray_node(f"--address={address}"))
+        arguments = ("--on=ray", f"--address={address}", "--processes=1:2", "--restarts=1")
+        launcher = launch(*arguments, "--", *command(tmp_path / "run"), RAY_AUTH_MODE="disabled")
+        wait_until_saved(launcher, tmp_path / "run")
+        os.killpg(doomed, signal.SIGKILL)
+        output = finish(launcher)
+    assert "devices: 2 cpu → 1 cpu" in output
+    expected, found = RunRecord(undisturbed), RunRecord(tmp_path / "run")
+    assert found.batch_digits == expected.batch_digits
+    assert found.metrics.keys() == expected.metrics.keys()
+    assert found.metrics[LAST]["eval/accuracy"] == pytest.approx(expected.metrics[LAST]["eval/accuracy"], abs=0.02)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+def test_a_machine_that_ray_is_told_to_take_away_is_no_failure(undisturbed: Path, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        address, _ = stack.enter_context(ray_node("--head", "--num-cpus=0", "--include-dashboard=false"))
+        stack.enter_context(ray_node(f"--address={address}"))
+        _, doomed = stack.enter_context(ray_node(f"--address={address}", '--resources={"doomed": 1}'))
+        arguments = ("--on=ray", f"--address={address}", "--processes=2", "--restarts=0")
+        launcher = launch(*arguments, "--", *command(tmp_path / "run"), RAY_AUTH_MODE="disabled")
+        wait_until_saved(launcher, tmp_path / "run")
+        drain = [sys.executable, "-c", DRAIN, address]
+        subprocess.run(drain, env=environment(RAY_AUTH_MODE="disabled"), check=True, timeout=SECONDS)
+        os.killpg(doomed, signal.SIGKILL)
+        stack.enter_context(ray_node(f"--address={address}"))
+        finish(launcher)
+    assert_equal(undisturbed, tmp_path / "run")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+@pytest.mark.parametrize("lost", ["a process", "an actor", "a machine"])
+def test_a_module_on_ray_that_loses(undisturbed: Path, tmp_path: Path, lost: str) -> None:
+    with ExitStack() as stack:
+        address, _ = stack.enter_context(ray_node("--head", "--num-cpus=0", "--include-dashboard=false"))
+        nodes = [stack.enter_context(ray_node(f"--address={address}"))[1] for _ in range(2)]
+        arguments = ("--on=ray", f"--address={address}", "--processes=2", "--restarts=1", f"--logs={tmp_path}/logs")
+        settings = {"experiment": "digits/classifier", "set": SETTINGS}
+        module = ("run", "--run_fn=trellis.experiments.run_fn", f"--custom_config={json.dumps(settings)}")
+        write_examples(tmp_path / "data")
+        directories = (f"--examples={tmp_path}/data", f"--model={tmp_path}/model", f"--model_run={tmp_path}/run")
+        launcher = launch(*arguments, "--", *module, *directories, RAY_AUTH_MODE="disabled")
+        wait_until_saved(launcher, tmp_path / "run")
+        (doomed,) = (pid for pid in pids() if is_process_of_module(pid, tmp_path / "run", index=1))
+        if lost == "a process":
+            os.kill(doomed, signal.SIGKILL)
+        elif lost == "an actor":
+            os.kill(parent_of(doomed), signal.SIGKILL)
+        else:
+            os.killpg(next(node for node in nodes if node in ancestors(doomed)), signal.SIGKILL)
+            stack.enter_context(ray_node(f"--address={address}"))
+        output = finish(launcher)
+        assert not [pid for pid in pids() if is_process_of_module(pid, tmp_path / "run", index=1)]
+    assert f"Process 1 of 2 {'was ended by SIGKILL' if lost == 'a process' else 'has ended with code 75'}" in output
+    assert (tmp_path / "model").is_dir()
+    assert_equal(undisturbed, tmp_path / "run")
+
+
+def pids() -> list[int]:
+    return [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+
+
+def is_process_of_module(pid: int, model_run: Path, *, index: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    is_of_run = f"--model_run={model_run}".encode() in command and b"launch" not in command
+    return is_of_run and f"JAX_PROCESS_ID={index}".encode() in variables
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/status").read_text().partition("PPid:")[2].split()[0])
+
+
+def ancestors(pid: int) -> list[int]:
+    found = []
+    while pid > 1:
+        pid = parent_of(pid)
+        found.append(pid)
+    return found
 
 
 @contextmanager
@@ -172,7 +280,9 @@ def test_a_job_of_slurm_that_is_told_to_stop_goes_on_by_itself(undisturbed: Path
         wait_for(lambda: has_saved(tmp_path / "run"))
         subprocess.run(["scancel", "--signal=TERM", job], env=environment(SLURM_CONF=conf), check=True)
         # SLURM itself lets a job that is started again wait for two minutes.
-        wait_for(lambda: (tmp_path / f"run/regular_{LAST}").exists())
+        state = ["squeue", "--noheader", "--states=all", "--format=%T", f"--job={job}"]
+        # What SLURM has started outlives its daemons if these are ended before it has heard of the end.
+        wait_for(lambda: subprocess.check_output(state, env=environment(SLURM_CONF=conf)) == b"COMPLETED\n")
     log = (tmp_path / f"run/logs/slurm-{job}.log").read_text()
     assert "Stopped and saved: the job waits to be started again." in log
     assert_equal(undisturbed, tmp_path / "run")

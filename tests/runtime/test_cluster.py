@@ -19,6 +19,7 @@ SLURM = {
 OPEN_MPI = {
     "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911",
     "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_RANK": "1",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
     "OMPI_COMM_WORLD_LOCAL_RANK": "1",
 }
@@ -46,6 +47,19 @@ def test_open_mpi_is_known() -> None:
     found = find_cluster(OPEN_MPI)
     assert found is not None
     assert (found.method, found.n_processes, found.n_here, found.index_here) == ("ompi", 2, 2, 1)
+
+
+def test_open_mpi_that_does_not_tell_where_the_first_process_is_needs_its_address(joined: list[dict[str, Any]]) -> None:
+    from trellis.runtime import join_processes
+
+    since_5 = {name: value for name, value in OPEN_MPI.items() if "orte" not in name}
+    with pytest.raises(ArgumentError, match=r"Open MPI has started 2 processes, .* -x JAX_COORDINATOR_ADDRESS=HOST"):
+        join_processes(since_5)
+    join_processes(since_5 | {"JAX_COORDINATOR_ADDRESS": "10.0.0.1:8476"})
+    (call,) = joined
+    assert (call["coordinator_address"], call["num_processes"], call["process_id"]) == ("10.0.0.1:8476", 2, 1)
+    assert call["cluster_detection_method"] == "deactivate"
+    assert find_cluster(since_5 | {"OMPI_COMM_WORLD_SIZE": "1"}) is None
 
 
 def test_a_script_that_sbatch_runs_and_a_single_task_are_alone() -> None:

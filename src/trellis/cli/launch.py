@@ -1,14 +1,18 @@
 """`trellis launch`: a command in several processes, by an engine."""
 
 import argparse
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from trellis import launch as engines
+from trellis.cli import train
+from trellis.cli.experiments import resolve_flags
 from trellis.cli.main import main
 from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
+from trellis.experiments import leaves_of
 from trellis.runtime import print_line
 
 _EPILOG = """\
@@ -21,6 +25,7 @@ Exit codes: those of the command.
   trellis launch --on=slurm --processes=8 --sbatch='--gpus-per-task=1 --time=4:00:00' -- train --config_file=run.yaml …
 """
 _LAUNCHED = ("train", "run")
+_BATCH_SIZE = "task.train_data.global_batch_size"
 
 
 def add_flags(parser: Parser) -> None:
@@ -67,7 +72,10 @@ def launch(flags: argparse.Namespace) -> int:
                 flags.command, n_processes=_one_number(flags), log_dir=log_dir, options=ray
             )
         fewest, most = flags.processes
-        n_processes = most if fewest == most else flags.processes
+        n_processes = most
+        if fewest != most:
+            _check_every_number(flags)
+            n_processes = flags.processes
         return engines.launch_on_ray(main, flags.command, n_processes=n_processes, log_dir=log_dir, options=ray)
     n_processes = _one_number(flags)
     if flags.on == "local":
@@ -81,6 +89,25 @@ def launch(flags: argparse.Namespace) -> int:
     print_line(f"To see its state:  squeue --job={job}")
     print_line(f"To stop and save:  scancel --signal=TERM {job}     (to end it for good: scancel {job})")
     return 0
+
+
+def _check_every_number(flags: argparse.Namespace) -> None:
+    """Raises an error if a batch cannot be shared out over some of the numbers of processes that Ray may choose."""
+    parser = Parser("train", "the command")
+    train.add_flags(parser)
+    leaves = leaves_of(resolve_flags(parser.read(flags.command[1:])))
+    size = leaves[_BATCH_SIZE][0] if _BATCH_SIZE in leaves else None
+    fewest, most = flags.processes
+    n_devices, n_together = max(1, flags.gpus_per_process), max(1, leaves["runtime.mesh.model"][0])
+    parts = {number: max(1, number * n_devices // n_together) for number in range(fewest, most + 1) if number > 0}
+    odd = [str(number) for number, n_parts in parts.items() if size and size % n_parts]
+    if odd:
+        good = math.lcm(*parts.values())
+        raise ArgumentError(
+            f"--processes is {fewest}:{most}, of which Ray takes as many as there is room for, but a batch of {size} "
+            f"examples cannot be shared out over {' or '.join(odd)}. Give one number, a narrower range, or a batch "
+            f"that all of them divide: --set={_BATCH_SIZE}={max(1, round(size / good)) * good}"
+        )
 
 
 def _pass_on(name: str, seconds: float | None) -> None:
@@ -103,8 +130,8 @@ def _one_number(flags: argparse.Namespace) -> int:
     fewest, most = flags.processes
     if fewest != most:
         raise ArgumentError(
-            f"--processes is {fewest}:{most}, but only Ray runs a command in as many processes as there is room for. "
-            f"Give one number, or --on=ray."
+            f"--processes is {fewest}:{most}, but only `train` on Ray runs in as many processes as there is room for. "
+            f"Give one number."
         )
     return int(most)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from trellis.runtime import spans_processes
 
@@ -91,6 +91,18 @@ def needed_boxes(shape: tuple[int, ...], sharding: Sharding) -> set[Box]:
     """The blocks of an array that devices of this process hold."""
     indices: Any = sharding.addressable_devices_indices_map(shape)
     return {box_of(index, shape) for index in indices.values()}
+
+
+def reading_sharding(shape: tuple[int, ...], sharding: Sharding) -> Sharding:
+    """How an array is shared out while it is read: of one that every device is to hold whole, each reads a slice."""
+    if not isinstance(sharding, NamedSharding) or not sharding.is_fully_replicated:
+        return sharding
+    devices = sharding.mesh.devices.flatten()
+    sizes = [size if size % len(devices) == 0 else 0 for size in shape]
+    if math.prod(shape) < _SMALLEST_SPLIT * len(devices) or not any(sizes):
+        return sharding
+    spec = [None] * len(shape)
+    return NamedSharding(Mesh(devices, ("slice",)), PartitionSpec(*spec[: int(np.argmax(sizes))], "slice"))
 
 
 def box_of(index: Any, shape: tuple[int, ...]) -> Box:

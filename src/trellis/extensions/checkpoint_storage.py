@@ -26,7 +26,17 @@ from jax.sharding import Sharding
 from trellis.aliases import JSON, PyTree
 from trellis.disk import checksum, describe_failure, files_in, sync, sync_all
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
-from trellis.extensions.array_parts import Box, Part, box_of, common_box, copy_own, needed_boxes, share_out, slices_of
+from trellis.extensions.array_parts import (
+    Box,
+    Part,
+    box_of,
+    common_box,
+    copy_own,
+    needed_boxes,
+    reading_sharding,
+    share_out,
+    slices_of,
+)
 from trellis.loops import Checkpoint, Summary
 from trellis.runtime import exchange, fetch, hear, is_first_process, spans_processes, tell
 
@@ -401,6 +411,8 @@ def read_arrays(path: Path, tree: Mapping[str, str]) -> dict[str, np.ndarray]:
 def read_shards(path: Path, tree: Mapping[str, str], shardings: Mapping[str, Sharding]) -> dict[str, jax.Array]:
     """Arrays of a checkpoint file on the devices of several processes: each reads what its own devices hold.
 
+    What all of them hold is read by each in part, and the devices tell each other the rest.
+
     Args:
         tree: The manifest's, or a part of it.
         shardings: How each is to be shared out; not how it was when it was written.
@@ -408,10 +420,23 @@ def read_shards(path: Path, tree: Mapping[str, str], shardings: Mapping[str, Sha
     shapes = {name: _shape(tree[name]) for name in shardings}
     arrays: dict[str, jax.Array] = {}
     for group in _groups(shapes):
-        boxes = {name: needed_boxes(shapes[name].shape, shardings[name]) for name in group}
+        reading = {name: reading_sharding(shapes[name].shape, shardings[name]) for name in group}
+        boxes = {name: needed_boxes(shapes[name].shape, sharding) for name, sharding in reading.items()}
         for name, blocks in _read_blocks(path, shapes, boxes).items():
-            arrays[name] = _on_devices(shapes[name], shardings[name], blocks)
+            arrays[name] = _on_devices(shapes[name], reading[name], blocks)
+        arrays |= _gathered({name: arrays.pop(name) for name in group if reading[name] != shardings[name]}, shardings)
     return arrays
+
+
+def _gathered(slices: Mapping[str, jax.Array], shardings: Mapping[str, Sharding]) -> dict[str, jax.Array]:
+    """Arrays as they are to be, of slices that were read: the devices send them to each other."""
+    if not slices:
+        return {}
+    places = {name: shardings[name] for name in slices}
+    whole: dict[str, jax.Array] = jax.jit(lambda arrays: arrays, out_shardings=places)(dict(slices))
+    # Nothing else of several devices may be under way: on CPUs they could wait for each other for ever.
+    jax.block_until_ready(whole)
+    return whole
 
 
 def _on_devices(shape: jax.ShapeDtypeStruct, sharding: Sharding, blocks: Mapping[Box, np.ndarray]) -> jax.Array:

@@ -12,7 +12,7 @@ from typing import Any
 from trellis.errors import ArgumentError, MissingPackageError, RunFailedError
 from trellis.runtime import TF_CONFIG
 
-_PASSED_ON = ("JAX_", "XLA_", "TRELLIS_", "PYTHONPATH", "XDG_CACHE_HOME", TF_CONFIG)
+_PASSED_ON = ("JAX_", "XLA_", "NCCL_", "TRELLIS_", "PYTHONPATH", "XDG_CACHE_HOME", TF_CONFIG)
 """What the names of the variables begin with that the processes get from the launcher."""
 _NO_RETRY = (0, 2, 130)
 """Exit codes after which nothing is started again: done, bad input, Ctrl-C."""
@@ -128,9 +128,10 @@ def connect(options: RayOptions, *, n_processes: int) -> Any:
     room = sum(min(int(has.get(name, 0) // each) for name, each in options.need.items()) for has in machines)
     if room < n_processes:
         takes = " and ".join(f"{each} {name}" for name, each in options.need.items())
+        fewer = f"Give --processes={room}, or add" if room else "Add"
         raise ArgumentError(
             f"processes is {n_processes}, each of which takes {takes}, but the cluster of Ray has room for {room}. "
-            f"Give --processes={room or 1}, or add machines first: `ray start --address=…`."
+            f"{fewer} machines first: `ray start --address=…`."
         )
     return ray
 

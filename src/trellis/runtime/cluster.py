@@ -12,7 +12,9 @@ from trellis.errors import ArgumentError
 
 TF_CONFIG = "TF_CONFIG"
 _OF_SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID")
-_OF_OPEN_MPI = ("OMPI_MCA_orte_hnp_uri", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
+_OF_OPEN_MPI = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+_ADDRESS_OF_OPEN_MPI = "OMPI_MCA_orte_hnp_uri"
+"""Where `mpirun` is, which JAX takes for the machine of the first process; from version 5 on nobody tells it."""
 NEEDS_NO_SERVER = (
     f"{TF_CONFIG} makes this process a parameter server (ps), and none is needed: the workers keep the parameters "
     f"themselves, and do not count this process. It has nothing to do, and ends."
@@ -64,8 +66,12 @@ class Cluster:
     """Who this process is among those that a cluster has started."""
 
     method: str
-    """What JAX calls the kind of cluster; JAX itself finds the address of the first process."""
+    """What JAX calls the kind of cluster; JAX itself finds the address of the first process, if there is none here."""
+    address: str | None
+    """Where the first process listens, if somebody has told it."""
     n_processes: int
+    index: int
+    """Which of all processes this one is."""
     n_here: int
     """How many of them are on this machine."""
     index_here: int
@@ -85,7 +91,9 @@ def find_cluster(environment: Mapping[str, str]) -> Cluster | None:
         own = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
         found = Cluster(
             "slurm",
+            address=None,
             n_processes=n_processes,
+            index=int(environment["SLURM_PROCID"]),
             n_here=n_here or n_processes,
             index_here=int(environment["SLURM_LOCALID"]),
             has_own_devices=any(name in environment for name in own),
@@ -93,14 +101,23 @@ def find_cluster(environment: Mapping[str, str]) -> Cluster | None:
     elif _has(environment, *_OF_OPEN_MPI):
         found = Cluster(
             "ompi",
+            address=None if environment.get(_ADDRESS_OF_OPEN_MPI) else environment.get("JAX_COORDINATOR_ADDRESS"),
             n_processes=int(environment["OMPI_COMM_WORLD_SIZE"]),
+            index=int(environment["OMPI_COMM_WORLD_RANK"]),
             n_here=int(environment.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1)),
             index_here=int(environment["OMPI_COMM_WORLD_LOCAL_RANK"]),
             has_own_devices=False,
         )
     else:
         return None
-    return found if found.n_processes > 1 else None
+    if found.n_processes == 1:
+        return None
+    if found.method == "ompi" and not found.address and not environment.get(_ADDRESS_OF_OPEN_MPI):
+        raise ArgumentError(
+            f"Open MPI has started {found.n_processes} processes, but does not tell them where the first one is, as it "
+            f"did up to version 4. Name a free port of its machine: mpirun -x JAX_COORDINATOR_ADDRESS=HOST:PORT …"
+        )
+    return found
 
 
 def share_of_gpus(cluster: Cluster, environment: Mapping[str, str]) -> list[int]:

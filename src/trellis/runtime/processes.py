@@ -62,8 +62,10 @@ def _join(environment: Mapping[str, str]) -> None:
     if cluster is not None:
         with _waiting_at_most(seconds, f"all {cluster.n_processes} processes of the {cluster.method} job"):
             jax.distributed.initialize(
+                coordinator_address=cluster.address,
                 num_processes=cluster.n_processes,
-                cluster_detection_method=cluster.method,
+                process_id=cluster.index,
+                cluster_detection_method="deactivate" if cluster.address else cluster.method,
                 local_device_ids=share_of_gpus(cluster, environment) or None,
                 heartbeat_timeout_seconds=heartbeat,
                 initialization_timeout=2 * math.ceil(seconds) + _SECONDS_TO_STOP,

@@ -1,0 +1,154 @@
+"""The shipped experiments, each small enough for a test: tiny models on a few lines of text of every kind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.nlp.data.small_text import write_corpus_file, write_tokenizer_json, write_vocabulary
+from trellis.experiments import ExperimentConfig, get_exp_config
+from trellis.nlp.data import (
+    PretrainingOptions,
+    Tokenizer,
+    Windows,
+    build_tokenizer,
+    get_sentence_task,
+    train_vocabulary,
+    write_pretraining_data,
+    write_question_data,
+    write_sentence_data,
+)
+
+LENGTH = 24
+WORDS = [
+    "the",
+    "The",
+    "cat",
+    "Cat",
+    "dog",
+    "sat",
+    "ran",
+    "on",
+    "a",
+    "mat",
+    "##s",
+    "jump",
+    "##ed",
+    ".",
+    "?",
+    "who",
+    "Who",
+]
+SIZES: dict[str, dict[str, Any]] = {
+    "bert": {"vocab_size": 300, "hidden_size": 8, "num_layers": 1, "num_attention_heads": 2, "intermediate_size": 8},
+    "albert": {"vocab_size": 300, "embedding_width": 4, "hidden_size": 8, "num_layers": 1, "num_attention_heads": 2},
+    "mobilebert": {
+        "word_vocab_size": 300,
+        "word_embed_size": 8,
+        "hidden_size": 8,
+        "num_blocks": 1,
+        "intermediate_size": 8,
+    }
+    | {"num_attention_heads": 2, "intra_bottleneck_size": 8},
+}
+ROWS = [("The Cat sat .", "the cat sat .", "1"), ("a dog ran .", "The dog ran .", "0")] * 4
+PASSAGE = "The Cat sat on a mat . the dogs jumped on the cat ."
+
+
+def write_texts(folder: Path) -> Path:
+    """Text of each kind, and a vocabulary of each kind, by the name of the encoder that uses it; case counts."""
+    write_corpus_file(folder / "corpus.txt")
+    lines = ["#1 String\t#2 String\tQuality", *("\t".join(row) for row in ROWS)]
+    for name in ("train", "dev"):
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    asked = [{"id": "1", "question": "Who sat ?", "answers": [{"text": "The Cat", "answer_start": 0}]}]
+    article = {"title": "", "paragraphs": [{"context": PASSAGE, "qas": asked}]}
+    (folder / "squad.json").write_text(json.dumps({"version": "1.1", "data": [article]}))
+    write_vocabulary(folder / "bert.txt", WORDS)
+    write_tokenizer_json(folder / "mobilebert.json", WORDS, lowercase=False)
+    (folder / "pieces.txt").write_text(f"{PASSAGE}\n" * 30)
+    train_vocabulary(
+        str(folder / "pieces.txt"),
+        output_file=folder / "albert.model",
+        vocab_size=60,
+        tokenization="SentencePiece",
+        lower_case=False,
+    )
+    return folder
+
+
+def vocabulary(encoder: str, folder: Path) -> tuple[str, str]:
+    """The file, and how it cuts words."""
+    (file,) = folder.glob(f"{encoder}.*")
+    return str(file), "SentencePiece" if file.suffix == ".model" else "WordPiece"
+
+
+def write_records(kind: str, folder: Path, output_dir: Path, tokenizer: Tokenizer) -> str:
+    output = str(output_dir / "records")
+    meta = str(output_dir / "meta.json")
+    if kind == "pretraining":
+        options = PretrainingOptions(LENGTH, 4, dupe_factor=1)
+        write_pretraining_data(str(folder / "corpus.txt"), output_files=[output], tokenizer=tokenizer, options=options)
+    elif kind == "squad":
+        squad, windows = str(folder / "squad.json"), Windows(LENGTH, 4, 6)
+        write_question_data(squad, output_path=output, meta_data_file=meta, tokenizer=tokenizer, windows=windows)
+    else:
+        paths: Any = {"train": output}
+        task = get_sentence_task("MRPC")
+        write_sentence_data(
+            task,
+            input_dir=folder,
+            output_paths=paths,
+            meta_data_file=meta,
+            tokenizer=tokenizer,
+            seq_length=LENGTH,
+        )
+    return output
+
+
+def task_settings(name: str, folder: Path, output_dir: Path) -> dict[str, Any]:
+    encoder, _, kind = name.partition("/")
+    file, tokenization = vocabulary(encoder, folder)
+    rules = {"tokenization": tokenization}
+    settings: dict[str, Any] = {"model": {"encoder": {encoder: SIZES[encoder]}}}
+    if kind == "local":
+        return settings
+    if kind == "text_wiki_pretraining":
+        data = {"input_path": str(folder / "corpus.txt"), "vocab_file_path": file, "lower_case": False, "tfds_name": ""}
+    elif kind == "sentence_prediction_text":
+        data = {"input_path": str(folder / "train.tsv"), "vocab_file": file, "lower_case": False, **rules}
+        data |= {"text_fields": ["#1 String", "#2 String"], "label_field": "Quality"}
+    else:
+        tokenizer = build_tokenizer(file, tokenization=tokenization, lower_case=False)
+        data = {"input_path": write_records(kind, folder, output_dir, tokenizer)}
+    settings |= {"train_data": data, "validation_data": data}
+    if kind == "squad":
+        # Answers are compared with the questions themselves; how they are cut is known from the records.
+        settings["validation_data"] = {"input_path": str(folder / "squad.json"), "doc_stride": 4, "query_length": 6}
+    if "pretraining" in kind:
+        heads = [{"name": "next_sentence", "inner_dim": 8}]
+        settings["model"]["cls_heads"] = heads
+        settings["train_data"] = settings["validation_data"] = {**data, "max_predictions_per_seq": 4}
+    return settings
+
+
+def small_settings(name: str, folder: Path, output_dir: Path) -> dict[str, Any]:
+    """What makes an experiment small, as in a config file.
+
+    Args:
+        folder: Of `write_texts`.
+        output_dir: Where the records go that it is trained on.
+    """
+    settings = task_settings(name, folder, output_dir)
+    sizes = {"global_batch_size": 4, "seq_length": LENGTH}
+    settings["train_data"] = {**settings.get("train_data", {}), **sizes}
+    settings["validation_data"] = {**settings.get("validation_data", {}), **sizes, "drop_remainder": False}
+    trainer = {"train_steps": 1, "train_epochs": 0, "best_checkpoint_export_subdir": ""}
+    return {"task": settings, "trainer": {**trainer, "optimizer_config": {"warmup": {"type": None}}}}
+
+
+def small_experiment(name: str, folder: Path, output_dir: Path) -> ExperimentConfig:
+    """An experiment of one step, on one device."""
+    params = get_exp_config(name)
+    params.override(small_settings(name, folder, output_dir))
+    params.runtime.distribution_strategy = "off"
+    return params
