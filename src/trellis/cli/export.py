@@ -11,7 +11,7 @@ from trellis.cli.parser import Parser
 from trellis.disk import scheme_of
 from trellis.errors import ArgumentError
 from trellis.remote import new_directory, working_directory
-from trellis.runtime import print_line
+from trellis.runtime import print_json, print_line
 
 _HUGGING_FACE = "hugging_face"
 _FORMATS = (*serving.FORMATS, _HUGGING_FACE)
@@ -46,6 +46,7 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag("platforms", "NAMES", platforms, default="")
     format = "jax_export, for Trellis, is the default; saved_model is for TensorFlow, hugging_face for transformers"
     parser.add_flag("format", "NAME", format, default="jax_export")
+    parser.add_json_flag()
     add_experiment_flags(parser)
 
 
@@ -54,14 +55,23 @@ def export(flags: argparse.Namespace) -> None:
     run = working_directory(flags.model_dir, name="--model_dir", writes=False)
     new = new_directory(flags.output_dir, name="--output_dir")
     with run as directory, new as output_dir:
-        lines = _export(flags, directory, output_dir)
+        written = _export(flags, directory, output_dir)
+        if flags.json:
+            answer = {"format": flags.format, "output_dir": flags.output_dir, **_description(flags, written)}
+        else:
+            lines = list(
+                {"saved_model": _saved_model, _HUGGING_FACE: _weights}.get(flags.format, _served_model)(written)
+            )
+    if flags.json:
+        print_json(answer)
+        return
     if scheme_of(flags.output_dir):
         lines = [line.replace(str(output_dir), flags.output_dir.rstrip("/")) for line in lines]
     print_line("\n".join(lines))
 
 
-def _export(flags: argparse.Namespace, directory: Path, output_dir: Path) -> list[str]:
-    """Exports the model of a run in a directory; returns what there is to say about it."""
+def _export(flags: argparse.Namespace, directory: Path, output_dir: Path) -> Path:
+    """Exports the model of a run in a directory; returns where it is."""
     own = directory / "params.yaml"
     if not directory.is_dir():
         raise ArgumentError(f"--model_dir: there is no directory `{directory}`. Give that of a run.")
@@ -75,7 +85,7 @@ def _export(flags: argparse.Namespace, directory: Path, output_dir: Path) -> lis
         flags.config_file = [str(own)]
     params = resolve_flags(flags, mode="eval")
     # This loads JAX, when all that can be known without it is known to be right.
-    written = experiments.export_experiment(
+    return experiments.export_experiment(
         params,
         model_dir=directory,
         output_dir=output_dir,
@@ -84,8 +94,18 @@ def _export(flags: argparse.Namespace, directory: Path, output_dir: Path) -> lis
         platforms=[name for name in flags.platforms.split(",") if name] or None,
         format=flags.format,
     )
-    report = {"saved_model": _saved_model, _HUGGING_FACE: _weights}.get(flags.format, _served_model)
-    return list(report(written))
+
+
+def _description(flags: argparse.Namespace, output_dir: Path) -> dict[str, object]:
+    """What a manifest says of the model, if it has one."""
+    if flags.format != "jax_export":
+        return {"files": sorted(file.name for file in output_dir.iterdir())}
+    manifest = serving.read_manifest(output_dir)
+    return {
+        "step": manifest.metadata["step"],
+        "platforms": list(manifest.platforms),
+        "signatures": list(serving.load_model(output_dir).signatures),
+    }
 
 
 def _saved_model(output_dir: Path) -> Iterator[str]:

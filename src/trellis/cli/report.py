@@ -65,8 +65,8 @@ def _serve(flags: argparse.Namespace) -> None:
     if flags.port is not None and not 0 <= flags.port < 1 << 16:
         raise ArgumentError(f"--port is {flags.port}. Give one from 1 to 65535, or 0 for a free one.")
     with LiveReport(lambda: _directories(flags.runs), port=flags.port) as live:
-        print_line(f"Live at {live.url} for this machine alone. Ctrl-C ends it; the runs go on.")
         try:
+            print_line(f"Live at {live.url} for this machine alone. Ctrl-C ends it; the runs go on.")
             live.serve()
         except KeyboardInterrupt:
             print_line("\nEnded.")

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 import time as clock
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +10,16 @@ from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
 from trellis.experiments import Comparison, Difference, RunRecord, compare_runs
 from trellis.extensions import BUCKET_NAMES, Goodput, read_goodput
-from trellis.json_text import without_nan
 from trellis.reports import RunLedger, find_runs, read_run
-from trellis.runtime import describe_duration, describe_metric, print_coloured, print_error, print_line, table
+from trellis.runtime import (
+    describe_duration,
+    describe_metric,
+    print_coloured,
+    print_error,
+    print_json,
+    print_line,
+    table,
+)
 
 _EPILOG = """\
 A run tells the fingerprints of its state and of its last batch at every checkpoint file, and its metrics at every
@@ -50,14 +56,14 @@ def add_show_flags(parser: Parser) -> None:
     """Adds whose runs, and in what form."""
     parser.epilog = _SHOW_EPILOG
     parser.add_argument("folder", metavar="DIR", help="a folder with runs in it, at any depth")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    parser.add_json_flag()
 
 
 def show(flags: argparse.Namespace) -> None:
     """Lists the runs in a folder."""
     runs = [read_run(directory) for directory in find_runs(flags.folder)]
     if flags.json:
-        print_line(json.dumps(without_nan({"runs": [_run_as_json(run) for run in runs]}), indent=1))
+        print_json({"runs": [_run_as_json(run) for run in runs]})
         return
     for run in runs:
         if run.damage and run.curves:
@@ -97,7 +103,7 @@ def add_diff_flags(parser: Parser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("first", metavar="A", help="the model_dir of a run")
     parser.add_argument("second", metavar="B", help="that of another")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    parser.add_json_flag()
 
 
 def diff(flags: argparse.Namespace) -> int:
@@ -108,7 +114,7 @@ def diff(flags: argparse.Namespace) -> int:
             print_error(run.damage)
     comparison = compare_runs(*runs)
     if flags.json:
-        print_line(json.dumps(_as_json(comparison), indent=1))
+        print_json(_as_json(comparison))
     else:
         print_line("\n".join(_lines(comparison)))
     return _EQUAL if comparison.is_equal else _PARTED
@@ -164,7 +170,7 @@ def add_time_flags(parser: Parser) -> None:
     """Adds whose time, and in what form."""
     parser.epilog = _TIME_EPILOG
     parser.add_argument("model_dir", metavar="DIR", help="the model_dir of a run")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    parser.add_json_flag()
 
 
 def time(flags: argparse.Namespace) -> None:
@@ -173,7 +179,10 @@ def time(flags: argparse.Namespace) -> None:
     if not directory.is_dir():
         raise ArgumentError(f"There is no directory `{directory}`. Give the model_dir of a run.")
     goodput = read_goodput(directory)
-    print_line(json.dumps(goodput.as_json(), indent=1) if flags.json else "\n".join(_report(directory, goodput)))
+    if flags.json:
+        print_json(goodput.as_json())
+    else:
+        print_line("\n".join(_report(directory, goodput)))
 
 
 def _report(directory: Path, goodput: Goodput) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """`trellis tune`: many runs of an experiment, and which of them is the best."""
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 
 from trellis import runtime, tuning
@@ -9,7 +8,7 @@ from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.parser import Parser
 from trellis.cli.train import given_model_dir
 from trellis.disk import local_path
-from trellis.runtime import print_line, table
+from trellis.runtime import print_json, print_line, table
 from trellis.tuning import TrialResult
 
 _EPILOG = """\
@@ -38,7 +37,7 @@ def add_flags(parser: Parser) -> None:
     text = "what ends trials that fall behind: median, hyperband or none; the default is median"
     parser.add_flag("pruner", "NAME", text, default="median")
     parser.add_flag("seed", "N", "from which the choices of trials follow; the default is 0", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="end with one JSON object, for programs")
+    parser.add_json_flag()
     add_experiment_flags(parser)
 
 
@@ -61,7 +60,7 @@ def tune(flags: argparse.Namespace) -> None:
     if flags.json:
         best = str(directory / "best.yaml") if results[0].state == "complete" else None
         content = {"metric": sweep.metric, "direction": sweep.direction, "best": best}
-        print_line(json.dumps({**content, "trials": tuning.as_json(results)}, indent=1))
+        print_json({**content, "trials": tuning.as_json(results)})
         return
     print_line("\n".join(_rows(results, metric=sweep.metric)))
     if results[0].state == "complete":
