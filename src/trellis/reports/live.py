@@ -84,10 +84,8 @@ def _listen(port: int | None, handler: type[BaseHTTPRequestHandler]) -> Threadin
         return _Server((_ADDRESS, PORT if port is None else port), handler)
     except OSError as error:
         if error.errno not in _TAKEN or port is not None:
-            reason = describe_failure(error)
-            raise ArgumentError(
-                f"--port={port} of {_ADDRESS} cannot be had: {reason}. --port=0 takes a free one."
-            ) from None
+            message = f"Port {PORT if port is None else port} of {_ADDRESS} cannot be had: {describe_failure(error)}."
+            raise ArgumentError(f"{message} --port=0 takes a free one.") from None
         return _Server((_ADDRESS, 0), handler)
 
 

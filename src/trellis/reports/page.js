@@ -2,7 +2,7 @@
 // All text comes from runs and is set as text, never as HTML.
 let data = JSON.parse(document.getElementById("content").textContent);
 const LIVE = document.documentElement.dataset.live === "true";
-const LIVE_MS = 2000, MOST_IN_TIP = 12, MOST_COLUMNS = 6, MOST_LANES = 60, MOST_INCIDENTS = 300, HEIGHT = 230;
+const LIVE_MS = 2000, MOST_IN_TIP = 12, MOST_COLUMNS = 6, MOST_LANES = 60, MOST_INCIDENTS = 300, HEIGHT = 210, REACH = 40;
 // Okabe and Ito's colours, which people with any colour vision can tell apart, some lighter or darker than published
 // so that they stand out from the page.
 const COLOURS = {
@@ -36,7 +36,11 @@ function shown(x) {
   return size !== 0 && (size < 1e-4 || size >= 1e6) ? x.toExponential(3) : Number(x.toPrecision(5)).toString();
 }
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 4 });
-const ticked = v => (v === null ? "" : Math.abs(v) >= 1e4 && Math.abs(v) < 1e15 ? compact.format(v) : shown(v));
+function ticked(v) {
+  const size = Math.abs(v ?? 0);
+  if (v === null || (size >= 1e-4 && size < 1e4) || size === 0) return v === null ? "" : shown(v);
+  return size >= 1e4 && size < 1e15 ? compact.format(v) : v.toExponential(Number.isInteger(Number(v.toPrecision(1)) / v) ? 0 : 1);
+}
 function duration(s) {
   if (!isNumber(s)) return "—";
   if (s < 60) return `${s < 10 ? Number(s.toPrecision(2)) : Math.round(s)} s`;
@@ -235,7 +239,8 @@ function showTip(u, shownRuns, offset) {
   if (left === null || left < 0 || idx === null || idx === undefined) { tip.hidden = true; return; }
   const rows = shownRuns.map((i, n) => {
     const ys = u.data[1 + offset + n], where = nearest(ys, idx);
-    return where === null ? null : { i, y: ys[where], d: Math.abs(u.valToPos(ys[where], "y") - top) };
+    const isFar = where !== null && Math.abs(u.valToPos(u.data[0][where], "x") - left) > REACH;
+    return where === null || isFar ? null : { i, y: ys[where], d: Math.abs(u.valToPos(ys[where], "y") - top) };
   }).filter(Boolean).sort((a, b) => a.d - b.d);
   const x = u.data[0][idx];
   tip.replaceChildren(el("div", { className: "dim" }, at("x").value === "time" ? duration(x) : `step ${shown(x)}`),
@@ -282,7 +287,7 @@ function drawCurves() {
         dataIdx: (u, s, n) => (s === 0 ? n : nearest(u.data[s], n) ?? n),
       },
       scales: { x: { time: false, range: (u, low, high) => low === null ? [0, 1] : [low, high] }, y: isLog ? { distr: 3 } : {} },
-      axes: [{ ...axis, values: (u, ticks) => ticks.map(isTime ? duration : ticked), space: isTime ? 90 : 60 }, { ...axis, size: 58, values: (u, ticks) => ticks.map(ticked) }],
+      axes: [{ ...axis, size: 28, values: (u, ticks) => ticks.map(isTime ? duration : ticked), space: isTime ? 90 : 60 }, { ...axis, size: 58, values: (u, ticks) => ticks.map(ticked) }],
       series: [{}, ...raw, ...series],
       hooks: {
         draw: [u => drawMarks(u, name)],
@@ -327,7 +332,7 @@ function drawIncidents() {
     });
     return el("div", { className: "lane" }, el("div", { className: "what", title: run.name }, key(i), run.title), track);
   })), ...(isEmpty ? [] : [el("div", { className: "lane dim" }, el("span", {}, "since it was begun"), el("div", { className: "ends" }, el("span", {}, "0"), el("span", {}, duration(longest))))]));
-  const events = data.runs.flatMap((run, i) => run.incidents.filter(e => incidentKind(e) !== "finished").map(e => ({ e, i })));
+  const events = data.runs.flatMap((run, i) => run.incidents.filter(e => !["finished", "stopped"].includes(incidentKind(e))).map(e => ({ e, i })));
   const rows = events.sort((a, b) => a.e.time - b.e.time).slice(-MOST_INCIDENTS).map(({ e, i }) => ({ cells: [
     { node: date(e.time), sort: e.time },
     { node: el("span", {}, key(i), data.runs[i].title), sort: data.runs[i].title, className: "name" },
