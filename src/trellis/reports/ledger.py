@@ -68,7 +68,7 @@ class RunLedger:
     config: Mapping[str, tuple[object, str]]
     """Every value by its dotted path, with its origin."""
     samples: Mapping[str, Any] | None
-    """What `trellis.tasks.Samples` has written."""
+    """What `trellis.tasks.write_samples` has written of the last evaluation."""
     damage: str
     """What is wrong with its files; empty if nothing is."""
 
@@ -91,7 +91,7 @@ class RunLedger:
     def best(self, metric: str) -> Point | None:
         """The best point of a metric; None if it has none."""
         curve = self.curves.get(metric)
-        return curve and curve.best(is_lower_better=self.is_lower_better(metric))
+        return None if curve is None else curve.best(is_lower_better=self.is_lower_better(metric))
 
     @property
     def main_metric(self) -> str | None:
@@ -214,7 +214,7 @@ class RunReader:
                 self._n_bad += 1
         return False
 
-    def _take(self, event: Mapping[str, Any]) -> bool:
+    def _take(self, event: dict[str, Any]) -> bool:
         """Adds an event; returns whether it is one."""
         kind, step, time = event.get("kind"), event.get("step"), event.get("time", self._last_time)
         if not isinstance(kind, str) or not isinstance(step, int) or not isinstance(time, int | float):
