@@ -98,7 +98,7 @@ def test_what_has_no_time_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["runs", "time", str(tmp_path)]) == 2
     assert "events.jsonl` cannot be read: " in capsys.readouterr().err
     assert main(["runs"]) == 2
-    assert "`trellis runs` needs another word: trellis runs diff or trellis runs time" in capsys.readouterr().err
+    assert "The following arguments are required: DIR." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

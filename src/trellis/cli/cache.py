@@ -1,7 +1,6 @@
 """`trellis cache`: what is kept in the user's cache directory, shown and pruned."""
 
 import argparse
-import json
 import re
 import time
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from itertools import groupby
 
 from trellis.cli.parser import Once, Parser
 from trellis.errors import ArgumentError
-from trellis.runtime import describe_duration, describe_size, print_error, print_line, table
+from trellis.runtime import describe_duration, describe_size, print_error, print_json, print_line, table
 from trellis.user_cache import COMPILED, CacheEntry, Pruned, cache_entries, cache_root, prune as prune_cache
 
 _SHOW_EPILOG = """\
@@ -32,7 +31,7 @@ _N_SHOWN = 20
 def add_show_flags(parser: Parser) -> None:
     """Adds in what form it is shown."""
     parser.epilog = _SHOW_EPILOG
-    _add_json_flag(parser)
+    parser.add_json_flag()
 
 
 def add_prune_flags(parser: Parser) -> None:
@@ -43,11 +42,7 @@ def add_prune_flags(parser: Parser) -> None:
     parser.add_argument("--older-than", dest="older_than", action=Once, help=argparse.SUPPRESS)
     parser.add_argument("--all", action="store_true", help="remove all that no run uses at this moment")
     parser.add_argument("--dry_run", action="store_true", help="only tell what would be removed")
-    _add_json_flag(parser)
-
-
-def _add_json_flag(parser: Parser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    parser.add_json_flag()
 
 
 def show(flags: argparse.Namespace) -> None:
@@ -56,7 +51,7 @@ def show(flags: argparse.Namespace) -> None:
     total = sum(entry.size for entry in entries)
     if flags.json:
         listed = [_as_json(entry) for entry in entries]
-        print_line(json.dumps({"path": str(cache_root()), "size": total, "entries": listed}, indent=1))
+        print_json({"path": str(cache_root()), "size": total, "entries": listed})
         return
     if not entries:
         print_line(f"The cache, {cache_root()}, is empty.")
@@ -75,7 +70,7 @@ def prune(flags: argparse.Namespace) -> int:
     pruned = prune_cache(unused_for=0.0 if flags.all else _seconds(age), is_dry=flags.dry_run)
     size = sum(entry.size for entry in pruned.removed)
     if flags.json:
-        print_line(json.dumps(_pruned_as_json(pruned, size, is_dry=flags.dry_run), indent=1))
+        print_json(_pruned_as_json(pruned, size, is_dry=flags.dry_run))
     else:
         verb = "Would be removed" if flags.dry_run else "Removed"
         if pruned.removed:

@@ -2,13 +2,14 @@
 
 import argparse
 import os
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from trellis.cli.parser import Address, Parser
 from trellis.errors import ArgumentError
 from trellis.nlp import data
-from trellis.runtime import print_line
+from trellis.runtime import print_json, print_line
 
 _TOKENIZATIONS = ("WordPiece", "SentencePiece")
 _TASK_TYPES = ("classification", "regression", "squad")
@@ -50,6 +51,7 @@ def add_vocabulary_flags(parser: Parser) -> None:
     _add(parser, "min_frequency", int, 2, "how often pieces must meet to be joined (WordPiece)")
     _add(parser, "tokenization", str, "WordPiece", "what it is for", choices=_TOKENIZATIONS)
     _add(parser, "do_lower_case", _boolean, True, "whether case does not count")
+    parser.add_json_flag()
 
 
 def add_finetuning_flags(parser: Parser) -> None:
@@ -105,14 +107,16 @@ def vocabulary(flags: argparse.Namespace) -> None:
         lower_case=flags.do_lower_case,
         min_frequency=flags.min_frequency,
     )
-    print_line(f"{n_tokens} tokens were written to {flags.output_file}.")
+    text = f"{n_tokens} tokens were written to {flags.output_file}."
+    _tell(flags, {"n_tokens": n_tokens, "output_file": flags.output_file}, text)
 
 
 def finetuning(flags: argparse.Namespace) -> None:
     """Makes records of a published task's files."""
     meta = _squad(flags) if flags.fine_tuning_task_type == "squad" else _sentences(flags)
     sizes = ", ".join(f"{name.split('_')[0]} {size}" for name, size in meta.items() if name.endswith("_data_size"))
-    print_line(f"Examples: {sizes}. What a model needs to know of them: {flags.meta_data_file_path}")
+    text = f"Examples: {sizes}. What a model needs to know of them: {flags.meta_data_file_path}"
+    _tell(flags, {**meta, "meta_data_file_path": flags.meta_data_file_path}, text)
 
 
 def pretraining(flags: argparse.Namespace) -> None:
@@ -127,7 +131,16 @@ def pretraining(flags: argparse.Namespace) -> None:
         output_format=flags.output_format,
         ordered_map=_ordered_map(flags, n_workers=flags.n_workers),
     )
-    print_line(f"{n_examples} examples were written to {flags.output_file}.")
+    text = f"{n_examples} examples were written to {flags.output_file}."
+    _tell(flags, {"n_examples": n_examples, "output_files": _listed(flags.output_file)}, text)
+
+
+def _tell(flags: argparse.Namespace, answer: Mapping[str, object], text: str) -> None:
+    """Tells what was made, in the form that is asked for."""
+    if flags.json:
+        print_json(answer)
+    else:
+        print_line(text)
 
 
 def _sentences(flags: argparse.Namespace) -> dict[str, object]:
@@ -212,6 +225,7 @@ def _tokenizer(flags: argparse.Namespace) -> "data.Tokenizer":
 
 
 def _add_engine_flags(parser: Parser) -> None:
+    parser.add_json_flag()
     _add(parser, "on", str, "local", "who works: this machine, or a cluster of Ray", choices=("local", "ray"))
     parser.add_flag(
         "address", "HOST:PORT", "ray: of the cluster; the default is RAY_ADDRESS, or the cluster of this machine"

@@ -6,8 +6,13 @@ from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError, TrellisError
 from trellis.experiments import (
     ExperimentConfig,
+    Leaf,
+    active_fields,
     diff_configs,
+    differing_leaves,
+    experiment_summaries,
     get_exp_config,
+    leaves_of,
     list_experiments,
     nearest_field,
     recorded_experiment,
@@ -15,7 +20,7 @@ from trellis.experiments import (
     resolve,
     show_config,
 )
-from trellis.runtime import print_coloured, print_line
+from trellis.runtime import print_coloured, print_json, print_line
 
 # A field, its value in the first config, its value in the second.
 _DIFF_COLOURS = (r"^(?P<bold>\S.*)\n(?P<red>  .*)\n(?P<green>  .*)$",)
@@ -80,28 +85,67 @@ def add_diff_flags(parser: Parser) -> None:
     text = "the name of an experiment, or a file such as a run's params.yaml"
     parser.add_argument("first", metavar="A", help=text)
     parser.add_argument("second", metavar="B", help="the same")
+    parser.add_json_flag()
     add_module_flag(parser)
+
+
+def add_list_flags(parser: Parser) -> None:
+    """Adds whose experiments are listed, and in what form."""
+    add_module_flag(parser)
+    parser.add_json_flag()
 
 
 def experiments(flags: argparse.Namespace) -> None:
     """Lists the registered experiments."""
     register_experiments(flags.module)
-    print_line(list_experiments().removesuffix("\n"))
+    if flags.json:
+        listed = [{"name": name, "summary": summary} for name, summary in experiment_summaries().items()]
+        print_json({"experiments": listed})
+    else:
+        print_line(list_experiments().removesuffix("\n"))
 
 
 def add_show_flags(parser: Parser) -> None:
     """Adds what `show` shows, and how much of it."""
     add_experiment_flags(parser)
     parser.add_argument("--all", action="store_true", help="also fields of published files that have no effect here")
+    parser.add_json_flag()
 
 
 def show(flags: argparse.Namespace) -> None:
     """Shows a resolved config with the origin of each value."""
-    print_line(show_config(resolve_flags(flags), is_whole=flags.all).removesuffix("\n"))
+    config = resolve_flags(flags)
+    if flags.json:
+        shown = set(active_fields(config))
+        leaves = {path: leaf for path, leaf in leaves_of(config).items() if flags.all or _field_of(path, shown)}
+        values = [{"field": path, **_leaf_as_json(leaf)} for path, leaf in leaves.items()]
+        print_json({"experiment": flags.experiment, "values": values})
+    else:
+        print_line(show_config(config, is_whole=flags.all).removesuffix("\n"))
+
+
+def _field_of(path: str, fields: set[str]) -> bool:
+    """Whether a path is that of a field, or of something in it."""
+    return any(path == field or path.startswith((f"{field}.", f"{field}[")) for field in fields)
+
+
+def _leaf_as_json(leaf: Leaf) -> dict[str, object]:
+    return {"value": leaf[0], "origin": str(leaf[1])}
 
 
 def diff(flags: argparse.Namespace) -> None:
     """Shows in what two configs differ."""
     register_experiments(flags.module)
+    if flags.json:
+        pairs = differing_leaves(flags.first, flags.second).items()
+        print_json(
+            {
+                "differences": [
+                    {"field": path, "first": a and _leaf_as_json(a), "second": b and _leaf_as_json(b)}
+                    for path, (a, b) in pairs
+                ]
+            }
+        )
+        return
     text = diff_configs(flags.first, flags.second) or "They do not differ."
     print_coloured(text.removesuffix("\n"), _DIFF_COLOURS)

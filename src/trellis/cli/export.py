@@ -11,7 +11,7 @@ from trellis.cli.parser import Parser
 from trellis.disk import scheme_of
 from trellis.errors import ArgumentError
 from trellis.remote import new_directory, working_directory
-from trellis.runtime import print_line
+from trellis.runtime import print_json, print_line
 
 _HUGGING_FACE = "hugging_face"
 _FORMATS = (*serving.FORMATS, _HUGGING_FACE)
@@ -52,6 +52,7 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag("platforms", "NAMES", platforms, default="")
     format = "jax_export, for Trellis, is the default; saved_model is for TensorFlow, hugging_face for transformers"
     parser.add_flag("format", "NAME", format, default="jax_export")
+    parser.add_json_flag()
     add_experiment_flags(parser)
 
 
@@ -66,7 +67,16 @@ def export(flags: argparse.Namespace) -> None:
     run = working_directory(flags.model_dir, name="--model_dir", writes=False)
     new = new_directory(flags.output_dir, name="--output_dir")
     with run as directory, new as output_dir:
-        lines = _export(flags, directory, output_dir)
+        written = _export(flags, directory, output_dir)
+        if flags.json:
+            answer = {"format": flags.format, "output_dir": flags.output_dir, **_description(flags, written)}
+        else:
+            lines = list(
+                {"saved_model": _saved_model, _HUGGING_FACE: _weights}.get(flags.format, _served_model)(written)
+            )
+    if flags.json:
+        print_json(answer)
+        return
     if scheme_of(flags.output_dir):
         lines = [line.replace(str(output_dir), flags.output_dir.rstrip("/")) for line in lines]
     print_line("\n".join(lines))
@@ -82,6 +92,18 @@ def _refresh(flags: argparse.Namespace) -> None:
         )
     experiments.register_experiments(flags.module)
     done = experiments.refresh_export(flags.refresh)
+    if flags.json:
+        print_json(
+            {
+                "directory": str(done.directory),
+                "before": serving.written_line(done.before),
+                "now": serving.written_line(done.after),
+                "n_answers": done.n_answers,
+                "tolerance": done.tolerance,
+                "dtype": str(done.dtype),
+            }
+        )
+        return
     arrays = "1 array" if done.n_answers == 1 else f"{done.n_answers} arrays"
     print_line(f"Refreshed:   {done.directory}")
     print_line(f"Before:      {serving.written_line(done.before)}")
@@ -89,8 +111,8 @@ def _refresh(flags: argparse.Namespace) -> None:
     print_line(f"The same:    {arrays} of answers, to {done.tolerance:g} of the greatest ({done.dtype})")
 
 
-def _export(flags: argparse.Namespace, directory: Path, output_dir: Path) -> list[str]:
-    """Exports the model of a run in a directory; returns what there is to say about it."""
+def _export(flags: argparse.Namespace, directory: Path, output_dir: Path) -> Path:
+    """Exports the model of a run in a directory; returns where it is."""
     own = directory / "params.yaml"
     if not directory.is_dir():
         raise ArgumentError(f"--model_dir: there is no directory `{directory}`. Give that of a run.")
@@ -104,7 +126,7 @@ def _export(flags: argparse.Namespace, directory: Path, output_dir: Path) -> lis
         flags.config_file = [str(own)]
     params = resolve_flags(flags, mode="eval")
     # This loads JAX, when all that can be known without it is known to be right.
-    written = experiments.export_experiment(
+    return experiments.export_experiment(
         params,
         model_dir=directory,
         output_dir=output_dir,
@@ -113,8 +135,18 @@ def _export(flags: argparse.Namespace, directory: Path, output_dir: Path) -> lis
         platforms=[name for name in flags.platforms.split(",") if name] or None,
         format=flags.format,
     )
-    report = {"saved_model": _saved_model, _HUGGING_FACE: _weights}.get(flags.format, _served_model)
-    return list(report(written))
+
+
+def _description(flags: argparse.Namespace, output_dir: Path) -> dict[str, object]:
+    """What a manifest says of the model, if it has one."""
+    if flags.format != "jax_export":
+        return {"files": sorted(file.name for file in output_dir.iterdir())}
+    manifest = serving.read_manifest(output_dir)
+    return {
+        "step": manifest.metadata["step"],
+        "platforms": list(manifest.platforms),
+        "signatures": list(serving.load_model(output_dir).signatures),
+    }
 
 
 def _saved_model(output_dir: Path) -> Iterator[str]:

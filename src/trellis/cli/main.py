@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from trellis import executor
 from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError, TrellisError
 from trellis.runtime import (
+    answering_in_json,
     describe_size,
     ending_with_reader,
     flush_output,
@@ -59,7 +60,7 @@ class Word:
 
 
 WORDS = {
-    "experiments": Word("list what can be trained", "experiments.experiments", "experiments.add_module_flag", True),
+    "experiments": Word("list what can be trained", "experiments.experiments", "experiments.add_list_flags", True),
     "config show": Word(
         "show a config, and where each value comes from", "experiments.show", "experiments.add_show_flags", True
     ),
@@ -138,7 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print_error(line)
             if flags.verbosity is not None:
                 _show_logs(flags.verbosity)
-            code = load(word.function)(flags)
+            with answering_in_json() if getattr(flags, "json", False) else nullcontext():
+                code = load(word.function)(flags)
             flush_output()
     except KeyboardInterrupt:
         print_error("Interrupted.")

@@ -110,6 +110,10 @@ class Parser(argparse.ArgumentParser):
         self._addresses[name] = address
         self.add_argument(f"--{name}", action="append", default=[], metavar=metavar, help=text)
 
+    def add_json_flag(self, text: str = "print one JSON object, for programs") -> None:
+        """Adds the flag with which stdout has the answer as JSON, and nothing else."""
+        self.add_argument("--json", action="store_true", help=text)
+
     def add_idle_flags(self, reasons: Mapping[str, str]) -> None:
         """Adds flags of other programs that are accepted and do nothing, each with the reason."""
         self._idle.update(reasons)

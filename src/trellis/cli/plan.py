@@ -1,7 +1,6 @@
 """`trellis plan`: a run before its first step, and whether it has room on devices that need not be there."""
 
 import argparse
-import json
 import os
 import re
 import sys
@@ -18,7 +17,7 @@ from trellis.config import DEFAULT, Problem, raise_if_any
 from trellis.errors import ArgumentError
 from trellis.experiments import Candidate, ExperimentConfig, get_mode
 from trellis.remote import shown, working_directory
-from trellis.runtime import ONE_DEVICE, print_coloured, print_line
+from trellis.runtime import ONE_DEVICE, print_coloured, print_json, print_line
 
 _EPILOG = """\
 Nothing is run or written. With --devices the step is compiled for so many devices, which need not be there, and
@@ -45,7 +44,7 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag("memory", "SIZE", text)
     text = "if it does not fit, look for the smallest changes that make it fit"
     parser.add_argument("--fit", action="store_true", help=text)
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    parser.add_json_flag()
 
 
 def read_memory(text: str) -> int:
@@ -103,7 +102,7 @@ def plan(flags: argparse.Namespace) -> None:
             result.problems.extend(_fit_problems(candidates, memory=memory))
             answer["problems"] = [str(problem) for problem in result.problems]
     if flags.json:
-        print_line(json.dumps(answer, indent=1))
+        print_json(answer)
     raise_if_any(result.problems)
     if not flags.json:
         print_line("Nothing is wrong with it. `trellis train` with the same flags runs it.")

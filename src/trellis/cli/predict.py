@@ -16,7 +16,7 @@ from trellis.disk import whole_file
 from trellis.errors import ArgumentError, DataError
 from trellis.experiments import ExperimentConfig, read_params, register_experiments
 from trellis.remote import working_directory
-from trellis.runtime import Tally, print_error, print_line
+from trellis.runtime import Tally, print_error, print_json, print_line
 from trellis.serving import find_served_model
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def add_flags(parser: Parser) -> None:
     vocabulary = "the vocabulary, if the model does not know it"
     parser.add_flag("vocab_file", "FILE", vocabulary, address="fetched", default="")
     add_module_flag(parser)
+    parser.add_json_flag("print answers as JSON, an object on a line for each, for programs")
 
 
 def predict(flags: argparse.Namespace) -> int:
@@ -120,10 +121,10 @@ def _predict_text(flags: argparse.Namespace, params: ExperimentConfig | None) ->
     else:
         predictions = predictor.answers(_typed(predictor.text_columns), block_size=1)
     if not flags.output_file:
-        return _show(predictions)
+        return _show(predictions, as_json=flags.json)
     with whole_file(Path(flags.output_file)) as output:
         code = _show(_written(predictions, output, as_one=is_squad))
-    print_line(f"Written to {flags.output_file}.")
+    _tell_of_file(flags, f"Written to {flags.output_file}.")
     return code
 
 
@@ -149,6 +150,10 @@ def _predict_arrays(flags: argparse.Namespace, params: ExperimentConfig | None, 
         _tell(note)
     if not flags.output_file:
         for answers in asked.answers:
+            if flags.json:
+                for row in serving.answer_rows(answers, has_ids=asked.has_ids):
+                    print_json(row, is_one_of_many=True)
+                continue
             for line in serving.answer_lines(answers):
                 print_line(line)
         return 0
@@ -160,8 +165,15 @@ def _predict_arrays(flags: argparse.Namespace, params: ExperimentConfig | None, 
             tally.add(len(answers.ids))
             n_examples += len(answers.ids)
         file.finish()
-    print_line(f"The answers to {n_examples} examples are written to {flags.output_file}.")
+    _tell_of_file(flags, f"The answers to {n_examples} examples are written to {flags.output_file}.")
     return 0
+
+
+def _tell_of_file(flags: argparse.Namespace, text: str) -> None:
+    if flags.json:
+        print_json({"output_file": flags.output_file}, is_one_of_many=True)
+    else:
+        print_line(text)
 
 
 def _check(flags: argparse.Namespace) -> None:
@@ -286,15 +298,17 @@ def _typed(columns: Sequence[str]) -> Iterator["Asked"]:
             yield trellis.nlp.answers.Asked(tuple(text.split("\t")), place)
 
 
-def _show(predictions: Iterable["Prediction"]) -> int:
+def _show(predictions: Iterable["Prediction"], *, as_json: bool = False) -> int:
     """Prints answers, and what is wrong with texts that have none; returns the exit code."""
     n_asked = n_refused = 0
     for prediction in predictions:
         n_asked += 1
+        if as_json:
+            print_json(prediction.values, is_one_of_many=True)
         if prediction.problem:
             n_refused += 1
             print_error(prediction.problem)
-        else:
+        elif not as_json:
             print_line(prediction.text)
     if not n_refused:
         return 0

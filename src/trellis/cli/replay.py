@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Iterator
 
 from trellis import experiments, runtime
@@ -13,7 +12,7 @@ from trellis.disk import local_path
 from trellis.errors import ArgumentError
 from trellis.experiments import StepReport, read_params, register_experiments
 from trellis.json_text import without_nan
-from trellis.runtime import print_line, table
+from trellis.runtime import print_json, print_line, table
 
 _EPILOG = """\
 Goes on from the newest checkpoint file before the step, up to and including it, and tells of the step: its loss, what
@@ -34,7 +33,7 @@ def add_flags(parser: Parser) -> None:
     parser.add_argument("--from_start", action="store_true", help=text)
     add_module_flag(parser)
     add_gin_flags(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    parser.add_json_flag()
 
 
 def replay(flags: argparse.Namespace) -> None:
@@ -49,7 +48,7 @@ def replay(flags: argparse.Namespace) -> None:
     with gin_bindings(flags):
         report = experiments.replay_step(params, model_dir=directory, step=flags.step, starts_anew=flags.from_start)
     if flags.json:
-        print_line(json.dumps(_as_json(report), indent=1))
+        print_json(_as_json(report))
     else:
         print_line("\n".join(_lines(report)))
 

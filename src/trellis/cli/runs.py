@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 import time as clock
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +9,17 @@ from pathlib import Path
 from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
 from trellis.experiments import Comparison, Difference, RunRecord, compare_runs
-from trellis.extensions import Goodput, read_goodput
-from trellis.json_text import without_nan
+from trellis.extensions import BUCKET_NAMES, Goodput, read_goodput
 from trellis.reports import RunLedger, find_runs, read_run
-from trellis.runtime import describe_duration, print_error, print_line, table
+from trellis.runtime import (
+    describe_duration,
+    describe_metric,
+    print_coloured,
+    print_error,
+    print_json,
+    print_line,
+    table,
+)
 
 _EPILOG = """\
 A run tells the fingerprints of its state and of its last batch at every checkpoint file, and its metrics at every
@@ -23,7 +29,8 @@ Exit codes: 0 equal to the bit at all steps that both tell of, 1 they part, 2 ba
   trellis runs diff runs/a runs/b
 """
 _SHOW_EPILOG = """\
-A run is running while a process owns its directory; it is stale if nobody does and it did not come to its end.
+A run is running while a process owns its directory; it has failed if an error ended it, and is stale if nobody is at
+work on it though it did not come to its end. Its best value is that of the metric that chooses its best checkpoint.
 See also: trellis runs diff A B, trellis runs time DIR. A folder called diff is given as ./diff
 
   trellis runs runs
@@ -33,17 +40,12 @@ Every second from the start of the first attempt to the last sign of life of the
 what was done after the checkpoint that a later attempt, or a recovery, went back to; downtime lies between attempts,
 and has in it what a killed process did after its last sign of life.
 """
-_NAMES = {
-    "step": "steps",
-    "input_wait": "waiting for input",
-    "compile": "compiling",
-    "start": "start",
-    "eval": "evaluation",
-    "checkpoint": "waiting for checkpoint files",
-    "lost": "lost work",
-    "downtime": "downtime",
-    "other": "other",
-}
+_STATE_COLOURS = (
+    r"  (?P<green>done)  ",
+    r"  (?P<blue>running)  ",
+    r"  (?P<red>failed)  ",
+    r"  (?P<yellow>stale)  ",
+)
 _N_LOSSES = 3
 _LEAST_LOSS = 0.01
 _EQUAL, _PARTED = 0, 1
@@ -54,37 +56,44 @@ def add_show_flags(parser: Parser) -> None:
     """Adds whose runs, and in what form."""
     parser.epilog = _SHOW_EPILOG
     parser.add_argument("folder", metavar="DIR", help="a folder with runs in it, at any depth")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    parser.add_json_flag()
 
 
 def show(flags: argparse.Namespace) -> None:
     """Lists the runs in a folder."""
     runs = [read_run(directory) for directory in find_runs(flags.folder)]
     if flags.json:
-        print_line(json.dumps(without_nan({"runs": [_run_as_json(run) for run in runs]}), indent=1))
+        print_json({"runs": [_run_as_json(run) for run in runs]})
         return
+    for run in runs:
+        if run.damage and run.curves:
+            print_error(f"{run.model_dir}: {run.damage}")
     if not runs:
         print_line(f"There are no runs in {flags.folder}.")
         return
-    heads = ("run", "experiment", "state", "step", "last metrics", "age")
-    print_line("\n".join(table([heads, *map(_run_row, runs)], alignment="<<<><<")))
+    heads = ("run", "experiment", "state", "step", "best", "age")
+    print_coloured("\n".join(table([heads, *map(_run_row, runs)], alignment="<<<><<")), _STATE_COLOURS)
 
 
 def _run_row(run: RunLedger) -> tuple[str, ...]:
-    lasts = {name: curve.last for name, curve in run.curves.items() if name.startswith("eval/")}
-    metrics = ", ".join(f"{name} {last[1]:.4g}" for name, last in lasts.items() if last)
+    metric = run.main_metric
+    best = run.best(metric) if metric else None
+    told = f"{metric} {describe_metric(best.value)} (step {best.step})" if best else "—"
     age = describe_duration(max(0.0, clock.time() - run.last_time)) if run.last_time else "—"
-    return str(run.model_dir), run.experiment or "—", run.state, str(run.step), metrics or "—", age
+    return str(run.model_dir), run.experiment or "—", run.state, str(run.step), told, age
 
 
 def _run_as_json(run: RunLedger) -> dict[str, object]:
+    metric = run.main_metric
+    best = run.best(metric) if metric else None
     return {
         "model_dir": str(run.model_dir),
         "experiment": run.experiment,
         "state": run.state,
         "step": run.step,
         "last_time": run.last_time,
-        "metrics": {name: curve.last[1] for name, curve in run.curves.items() if curve.last},
+        "best": best and {"metric": metric, "value": best.value, "step": best.step},
+        "metrics": {name: curve.last.value for name, curve in run.curves.items()},
         "damage": run.damage,
     }
 
@@ -94,7 +103,7 @@ def add_diff_flags(parser: Parser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("first", metavar="A", help="the model_dir of a run")
     parser.add_argument("second", metavar="B", help="that of another")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    parser.add_json_flag()
 
 
 def diff(flags: argparse.Namespace) -> int:
@@ -105,7 +114,7 @@ def diff(flags: argparse.Namespace) -> int:
             print_error(run.damage)
     comparison = compare_runs(*runs)
     if flags.json:
-        print_line(json.dumps(_as_json(comparison), indent=1))
+        print_json(_as_json(comparison))
     else:
         print_line("\n".join(_lines(comparison)))
     return _EQUAL if comparison.is_equal else _PARTED
@@ -161,7 +170,7 @@ def add_time_flags(parser: Parser) -> None:
     """Adds whose time, and in what form."""
     parser.epilog = _TIME_EPILOG
     parser.add_argument("model_dir", metavar="DIR", help="the model_dir of a run")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    parser.add_json_flag()
 
 
 def time(flags: argparse.Namespace) -> None:
@@ -170,7 +179,10 @@ def time(flags: argparse.Namespace) -> None:
     if not directory.is_dir():
         raise ArgumentError(f"There is no directory `{directory}`. Give the model_dir of a run.")
     goodput = read_goodput(directory)
-    print_line(json.dumps(goodput.as_json(), indent=1) if flags.json else "\n".join(_report(directory, goodput)))
+    if flags.json:
+        print_json(goodput.as_json())
+    else:
+        print_line("\n".join(_report(directory, goodput)))
 
 
 def _report(directory: Path, goodput: Goodput) -> Iterator[str]:
@@ -179,7 +191,7 @@ def _report(directory: Path, goodput: Goodput) -> Iterator[str]:
     shares = goodput.shares
     rows = [
         (f"  {name}", describe_duration(goodput.seconds[bucket]), _percent(shares[bucket], n_decimals=1))
-        for bucket, name in _NAMES.items()
+        for bucket, name in BUCKET_NAMES.items()
         if goodput.seconds[bucket] > 0 or bucket == "step"
     ]
     yield from table(rows, alignment="<>")
@@ -191,8 +203,10 @@ def _report(directory: Path, goodput: Goodput) -> Iterator[str]:
 def goodput_line(goodput: Goodput) -> str:
     """One line: the share of the time in which the run got on, and what took the most of the rest."""
     shares = goodput.shares
-    losses = sorted((name for name in _NAMES if name != "step"), key=lambda name: -shares[name])[:_N_LOSSES]
-    listed = ", ".join(f"{_NAMES[name]} {_percent(shares[name])}" for name in losses if shares[name] >= _LEAST_LOSS)
+    losses = sorted((name for name in BUCKET_NAMES if name != "step"), key=lambda name: -shares[name])[:_N_LOSSES]
+    listed = ", ".join(
+        f"{BUCKET_NAMES[name]} {_percent(shares[name])}" for name in losses if shares[name] >= _LEAST_LOSS
+    )
     return (
         f"{_percent(shares['step'])} of {describe_duration(goodput.total)} were steps{f'; {listed}' if listed else ''}"
     )

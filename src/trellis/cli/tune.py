@@ -1,10 +1,7 @@
 """`trellis tune`: many runs of an experiment, and which of them is the best."""
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +12,7 @@ from trellis.cli.run import add_example_flags, step_args
 from trellis.cli.train import given_model_dir
 from trellis.disk import local_path
 from trellis.errors import ArgumentError
-from trellis.runtime import print_line, table
+from trellis.runtime import print_json, print_line, table
 from trellis.tuning import TrialResult
 
 _EPILOG = """\
@@ -57,9 +54,7 @@ def add_flags(parser: Parser) -> None:
     text = "what ends trials that fall behind: median, hyperband or none; the default is median"
     parser.add_flag("pruner", "NAME", text)
     parser.add_flag("seed", "N", "from which the choices of trials follow; the default is 0", type=int)
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object, for programs; all else goes to stderr"
-    )
+    parser.add_json_flag()
     add_experiment_flags(parser)
     parser.add_flag("module_file", "FILE", "a module with a tuner_fn of your own, in the place of an experiment")
     add_example_flags(parser, required=False)
@@ -86,13 +81,11 @@ def tune(flags: argparse.Namespace) -> None:
     )
     sweep = tuning.Sweep(directory, space=space, options=options)
     runtime.keep_programs()
-    # What trials tell must not stand before the JSON.
-    with redirect_stdout(sys.stderr) if flags.json else nullcontext():
-        results = sweep.run()
+    results = sweep.run()
     if flags.json:
         best = str(directory / "best.yaml") if results[0].state == "complete" else None
         content = {"metric": sweep.metric, "direction": sweep.direction, "best": best}
-        print_line(json.dumps({**content, "trials": tuning.as_json(results)}, indent=1))
+        print_json({**content, "trials": tuning.as_json(results)})
         return
     print_line("\n".join(_rows(results, metric=sweep.metric)))
     if results[0].state == "complete":
@@ -109,12 +102,10 @@ def _tune_module(flags: argparse.Namespace) -> None:
     inputs: dict[str, Any] = {"examples": [executor.Examples(uri) for uri in flags.examples]}
     inputs |= {name: [executor.Artifact(uri)] for name in _INPUTS if (uri := getattr(flags, name))}
     properties = {"module_file": flags.module_file, **step_args(flags), "custom_config": flags.custom_config}
-    # What a module prints must not stand before the JSON.
-    with redirect_stdout(sys.stderr) if flags.json else nullcontext():
-        trials = executor.run_tuner_fn(directory, inputs, properties)
+    trials = executor.run_tuner_fn(directory, inputs, properties)
     best = directory / "best_hyperparameters.txt"
     if flags.json:
-        print_line(json.dumps({"best": str(best), "trials": [asdict(trial) for trial in trials]}, indent=1))
+        print_json({"best": str(best), "trials": [asdict(trial) for trial in trials]})
         return
     names = list(dict.fromkeys(name for trial in trials for name in trial.values))
     rows = [["trial", "score", *names]]

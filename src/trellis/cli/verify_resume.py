@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from trellis.errors import ArgumentError
 from trellis.executor import preempted_by_sigterm
 from trellis.experiments import Comparison, compare_runs, get_mode
 from trellis.launch import SIGNALS, Reference, ResumeTrials, Trial
-from trellis.runtime import describe_duration, print_line
+from trellis.runtime import describe_duration, print_json, print_line
 
 _EPILOG = """\
 Runs the experiment once to its end, then again and again: each time it is killed at a random point (SIGKILL, SIGTERM,
@@ -48,7 +47,7 @@ def add_flags(parser: Parser) -> None:
     text = "where the runs go; the default is a temporary directory, which is kept only if a trial fails"
     parser.add_flag("dir", "DIR", text)
     parser.add_argument("--keep", action="store_true", help="keep the temporary directory")
-    parser.add_argument("--json", action="store_true", help="print one JSON object at the end, for programs")
+    parser.add_json_flag()
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -76,7 +75,7 @@ def verify_resume(flags: argparse.Namespace) -> int:
     if is_kept:
         print_line(f"All of it:  {directory}")
     if flags.json:
-        print_line(json.dumps([_as_json(trial) for trial in trials], indent=1))
+        print_json({"trials": [_as_json(trial) for trial in trials]})
     return _REFUTED if any(trial.problem for trial in trials) else _VERIFIED
 
 

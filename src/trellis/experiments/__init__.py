@@ -25,9 +25,11 @@ if TYPE_CHECKING:
         recorded_experiment as recorded_experiment,
     )
     from trellis.experiments.reports import (
+        Leaf as Leaf,
         show_config as show_config,
         active_fields as active_fields,
         diff_configs as diff_configs,
+        differing_leaves as differing_leaves,
         leaves_of as leaves_of,
         list_experiments as list_experiments,
         write_params as write_params,

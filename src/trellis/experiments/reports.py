@@ -61,6 +61,18 @@ def active_fields(config: Config, path: str = "") -> Iterator[str]:
             yield f"{path}{name}"
 
 
+def differing_leaves(first: str, second: str) -> dict[str, tuple[Leaf | None, Leaf | None]]:
+    """Returns the values in which two configs differ, by dotted path: that of each, None where one has none.
+
+    Args:
+        first: The name of an experiment, or a file such as a run's `params.yaml`.
+        second: The same.
+    """
+    one, other = leaves_of(_read(first)), leaves_of(_read(second))
+    pairs = {path: (one.get(path), other.get(path)) for path in dict.fromkeys([*one, *other])}
+    return {path: (a, b) for path, (a, b) in pairs.items() if (a and a[0]) != (b and b[0])}
+
+
 def diff_configs(first: str, second: str) -> str:
     """Returns the values in which two configs differ, each with its origin; empty if there are none.
 
@@ -68,12 +80,9 @@ def diff_configs(first: str, second: str) -> str:
         first: The name of an experiment, or a file such as a run's `params.yaml`.
         second: The same.
     """
-    sides = {name: leaves_of(_read(name)) for name in (first, second)}
     lines = []
-    for path in dict.fromkeys(path for leaves in sides.values() for path in leaves):
-        leaf, other = sides[first].get(path), sides[second].get(path)
-        if (leaf and leaf[0]) != (other and other[0]):
-            lines += [path, *table([(f"  {first}", _describe(leaf)), (f"  {second}", _describe(other))])]
+    for path, (leaf, other) in differing_leaves(first, second).items():
+        lines += [path, *table([(f"  {first}", _describe(leaf)), (f"  {second}", _describe(other))])]
     return _text(lines)
 
 

@@ -37,7 +37,12 @@ if TYPE_CHECKING:
     )
     from trellis.extensions.event_writer import EventWriter as EventWriter
     from trellis.extensions.fingerprints import Fingerprints as Fingerprints, fingerprint as fingerprint
-    from trellis.extensions.goodput import Goodput as Goodput, add_up as add_up, read_goodput as read_goodput
+    from trellis.extensions.goodput import (
+        BUCKET_NAMES as BUCKET_NAMES,
+        Goodput as Goodput,
+        add_up as add_up,
+        read_goodput as read_goodput,
+    )
     from trellis.extensions.extension import Extension as Extension, every as every, serial as serial
     from trellis.extensions.profiler import Profiler as Profiler, largest_operations as largest_operations
     from trellis.extensions.progress import ProgressBar as ProgressBar

@@ -11,6 +11,19 @@ from trellis.errors import ArgumentError
 from trellis.extensions.event_lines import read_events
 from trellis.loops import BUCKETS
 
+BUCKET_NAMES = {
+    "step": "steps",
+    "input_wait": "waiting for input",
+    "compile": "compiling",
+    "start": "start",
+    "eval": "evaluation",
+    "checkpoint": "waiting for checkpoint files",
+    "lost": "lost work",
+    "downtime": "downtime",
+    "other": "other",
+}
+"""What people are told a second was spent on, in the order in which they are told."""
+
 _KEPT = ("start", "compile")
 """What an attempt needs whatever becomes of its steps: this is not lost with them."""
 
@@ -122,5 +135,6 @@ def _is_whole(event: Mapping[str, Any]) -> bool:
     return (
         event.get("kind") == "time"
         and isinstance(event.get("seconds"), dict)
+        and all(isinstance(seconds, int | float) for seconds in event["seconds"].values())
         and all(isinstance(number, int | float) for number in numbers)
     )

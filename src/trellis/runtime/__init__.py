@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from trellis.runtime.chips import Peak as Peak, chip_peak as chip_peak
     from trellis.runtime.random import StepKeys as StepKeys, checked_key as checked_key
     from trellis.runtime.console import (
+        answering_in_json as answering_in_json,
         count_weights as count_weights,
         describe_duration as describe_duration,
         describe_metric as describe_metric,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
         open_missing_streams as open_missing_streams,
         print_coloured as print_coloured,
         print_error as print_error,
+        print_json as print_json,
         print_line as print_line,
         table as table,
     )

@@ -6,14 +6,16 @@ no codes, is not wrapped, and is not cut.
 """
 
 import errno
+import json
 import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from trellis.aliases import PyTree
+from trellis.json_text import without_nan
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,6 +50,9 @@ _ERROR_COLOURS = (
 
 # Whether a closed pipe is an error. A run is worth more than its lines, but what only tells may end with its reader.
 _ends_with_reader: list[bool] = []
+
+# Where the answers for programs go while stdout is theirs alone.
+_json_streams: list[TextIO] = []
 
 # What a write to a stream says when its reader is gone for good: a closed pipe, terminal or descriptor.
 _GONE = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET)
@@ -93,6 +98,29 @@ def print_line(text: str) -> None:
             stream.flush()
             if open_bars[-1].print_above(text):
                 return
+        _write(text, stream)
+        stream.flush()
+
+
+@contextmanager
+def answering_in_json() -> Iterator[None]:
+    """Within it, stdout has what `print_json` prints and nothing else; what is for people goes to stderr."""
+    _json_streams.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _json_streams.pop()
+
+
+def print_json(content: object, *, is_one_of_many: bool = False) -> None:
+    """Prints the answer for programs, in which names stand for numbers that JSON does not have.
+
+    Args:
+        is_one_of_many: It is one line of several, as answers that come one by one are.
+    """
+    text = json.dumps(without_nan(content), indent=None if is_one_of_many else 1, default=str)
+    with _unread_is_lost(_json_streams[-1] if _json_streams else sys.stdout) as stream:
         _write(text, stream)
         stream.flush()
 

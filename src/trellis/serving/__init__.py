@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from trellis.serving.array_answers import (
         AnswersFile as AnswersFile,
         answer_lines as answer_lines,
+        answer_rows as answer_rows,
         open_answers_file as open_answers_file,
     )
     from trellis.serving.server import serve_model as serve_model, ServerOptions as ServerOptions

@@ -23,6 +23,15 @@ def answer_lines(answers: ArrayAnswers) -> Iterator[str]:
         yield f"{known_by}  {'  '.join(shown)}"
 
 
+def answer_rows(answers: ArrayAnswers, *, has_ids: bool) -> Iterator[dict[str, Any]]:
+    """Yields what the model answers for each example, by name, as JSON has it."""
+    columns = {name: plain_numbers(array) for name, array in answers.outputs.items()}
+    if has_ids:
+        columns = {_ID: answers.ids, **columns}
+    for row in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, row, strict=True))
+
+
 def _shown(value: np.ndarray) -> str:
     if value.ndim == 0:
         return f"{value.item():.6g}" if value.dtype.kind == "f" else str(value.item())
@@ -61,11 +70,8 @@ class _Lines:
         self._has_ids = has_ids
 
     def append(self, answers: ArrayAnswers) -> None:
-        columns = {name: plain_numbers(array) for name, array in answers.outputs.items()}
-        if self._has_ids:
-            columns = {_ID: answers.ids, **columns}
-        for row in zip(*columns.values(), strict=True):
-            self._output.write(f"{json.dumps(dict(zip(columns, row, strict=True)))}\n".encode())
+        for row in answer_rows(answers, has_ids=self._has_ids):
+            self._output.write(f"{json.dumps(row)}\n".encode())
 
     def finish(self) -> None:
         pass

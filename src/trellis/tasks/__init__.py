@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         renewed as renewed,
         results as results,
     )
+    from trellis.tasks.samples import write_samples as write_samples
     from trellis.tasks.shapes import (
         options_for as options_for,
         place_of as place_of,

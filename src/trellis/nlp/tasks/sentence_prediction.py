@@ -1,6 +1,6 @@
 """The task of predicting a class or a number for a sentence, or for a pair."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -14,17 +14,18 @@ from trellis.config import DEFAULT, Origin, Problem, merge, origin_of, raise_if_
 from trellis.data import Stream
 from trellis.loops import Accuracy, Mean, MetricFunction, batch_size, cross_entropy, weighted_mean
 from trellis.nlp.answers import SentenceAnswerer
-from trellis.nlp.data import build_sentence_stream, count_classes
+from trellis.nlp.data import Tokenizer, build_sentence_stream, count_classes
 from trellis.nlp.models import BertClassifier
 from trellis.nlp.tasks import sentence_metrics
 from trellis.nlp.tasks.configs import SentencePredictionConfig
 from trellis.nlp.tasks.encoder_task import EncoderTask
 from trellis.nlp.tasks.pretrained import read_fine_tuned
 from trellis.nlp.tasks.text_source import TextSource
-from trellis.tasks import BoundModel, InputContext, register_task_cls
+from trellis.tasks import BoundModel, InputContext, register_task_cls, write_samples
 
 _CLASSES_FOR = {"f1": (2,), "pearson_spearman_corr": (1,)}
 """How many classes a metric is for; any other is for two or more."""
+_PIECES = "input_word_ids"
 _METRICS = "pearson_spearman_corr goes with 1 class, f1 with 2, the others with 2 or more."
 
 
@@ -134,20 +135,23 @@ class SentencePredictionTask(EncoderTask):
         """The loss and metrics, and logits and labels for the scores of the whole set."""
         logits = self.inference_step(inputs, model)
         logs = self._measure(inputs, logits, model, metrics, batch_size(inputs))
-        return {**logs, "logits": logits.astype(jnp.float32), "labels": self._labels(inputs)}
+        pieces = {name: inputs[name] for name in (_PIECES,) if name in inputs}
+        return {**logs, "logits": logits.astype(jnp.float32), "labels": self._labels(inputs), **pieces}
 
     def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
-        """All logits and labels so far."""
-        return [*(state or []), (step_outputs["logits"], step_outputs["labels"])]
+        """All logits and labels so far, and the pieces of the text."""
+        return [*(state or []), (step_outputs["logits"], step_outputs["labels"], step_outputs.get(_PIECES))]
 
     def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: int | None = None) -> dict[str, float]:
         """The score that `metric_type` names, and for two classes the area under precision and recall."""
-        logits, labels = (np.concatenate(side) for side in zip(*aggregated_logs, strict=True))
+        *scored, pieces = zip(*aggregated_logs, strict=True)
+        logits, labels = map(np.concatenate, scored)
         if self.is_regression:
             predicted = logits[:, 0]
             pearson = sentence_metrics.pearson_correlation(predicted, labels=labels)
             spearman = sentence_metrics.spearman_correlation(predicted, labels=labels)
             return {"pearson_spearman_corr": (pearson + spearman) / 2, "pearson": pearson, "spearman": spearman}
+        self._write_samples(logits, labels, pieces, step=global_step)
         scores: dict[str, float] = {}
         if logits.shape[1] == 2:
             scores["auc"] = sentence_metrics.average_precision(logits[:, 1] - logits[:, 0], labels=labels)
@@ -156,6 +160,21 @@ class SentencePredictionTask(EncoderTask):
         if metric in functions:
             scores[metric] = functions[metric](logits.argmax(axis=-1), labels=labels)
         return scores
+
+    def _write_samples(
+        self, logits: np.ndarray, labels: np.ndarray, pieces: Sequence[Any], *, step: int | None
+    ) -> None:
+        """Writes what the page about a run shows of an evaluation: texts, if the run knows its vocabulary."""
+        tokenizer = None if pieces[0] is None else self.tokenizer
+        rows = () if pieces[0] is None else np.concatenate(pieces)
+        write_samples(
+            self.logging_dir,
+            step=step,
+            scores=logits,
+            labels=labels,
+            label_names=[str(name) for name in self.answerer.label_values or ()],
+            text_of=None if tokenizer is None else lambda number: _text(rows[number], tokenizer),
+        )
 
     def weights_settings(self) -> Mapping[str, Any]:
         """The names of the classes."""
@@ -207,6 +226,10 @@ class SentencePredictionTask(EncoderTask):
         config = params.replace()
         raise_if_any(merge(config, setting_at("model", values, origin)))
         return config
+
+
+def _text(ids: np.ndarray, tokenizer: Tokenizer) -> str:
+    return tokenizer.text_of(ids[ids != 0])
 
 
 def _with_metric(params: SentencePredictionConfig) -> SentencePredictionConfig:
