@@ -1,6 +1,6 @@
 """The task of predicting a class or a number for a sentence, or for a pair."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -101,6 +101,18 @@ class SentencePredictionTask(EncoderTask):
     def is_regression(self) -> bool:
         """Whether the label is a number."""
         return bool(self.task_config.model.num_classes == 1)
+
+    @property
+    def label_fields(self) -> Sequence[str]:
+        """Files to train on and to validate with may call it differently."""
+        return tuple(
+            {side.label_field: None for side in (self.task_config.train_data, self.task_config.validation_data)}
+        )
+
+    @property
+    def label_names(self) -> Sequence[str]:
+        """Those of the text, if its classes have names."""
+        return () if self.is_regression or self.text is None else self.text.label_values or ()
 
     def build_model(self) -> BertClassifier:
         """An encoder with a head that classifies."""
