@@ -25,6 +25,7 @@ class Service(TrackingService):
         self.n_failures = 0
         self.is_open = threading.Event()
         self.is_open.set()
+        self.is_finished = threading.Event()
 
     def start(self, run: TrackedRun) -> str:
         self._maybe_fail()
@@ -42,6 +43,7 @@ class Service(TrackingService):
 
     def finish(self, status: str) -> None:
         self.runs[self._id].append(status)
+        self.is_finished.set()
 
     def _maybe_fail(self) -> None:
         self.is_open.wait(60)
@@ -149,6 +151,8 @@ def test_a_service_that_hangs_does_not_keep_a_run_from_ending(tmp_path: Path, mo
     assert ("untracked", "Service was not told of 3 points when the run ended. If it is resumed, they are.") in events
     assert not service.runs
     service.is_open.set()
+    assert service.is_finished.wait(60)
+    assert service.runs == {"run-0": [(1, 1.0), (2, 2.0), (3, 3.0), "finished"]}
 
 
 def test_what_is_waiting_for_a_service_that_hangs_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,7 @@ class LengthFacts:
     """How long rows are, padding apart."""
 
     row_length: int
+    """Of the longest rows, padding included."""
     least: int
     most: int
     mean: float
@@ -136,14 +137,16 @@ def peek_data(params: ExperimentConfig, *, side: Side, n_examples: int = 3, step
     task, params = build_task(params, model_dir=None)
     check_shapes(task)
     data = build_task_inputs(task, params=getattr(params.task, f"{side}_data"), runtime=params.runtime)
+    n_known = data.n_examples if isinstance(data, CountedStream) else None
     facts = _Facts(task, n_examples=n_examples)
     for batch in _batches(data, step=step, side=side):
-        facts.add(batch)
-        if facts.n_batches == _MOST_BATCHES or facts.n_examples >= _MOST_EXAMPLES:
+        # In a second epoch every example is one that was there before.
+        if facts.n_batches and facts.n_examples + batch_size(batch) > min(_MOST_EXAMPLES, n_known or _MOST_EXAMPLES):
             break
+        facts.add(batch)
     if not facts.n_batches:
         raise ArgumentError(f"The {side} data has no batch of step {step}: {_end_of(data)}")
-    return facts.peek(side=side, step=step, n_known=data.n_examples if isinstance(data, CountedStream) else None)
+    return facts.peek(side=side, step=step, n_known=n_known)
 
 
 def _batches(data: Any, *, step: int, side: Side) -> Iterator[Batch]:
@@ -174,6 +177,7 @@ class _Facts:
         self._arrays: dict[str, _Range] = {}
         self._lengths: list[NDArray[np.integer]] = []
         self._row_length = 0
+        self._n_positions = 0
         self._labels: dict[str, list[NDArray[Any]]] = {}
         self._view: BatchView | None = None
         self._seen: dict[bytes, bytes] = {}
@@ -193,7 +197,8 @@ class _Facts:
         view = self._view = self._task.view_batch(batch)
         if view.lengths is not None:
             self._lengths.append(np.asarray(view.lengths))
-            self._row_length = view.row_length
+            self._row_length = max(self._row_length, view.row_length)
+            self._n_positions += size * view.row_length
         for name, values in view.labels.items():
             self._labels.setdefault(name, []).append(values)
         self._compare(view, size)
@@ -238,12 +243,27 @@ class _Facts:
             n_examples=self.n_examples,
             n_known=n_known,
             arrays=tuple(array.facts(name) for name, array in self._arrays.items()),
-            lengths=_length_facts(np.concatenate(self._lengths), self._row_length) if self._lengths else None,
+            lengths=self._length_facts() if self._lengths else None,
             labels=tuple(_label_facts(name, np.concatenate(values), view) for name, values in self._labels.items()),
             n_duplicates=self._n_duplicates,
             n_contradictions=self._n_contradictions,
             examples=tuple(self._examples),
             pictures=tuple(self._pictures),
+        )
+
+    def _length_facts(self) -> LengthFacts:
+        lengths, longest = np.concatenate(self._lengths), self._row_length
+        width = max(1, math.ceil(longest / _N_BINS))
+        bins = Counter(((np.maximum(lengths, 1) - 1) // width).tolist())
+        return LengthFacts(
+            row_length=longest,
+            least=int(lengths.min()),
+            most=int(lengths.max()),
+            mean=float(lengths.mean()),
+            padding=1 - int(lengths.sum()) / max(1, self._n_positions),
+            histogram=tuple(
+                (min(longest, (place + 1) * width), bins[place]) for place in range(math.ceil(longest / width))
+            ),
         )
 
 
@@ -282,21 +302,6 @@ class _Range:
 
 def _leaves(tree: Any) -> list[tuple[Any, Any]]:
     return [(path, np.asarray(leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
-
-
-def _length_facts(lengths: NDArray[np.integer], row_length: int) -> LengthFacts:
-    width = max(1, math.ceil(row_length / _N_BINS))
-    bins = Counter((np.maximum(lengths, 1) - 1) // width)
-    return LengthFacts(
-        row_length=row_length,
-        least=int(lengths.min()),
-        most=int(lengths.max()),
-        mean=float(lengths.mean()),
-        padding=1 - float(lengths.mean()) / max(1, row_length),
-        histogram=tuple(
-            (min(row_length, (place + 1) * width), bins[place]) for place in range(math.ceil(row_length / width))
-        ),
-    )
 
 
 def _label_facts(name: str, values: NDArray[Any], view: BatchView) -> LabelFacts:

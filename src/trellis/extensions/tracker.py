@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,15 +18,14 @@ from trellis.extensions.event_lines import read_summaries
 from trellis.extensions.extension import Extension
 from trellis.extensions.tracking_services import ServiceName, Status, TrackedRun, TrackingService, build_service
 from trellis.loops import Checkpoint, Event, Media, Session, Summary
-from trellis.runtime import is_first_process
+from trellis.runtime import is_first_process, print_line
 from trellis.version import __version__
 
 _MOST_WAITING = 10_000
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _PATIENCE: Mapping[Status, float] = {"finished": 30.0, "stopped": 5.0, "failed": 5.0}
 """For how many seconds the end of a run waits for what is still to be sent; who sends SIGTERM does not wait long."""
-_OWN_KIND = "untracked"
-_UNTOLD = ("initialized", "finished", "stopped", _OWN_KIND)
+_UNTOLD = ("initialized", "finished", "stopped", "untracked")
 """Of events with a text: what a service shows of a run by itself, or is told in another way."""
 
 
@@ -154,8 +154,12 @@ class Tracker(Extension):
         return self._worker
 
     def _complain(self, problem: str) -> None:
-        if self._session is not None:
-            self._session.emit(_OWN_KIND, step=0, text=problem, service=self._name)
+        # What is in the way of telling, such as a full disk, is in that of the run too, which then raises it.
+        with suppress(Exception):
+            if self._session is None:
+                print_line(problem)
+                return
+            self._session.emit("untracked", step=0, text=problem, service=self._name)
 
 
 @dataclass(frozen=True)
@@ -333,12 +337,13 @@ class _Worker:
 def _points_between(after: int, last: int, events_file: Path) -> Iterator[_Point]:
     """The summaries in a file of events of steps past the one and up to the other."""
     for step, event in sorted(read_summaries(events_file).items()):
-        metrics = event.get("metrics")
-        if after < step <= last and isinstance(metrics, dict):
-            values = {
-                f"{group}/{name}": float(value) for group, named in metrics.items() for name, value in named.items()
-            }
-            yield _Point(step, float(event.get("time") or time.time()), values)
+        if not after < step <= last:
+            continue
+        # What is no summary of ours is passed over.
+        with suppress(KeyError, ValueError, TypeError, AttributeError):
+            named = {group: dict(metrics) for group, metrics in event["metrics"].items()}
+            values = {f"{group}/{name}": float(value) for group in named for name, value in named[group].items()}
+            yield _Point(step, float(event["time"]), values)
 
 
 def _one_line(error: Exception) -> str:

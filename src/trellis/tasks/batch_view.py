@@ -29,7 +29,8 @@ class BatchView:
     def label_text(self, value: float) -> str:
         """A label with its name, if it has one."""
         is_named = float(value).is_integer() and 0 <= value < len(self.label_names)
-        return f"{self.label_names[int(value)]} ({value:g})" if is_named else f"{value:g}"
+        name = self.label_names[int(value)] if is_named else ""
+        return f"{name} ({value:g})" if name not in ("", f"{value:g}") else f"{value:g}"
 
 
 def view_of_sides(inputs: Batch, labels: Any) -> BatchView:
