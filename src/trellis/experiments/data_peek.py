@@ -388,7 +388,7 @@ def _length_lines(lengths: LengthFacts, columns: int) -> Iterator[str]:
 def _label_lines(labels: LabelFacts, columns: int, *, n_examples: int) -> Iterator[str]:
     name = visible(labels.name)
     if labels.counts:
-        yield f"Labels, {name}: {labels.n_distinct} kinds"
+        yield f"Labels, {name}: {labels.n_distinct} kind{'s' if labels.n_distinct != 1 else ''}"
         yield from _bars([(visible(label), n) for label, n in labels.counts.items()], columns)
         if labels.n_distinct > len(labels.counts):
             yield f"  and {labels.n_distinct - len(labels.counts)} more, each less often"
@@ -400,7 +400,9 @@ def _duplicates(peek: Peek) -> str:
     if not peek.n_duplicates:
         return "Duplicates: none among them."
     other = f", {peek.n_contradictions:,} of them with another label" if peek.n_contradictions else ""
-    return f"Duplicates: {peek.n_duplicates:,} of {peek.n_examples:,} are the same as one before them{other}."
+    is_small = peek.n_known is not None and peek.n_known < peek.n_examples
+    anew = " The data ends within the batch, and begins anew." if is_small else ""
+    return f"Duplicates: {peek.n_duplicates:,} of {peek.n_examples:,} are the same as one before them{other}.{anew}"
 
 
 def _bars(rows: Sequence[tuple[str, int]], columns: int) -> Iterator[str]:
