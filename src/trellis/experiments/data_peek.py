@@ -336,7 +336,12 @@ def _as_json(value: JSON | NDArray[Any]) -> JSON:
 
 def describe_peek(peek: Peek, *, width: float) -> Iterator[str]:
     """Yields the lines that tell of it, none of them wider than `width`."""
-    columns = int(min(width, _WIDTH)) if width < math.inf else _WIDTH
+    columns = int(min(width, _WIDTH))
+    # What has no words to be wrapped at is cut.
+    yield from (next(_cut(line, columns)) for line in _peek_lines(peek, columns))
+
+
+def _peek_lines(peek: Peek, columns: int) -> Iterator[str]:
     until = peek.step + peek.n_batches - 1
     steps = f"step {peek.step}" if until == peek.step else f"the steps {peek.step} to {until}"
     known = "" if peek.n_known is None else f" ({peek.n_known:,} in all)"
@@ -373,7 +378,7 @@ def _array_lines(arrays: Sequence[ArrayFacts], columns: int) -> Iterator[str]:
         shape = " × ".join(map(str, facts.shape))
         rows.append((visible(facts.name) or "batch", facts.dtype, shape, *numbers, odd))
     for line in table(rows):
-        yield line if cell_width(line) <= columns else f"{line[: columns - 1]}…"
+        yield line
 
 
 def _length_lines(lengths: LengthFacts, columns: int) -> Iterator[str]:
