@@ -1,7 +1,7 @@
 # From a fresh machine to a trained model: `make train`. All that is installed goes into .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: train test test-cluster chaos lint format constraints clean help FORCE
+.PHONY: train test test-cluster test-trackers chaos lint format constraints clean help FORCE
 
 PYTHON ?=
 comma := ,
@@ -34,6 +34,12 @@ test: lint  ## Check the code and run all tests
 test-cluster: .venv/test  ## Run the tests that need Ray and SLURM (a few minutes)
 	$(call install,.[dev$(comma)ray])
 	@TRELLIS_CLUSTER_TESTS=1 .venv/bin/python -m pytest -q -m cluster -rs
+
+# In an environment of their own, without our pins: trackio does not work with the newest Pillow.
+test-trackers: .venv/test  ## Run the tests that need Weights & Biases, MLflow and trackio (a minute)
+	@[ -x build/trackers/bin/python ] || .venv/bin/python -m venv build/trackers
+	@build/trackers/bin/python -m pip install --quiet --editable '.[mlflow,trackio,wandb]' pytest
+	@build/trackers/bin/python -m pytest -q -rs tests/extensions/test_tracking_services.py
 
 # For example: make chaos CHAOS='--size=0.1 --seed=3'
 chaos: .venv/test  ## Kill runs, cut their power, damage their files, feed them nonsense (an hour or two)

@@ -116,3 +116,16 @@ def test_who_works_is_said_once(
     files = [f"--input_file={text}", "--output_file=o", f"--vocab_file={vocabulary}"]
     assert main(["data", "pretraining", *files, *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_data_is_shown_as_text_and_as_json_and_a_bad_flag_is_told() -> None:
+    shown = trellis("data", "show", "--experiment=digits/classifier", "--split=validation", "--examples=1")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "Validation data: 297 examples (297 in all)" in shown.stdout
+    assert "picture: float32[8, 8]" in shown.stdout
+    assert "\x1b" not in shown.stdout
+    told = trellis("data", "show", "--experiment=digits/classifier", "--examples=1", "--json")
+    values = json.loads(told.stdout)
+    assert (values["experiment"], values["side"], len(values["examples"])) == ("digits/classifier", "train", 1)
+    wrong = trellis("data", "show", "--experiment=digits/classifier", "--split=test")
+    assert (wrong.returncode, "invalid choice: 'test'" in wrong.stderr) == (2, True)

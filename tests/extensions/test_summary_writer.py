@@ -309,3 +309,32 @@ def test_a_file_that_a_kill_or_a_power_cut_has_left_without_its_end_is_no_damage
     trellis.SummaryWriter(tmp_path).attach(Session(stdout=True))
     assert capsys.readouterr().out == ""
     assert list(file.parent.iterdir()) == [file]
+
+
+def test_histograms_images_and_text_are_on_the_pages_of_tensorboard(tmp_path: Path) -> None:
+    pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    media = {
+        "kernel": trellis.Histogram([1.0, 2.0, math.nan]),
+        "hardest": trellis.Image(pixels),
+        "answers": trellis.Text("**3**"),
+    }
+    writer, session = trellis.SummaryWriter(tmp_path), Session()
+    for step in (1, 2):
+        writer(tiny.checkpoint(step, eval={"loss": 0.5}, session=session).with_media(eval=media))
+    # A process that goes on from the first step tells of the second again.
+    again = tiny.checkpoint(2, eval={"loss": 0.5}, session=Session()).with_media(eval=media)
+    trellis.SummaryWriter(tmp_path)(again)
+    accumulator = EventAccumulator(str(tmp_path / "eval"), size_guidance={"images": 0, "histograms": 0, "tensors": 0})
+    accumulator.Reload()
+    assert [event.step for event in accumulator.Histograms("kernel")] == [1, 2]
+    histogram = accumulator.Histograms("kernel")[0].histogram_value
+    assert (histogram.num, histogram.min, histogram.max, sum(histogram.bucket)) == (2, 1, 2, 2)
+    assert [(event.step, event.value) for event in accumulator.Scalars("kernel/not_finite")] == [(1, 1), (2, 1)]
+    images = accumulator.Images("hardest")
+    assert [(image.step, image.width, image.height) for image in images] == [(1, 2, 2), (2, 2, 2)]
+    assert images[0].encoded_image_string == trellis.Image(pixels).png()
+    multiplexer = new_tensorboard(tmp_path).Reload()
+    texts = [(event.step, event.tensor_proto.string_val[0]) for event in multiplexer.Tensors("eval", "answers")]
+    assert texts == [(1, b"**3**"), (2, b"**3**")]
+    plugins = {multiplexer.SummaryMetadata("eval", tag).plugin_data.plugin_name for tag in (*media, "loss")}
+    assert plugins == {"histograms", "images", "text", "scalars"}

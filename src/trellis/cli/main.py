@@ -87,6 +87,9 @@ WORDS = {
     "predict": Word("ask a trained model about text, arrays or records", "predict.predict", "predict.add_flags", True),
     "data vocabulary": Word("train a vocabulary on text", "data.vocabulary", "data.add_vocabulary_flags"),
     "data pretraining": Word("make records of text to pretrain on", "data.pretraining", "data.add_pretraining_flags"),
+    "data show": Word(
+        "show a few examples as the model sees them", "data_show.show", "data_show.add_flags", only_tells=True
+    ),
     "data finetuning": Word("make records of GLUE or SQuAD", "data.finetuning", "data.add_finetuning_flags"),
     "cache": Word("show what is kept to be made once, and how large it is", "cache.show", "cache.add_show_flags", True),
     "cache prune": Word("remove what was not used for long", "cache.prune", "cache.add_prune_flags"),
@@ -96,7 +99,7 @@ WORDS = {
 # What words that begin alike have in common.
 _GROUPS = {
     "config": "Shows what an experiment is made of.",
-    "data": "Makes what models of text are trained on: vocabularies, and records.",
+    "data": "Shows what a model is trained on; makes that of models of text: vocabularies, and records.",
 }
 
 _HELP = ("-h", "--help")

@@ -10,6 +10,7 @@ from trellis.data import DataConfig, matching_paths, patterns_in, places_in
 from trellis.disk import scheme_of
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
+from trellis.extensions import is_missing
 from trellis.optimizers import optimization_problems
 from trellis.remote import advice_about
 from trellis.runtime import runtime_problems
@@ -80,6 +81,8 @@ def mode_problems(params: ExperimentConfig, *, mode: Mode, model_dir: Path | Non
     yield from _number_problems(params, trains=mode.trains)
     yield from _early_stopping_problems(params)
     yield from _no_checkpoint_problems(params, mode=mode)
+    if mode.trains:
+        yield from _tracker_problems(params)
     yield from runtime_problems(params.runtime)
     yield from _address_problems(params)
     if mode.trains:
@@ -130,6 +133,14 @@ def _number_problems(params: ExperimentConfig, *, trains: bool) -> Iterator[Prob
     if params.trainer.validation_steps == 0:
         advice = "Give the number of batches, or -1 for all of them."
         yield problem_at("trainer.validation_steps", config=params, message="is 0.", advice=advice)
+
+
+def _tracker_problems(params: ExperimentConfig) -> Iterator[Problem]:
+    for service in params.trainer.trackers:
+        if is_missing(service):
+            message = f"has {service}, which is not installed."
+            advice = f"It comes with: pip install 'trellis-jax[{service}]'"
+            yield problem_at("trainer.trackers", config=params, message=message, advice=advice)
 
 
 def _no_checkpoint_problems(params: ExperimentConfig, *, mode: Mode) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from trellis.bindings import bound
-from trellis.config import raise_if_any
+from trellis.config import raise_if_any, registered_name
 from trellis.disk import Ownership, address_in, write_whole
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 from trellis.experiments.experiment import ExperimentConfig
@@ -250,6 +250,7 @@ def build_trainer(
     # Defaults are not passed on, so that they can be bound from outside.
     options: dict[str, Any] = {"extensions": extensions} if extensions else {}
     options |= {} if save_summary else {"save_summary": False}
+    options |= {"experiment": registered_name(params) or ""} if params.trainer.trackers else {}
     options |= {"runtime": params.runtime, "model_dir": model_dir, "evaluate": mode.evaluates_while_training}
     task = task or get_task(params.task, logging_dir=str(model_dir))
     if isinstance(params.trainer, ProgressiveTrainerConfig):

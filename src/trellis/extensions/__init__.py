@@ -48,5 +48,11 @@ if TYPE_CHECKING:
     from trellis.extensions.progress import ProgressBar as ProgressBar
     from trellis.extensions.summary_logger import SummaryLogger as SummaryLogger
     from trellis.extensions.summary_writer import SummaryWriter as SummaryWriter, steps_with_points as steps_with_points
+    from trellis.extensions.tracker import Tracker as Tracker
+    from trellis.extensions.tracking_services import (
+        TrackedRun as TrackedRun,
+        TrackingService as TrackingService,
+        is_missing as is_missing,
+    )
 else:
     __getattr__, __dir__, __all__ = door(__name__)

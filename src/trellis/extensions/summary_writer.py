@@ -1,19 +1,19 @@
-"""Summaries as TensorBoard scalars."""
+"""Summaries for TensorBoard."""
 
 import os
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from trellis.aliases import Metrics
 from trellis.data import RecordWriter, read_records
 from trellis.disk import check_writable, describe_failure, local_path, set_aside, sync_appended
 from trellis.errors import CutShortError, DataError
 from trellis.extensions.extension import Extension
-from trellis.loops import Checkpoint, Session, Summary
+from trellis.loops import Checkpoint, Histogram, Image, Media, Session, Summary, Text
 
 _PREFIX = "events.out.tfevents."
 _SUFFIX = ".trellis"
@@ -23,6 +23,9 @@ _FRAME_BYTES = 16
 
 class SummaryWriter(Extension):
     """Writes summaries for TensorBoard: a run for each group of metrics, a scalar for each metric, at its step.
+
+    Histograms, images and text of a summary go to its pages of those kinds. Values of a histogram that are NaN or
+    infinite are counted in a scalar of their own, `NAME/not_finite`.
 
     So `train/loss` and `eval/loss` are two lines in the chart `loss`: those of the runs `train` and `eval`, which are
     directories in `output_dir`.
@@ -68,9 +71,11 @@ class SummaryWriter(Extension):
             for run in self._runs.values():
                 run.begin(self._start)
         self._last_step = summary.step
-        for group, metrics in summary.metrics.items():
-            if metrics:
-                self._run_of(group).write(summary.step, metrics)
+        for group in {**summary.metrics, **summary.media}:
+            metrics, media = summary.metrics.get(group, {}), summary.media.get(group, {})
+            values = [*map(_scalar, metrics, metrics.values()), *chain(*map(_values, media, media.values()))]
+            if values:
+                self._run_of(group).write(summary.step, values)
         return checkpoint
 
     def _run_of(self, group: str) -> "_Run":
@@ -104,9 +109,8 @@ class _Run:
         self._file = None
         self._restarts_at = start + 1 if n_mended else None
 
-    def write(self, step: int, metrics: Metrics) -> None:
-        """Adds a point for each metric."""
-        values = [{"tag": name, "simple_value": float(value)} for name, value in metrics.items()]
+    def write(self, step: int, values: Sequence[Mapping[str, Any]]) -> None:
+        """Adds a point for each value."""
         records = [_record(step=step, summary={"value": values})]
         if self._file is None:
             self._file = self._new_file()
@@ -136,6 +140,38 @@ class _Run:
             # mark of a restart for the start of the run, and forgets what comes after the step of the second.
             head += 2 * [_record(step=self._restarts_at, session_log={"status": SessionLog.START})]
         return head
+
+
+def _scalar(name: str, value: float) -> dict[str, Any]:
+    return {"tag": name, "simple_value": float(value)}
+
+
+def _values(name: str, media: Media) -> list[dict[str, Any]]:
+    """What an event file has of a histogram, an image or a text."""
+    if isinstance(media, Histogram):
+        told = [_scalar(f"{name}/not_finite", media.n_not_finite)] if media.n_not_finite else []
+        return [{"tag": name, "histo": _histogram(media)}, *told]
+    if isinstance(media, Image):
+        height, width, n_channels = media.pixels.shape
+        picture = {"height": height, "width": width, "colorspace": n_channels, "encoded_image_string": media.png()}
+        return [{"tag": name, "image": picture}]
+    if isinstance(media, Text):
+        text = {"dtype": "DT_STRING", "string_val": [media.text.encode()], "tensor_shape": {"dim": [{"size": 1}]}}
+        return [{"tag": name, "metadata": {"plugin_data": {"plugin_name": "text"}}, "tensor": text}]
+    raise TypeError(f"no page of TensorBoard shows a {type(media).__name__}")
+
+
+def _histogram(histogram: Histogram) -> dict[str, Any]:
+    return {
+        "min": float(histogram.edges[0]),
+        "max": float(histogram.edges[-1]),
+        "num": float(histogram.counts.sum()),
+        "sum": histogram.sum,
+        "sum_squares": histogram.sum_of_squares,
+        # The first bin of TensorBoard has no lower edge, so it is an empty one.
+        "bucket_limit": [*map(float, histogram.edges)],
+        "bucket": [0.0, *map(float, histogram.counts)],
+    }
 
 
 def _record(**fields: Any) -> bytes:

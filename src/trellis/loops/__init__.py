@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         traceable as traceable,
         is_traceable as is_traceable,
     )
-    from trellis.loops.feed import build_feed as build_feed
+    from trellis.loops.feed import Replay as Replay, build_feed as build_feed
     from trellis.loops.state import (
         Checkpoint as Checkpoint,
         CheckpointSource as CheckpointSource,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Summary as Summary,
         TrainState as TrainState,
     )
+    from trellis.loops.media import Histogram as Histogram, Image as Image, Media as Media, Text as Text
     from trellis.loops.batch import batch_sides as batch_sides, batch_size as batch_size, split_batch as split_batch
     from trellis.loops.metrics import (
         Mean as Mean,

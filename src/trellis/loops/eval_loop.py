@@ -12,6 +12,7 @@ from trellis.aliases import Array, Batch, Key, PyTree
 from trellis.errors import ArgumentError, ModelError
 from trellis.loops.feed import Replay
 from trellis.loops.fused_steps import count_flops
+from trellis.loops.media import Media
 from trellis.loops.metrics import compute, merge, zeros
 from trellis.loops.state import Checkpoint, Outline, Summary, tracing
 from trellis.loops.step import EvalTask, build_validation_step
@@ -130,9 +131,14 @@ class EvalLoop:
         for measured in in_flight:
             logs = self._aggregate(logs, *measured)
         values = compute(totals or {})
+        media: dict[str, Media] = {}
         if self._task.host_metrics is not None and logs is not None:
-            values |= self._flat(self._task.host_metrics.reduce_aggregated_logs(logs, global_step=checkpoint.step))
-        return Summary.from_checkpoint(checkpoint).with_metrics(**{self._group: values})
+            reduced = self._flat(self._task.host_metrics.reduce_aggregated_logs(logs, global_step=checkpoint.step))
+            media = {name: value for name, value in reduced.items() if isinstance(value, Media)}
+            values |= {name: value for name, value in reduced.items() if not isinstance(value, Media)}
+        return (
+            Summary.from_checkpoint(checkpoint).with_metrics(**{self._group: values}).with_media(**{self._group: media})
+        )
 
     def _first_carry(self, checkpoint: Checkpoint) -> dict[str, PyTree]:
         """What the first batch is given of the state that batches hand on."""
@@ -171,8 +177,8 @@ class EvalLoop:
     def _metric_shapes(self, carry: PyTree, variables: PyTree, batch: Batch, root: Key, index: int) -> PyTree:
         return jax.eval_shape(self._step, *variables, carry, batch, StepKeys(root, index))[0]
 
-    def _flat(self, metrics: Any) -> dict[str, float]:
-        """Host metrics by name: those of a group as `group/name`, those of a small array as `name_0` and so on."""
+    def _flat(self, metrics: Any) -> dict[str, float | Media]:
+        """Host metrics and media by name: those of a group as `group/name`, of a small array as `name_0` and so on."""
         if not isinstance(metrics, Mapping):
             kind = type(metrics).__name__
             raise ModelError(f"reduce_aggregated_logs returned a {kind}. Return metrics by name: {{'f1': 0.5}}")
@@ -182,7 +188,7 @@ class EvalLoop:
             # An error would cost all that was trained since the last checkpoint file.
             print_line(
                 f"Left out of the metrics of {self._group}: {', '.join(left_out)}. A metric is a number, a small array "
-                f"of at most {_MOST_ELEMENTS} or a mapping of those."
+                f"of at most {_MOST_ELEMENTS}, a histogram, an image, a text or a mapping of those."
             )
             self._left_out.update(left_out)
         return {name: value for name, value in values.items() if value is not None}
@@ -192,10 +198,13 @@ class EvalLoop:
         return self._task.host_metrics and self._task.host_metrics.aggregate_logs(logs, fetch(outputs))
 
 
-def _named_values(metrics: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, float | None]]:
-    """Yields each number of nested host metrics with its name; None for what is no number."""
+def _named_values(metrics: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, float | Media | None]]:
+    """Yields each number and each medium of nested host metrics with its name; None for what is neither."""
     for key, value in metrics.items():
         name = f"{prefix}{key}"
+        if isinstance(value, Media):
+            yield name, value
+            continue
         if isinstance(value, Mapping):
             yield from _named_values(value, f"{name}/")
             continue

@@ -15,7 +15,8 @@ import optax
 from flax import struct
 
 from trellis.aliases import JSON, Array, Batch, Init, Metrics, PyTree
-from trellis.errors import StaleCheckpointError, TrellisError
+from trellis.errors import ArgumentError, StaleCheckpointError, TrellisError
+from trellis.loops.media import Media
 from trellis.loops.metrics import Metric
 from trellis.loops.session import Session
 from trellis.runtime import count_weights, describe_metric
@@ -135,6 +136,9 @@ class Summary(Checkpoint):
     """A checkpoint with metrics: `{group: {name: value}}`, groups `train` and `eval`."""
 
     metrics: Mapping[str, Metrics] = field(default_factory=dict)
+    media: Mapping[str, Mapping[str, Media]] = field(default_factory=dict)
+    """Histograms, images and text, under the groups and names of their own; the screen and `events.jsonl` leave them
+    to those who can show them."""
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint) -> "Summary":
@@ -174,6 +178,23 @@ class Summary(Checkpoint):
     def with_metrics(self, **groups: Metrics) -> "Summary":
         """The summary with more groups of metrics."""
         return Summary(**_values(self) | {"metrics": {**self.metrics, **groups}})
+
+    def with_media(self, **groups: Mapping[str, Media]) -> "Summary":
+        """The summary with more histograms, images and text, beside those that its groups have already."""
+        for group, named in groups.items():
+            for name, value in named.items():
+                if not isinstance(value, Media):
+                    raise ArgumentError(
+                        f"with_media was given a {type(value).__name__} as {group}/{name}. Give a trellis.Histogram, a "
+                        f"trellis.Image or a trellis.Text; numbers go into with_metrics."
+                    )
+        media = {group: {**self.media.get(group, {}), **named} for group, named in groups.items()}
+        return Summary(**_values(self) | {"media": {**self.media, **media}})
+
+    def only(self, group: str) -> "Summary":
+        """The summary with the metrics and the media of one group alone."""
+        parts = {"metrics": {group: self.metrics.get(group, {})}, "media": {group: self.media.get(group, {})}}
+        return Summary(**_values(self) | parts)
 
 
 _norm = jax.jit(optax.tree.norm)

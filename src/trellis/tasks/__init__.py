@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         DigitsConfig as DigitsConfig,
         with_addresses as with_addresses,
     )
+    from trellis.tasks.batch_view import BatchView as BatchView
     from trellis.tasks.bound_model import (
         BoundModel as BoundModel,
         lasting_init as lasting_init,

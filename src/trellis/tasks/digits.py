@@ -5,14 +5,17 @@ Learning Repository, 1998, CC BY 4.0), unchanged, as scikit-learn ships it.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
 import numpy as np
 
+from trellis.aliases import Batch
 from trellis.data import DataConfig, ExampleStream
 from trellis.loops import Accuracy, Mean, MetricFunction, batch_size, cross_entropy, weighted_mean
+from trellis.tasks.batch_view import BatchView, view_of_sides
 from trellis.tasks.bound_model import BoundModel
 from trellis.tasks.configs import DigitsConfig, InputContext
 from trellis.tasks.samples import write_samples
@@ -57,6 +60,12 @@ class DigitsTask(Task):
             n_epochs=None if params.is_training else 1,
             drop_remainder=params.drop_remainder,
         )
+
+    def view_batch(self, batch: Batch) -> BatchView:
+        """The pictures in their shape."""
+        images, labels = batch
+        view = view_of_sides(images, labels)
+        return replace(view, describe=lambda row: {"picture": images[row].reshape(8, 8), "label": int(labels[row])})
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Mean:
         """The cross-entropy."""

@@ -25,6 +25,7 @@ from trellis.loops import (
 from trellis.optimizers import OptimizationConfig, build_optimizer, scale_loss
 from trellis.registry import Registry
 from trellis.runtime import RuntimeConfig, StepKeys
+from trellis.tasks.batch_view import BatchView, view_of_sides
 from trellis.tasks.bound_model import BoundModel, InferenceStep, Model
 from trellis.tasks.built_metrics import BuiltMetrics, all_metrics, measure, name_metrics, renewed, results
 from trellis.tasks.configs import DifferentialPrivacyConfig, InputContext, TaskConfig, with_copies
@@ -187,6 +188,10 @@ class Task(ABC):
         config = self.task_config
         return config.replace(init_checkpoint="") if config.init_checkpoint else config
 
+    def view_batch(self, batch: Batch) -> BatchView:
+        """How `trellis data show` shows a batch of it: what tells examples apart, their labels, one example."""
+        return view_of_sides(*batch_sides(batch))
+
     def plan_notes(self) -> Iterable[str]:
         """Lines that `trellis plan` shows of the data of this task, beside its batches."""
         return ()
@@ -204,7 +209,8 @@ class Task(ABC):
         """On the host: metrics, from the state after all batches.
 
         Numbers by name; a mapping among them is a group, whose metrics are called `group/name`, and an array of a few
-        numbers is the metrics `name_0`, `name_1` and so on.
+        numbers is the metrics `name_0`, `name_1` and so on. A `trellis.Histogram`, `Image` or `Text` is for the pages
+        of TensorBoard and of trackers.
         """
         return {}
 

@@ -1,7 +1,7 @@
 """Settings of how a task is run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from trellis.config import Config
@@ -62,6 +62,8 @@ class TrainerConfig(Config):
     blow_up_factor: float = 10.0
     """A training loss so many times the usual one, at three reports in a row, is told as a blow-up; 1 or less never is.
     """
+    trackers: list[Literal["wandb", "mlflow", "trackio"]] = field(default_factory=list)
+    """The services that track the run, each an extra of that name."""
     report_details: bool = False
     """Whether the screen shows every metric on a line of its own, norms and times too; the files have them anyway."""
 

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import optax
@@ -40,6 +40,7 @@ from trellis.trainer.configs import TrainerConfig
 
 _BEST_STEP = "best_ckpt_global_step"
 _MOST_LISTED = 6
+_Value = TypeVar("_Value")
 
 
 class Evaluation(Extension):
@@ -59,7 +60,8 @@ class Evaluation(Extension):
     def handle(self, checkpoint: Checkpoint) -> Summary:
         """Returns the checkpoint with the metrics."""
         summary = Summary.from_checkpoint(self._process(on_averages(checkpoint)))
-        return Summary.from_checkpoint(checkpoint).with_metrics(eval=summary.metrics["eval"])
+        evaluated = Summary.from_checkpoint(checkpoint).with_metrics(eval=summary.metrics["eval"])
+        return evaluated.with_media(**summary.media)
 
 
 def on_averages(checkpoint: Checkpoint) -> Checkpoint:
@@ -120,6 +122,7 @@ def default_extensions(
     stopping: Extension | None,
     schedules: Mapping[str, optax.Schedule],
     extensions: Sequence[Callable[[Any], Any]] = (),
+    trackers: Sequence[Extension] = (),
     save_summary: bool = True,
     notes: Mapping[str, JSON] | None = None,
 ) -> list[Callable[[Any], Any]]:
@@ -131,6 +134,7 @@ def default_extensions(
     Args:
         schedules: The learning rates by name, to be reported.
         extensions: The user's own; they see all metrics, and come before anything is written.
+        trackers: Come after the events, from which they take what they had no time to tell.
         notes: What the checkpoint files say of the run.
     """
     check = DivergenceCheck(loss_upper_bound=config.loss_upper_bound, begin_steps=config.recovery_begin_steps)
@@ -145,6 +149,7 @@ def default_extensions(
         *extensions,
         SummaryLogger(details=config.report_details),
         *(_history_writers(config, model_dir) if save_summary else []),
+        *(trackers if save_summary else []),
         *(_savers(config, model_dir, notes or {}) if config.saves else []),
         *([_Sending(copy)] if copy is not None else []),
     ]
@@ -308,8 +313,7 @@ class _OneGroup(Extension):
         self._extension.attach(session)
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
-        summary = Summary.from_checkpoint(checkpoint)
-        self._extension(dataclasses.replace(summary, metrics={self._group: summary.metrics[self._group]}))
+        self._extension(Summary.from_checkpoint(checkpoint).only(self._group))
         return checkpoint
 
 
@@ -326,20 +330,27 @@ class _NestedSummaries(Extension):
             writer.attach(session)
 
     def handle(self, checkpoint: Checkpoint) -> Checkpoint:
-        summary = Summary.from_checkpoint(checkpoint)
-        nested: dict[str, dict[str, float]] = {}
-        for path, value in summary.metrics[self._group].items():
-            *groups, name = path.split("/")
-            subdir = "/".join(group for group in groups if group.strip("."))
-            nested.setdefault(subdir, {})[name] = value
-        for subdir, metrics in nested.items():
+        summary = Summary.from_checkpoint(checkpoint).only(self._group)
+        metrics, media = _nested(summary.metrics[self._group]), _nested(summary.media[self._group])
+        for subdir in {**metrics, **media}:
             if subdir not in self._writers:
                 self._writers[subdir] = self._writer(subdir)
-            self._writers[subdir](dataclasses.replace(summary, metrics={self._group: metrics}))
+            parts = {self._group: metrics.get(subdir, {})}, {self._group: media.get(subdir, {})}
+            self._writers[subdir](dataclasses.replace(summary, metrics=parts[0], media=parts[1]))
         return checkpoint
 
     def _writer(self, subdir: str) -> SummaryWriter:
         return SummaryWriter(self._directory / subdir, run_dirs={self._group: "."})
+
+
+def _nested(values: Mapping[str, _Value]) -> dict[str, dict[str, _Value]]:
+    """Values by the directory and the rest of their names, such as `{"mnli": {"accuracy": 0.8}}`."""
+    nested: dict[str, dict[str, _Value]] = {}
+    for path, value in values.items():
+        *groups, name = path.split("/")
+        subdir = "/".join(group for group in groups if group.strip("."))
+        nested.setdefault(subdir, {})[name] = value
+    return nested
 
 
 def _learning_rates(schedules: Mapping[str, optax.Schedule]) -> Callable[[Checkpoint], Summary]:

@@ -35,7 +35,8 @@ class ProgressiveTrainer(StagedTrainer):
     Args:
         evaluate: Whether `train` evaluates every `validation_interval` steps and at the last of each stage.
         extensions: What else to do with every checkpoint of the training, metrics included.
-        save_summary: Whether to write metrics to files.
+        save_summary: Whether to write metrics to files, and to have trackers track the run.
+        experiment: What trackers file the run under; the default is the name of the task.
     """
 
     config: ProgressiveTrainerConfig

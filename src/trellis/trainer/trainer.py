@@ -23,6 +23,7 @@ from trellis.extensions import (
     CheckpointFileReader,
     EarlyStopping,
     Extension,
+    Tracker,
     recorded_notes,
     serial,
 )
@@ -67,6 +68,7 @@ class StagedTrainer(ABC):
         evaluate: bool = True,
         extensions: Sequence[Callable[[Any], Any]] = (),
         save_summary: bool = True,
+        experiment: str = "",
     ) -> None:
         _check_task(task, config)
         self.task = task
@@ -77,6 +79,7 @@ class StagedTrainer(ABC):
         self._evaluates = evaluate
         self._extensions = tuple(extensions)
         self._save_summary = save_summary and self.placement.is_writer
+        self._experiment = experiment
         self._stage: Stage | None = None
         self._watch = Session(is_shared=self.placement.spans_processes)
         # One for all loops of the training: those of its stages, and those after a recovery.
@@ -186,6 +189,7 @@ class StagedTrainer(ABC):
                 raise
 
     def _build_extensions(self, stage: Stage, stopping: EarlyStopping | None) -> list[Callable[[Any], Any]]:
+        notes = self._notes(stage)
         return default_extensions(
             self.config,
             model_dir=self.model_dir,
@@ -193,9 +197,25 @@ class StagedTrainer(ABC):
             stopping=stopping,
             schedules=stage.schedules,
             extensions=[*self.stage_extensions(stage), *self._extensions],
+            trackers=self._build_trackers(notes["config"]) if self._save_summary else (),
             save_summary=self._save_summary,
-            notes=self._notes(stage),
+            notes=notes,
         )
+
+    def _build_trackers(self, config: Any) -> list[Tracker]:
+        return [
+            Tracker(
+                service,
+                output_dir=self.model_dir,
+                project=self._experiment or self.task.name,
+                config=config,
+                tags={
+                    "task": type(self.task).__name__,
+                    **({"experiment": self._experiment} if self._experiment else {}),
+                },
+            )
+            for service in self.config.trackers
+        ]
 
     def _notes(self, stage: Stage) -> dict[str, JSON]:
         configs = {"task": with_addresses(self.task.task_config), "trainer": self.config, "runtime": self.runtime}
@@ -342,7 +362,8 @@ class Trainer(StagedTrainer):
         model_dir: Where a run writes, and resumes from. The default is a directory that goes with the trainer.
         evaluate: Whether `train` evaluates every `validation_interval` steps and at the last.
         extensions: What else to do with every checkpoint of the training, metrics included.
-        save_summary: Whether to write metrics to files.
+        save_summary: Whether to write metrics to files, and to have trackers track the run.
+        experiment: What trackers file the run under; the default is the name of the task.
     """
 
     def plan_stages(self) -> Sequence[int]:

@@ -2,7 +2,7 @@
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,9 @@ from trellis.nlp.tasks.text_source import (
     text_problems,
     with_text,
 )
+from trellis.nlp.tasks.text_view import view_text
 from trellis.runtime import print_line
-from trellis.tasks import BoundModel, InputContext, Task, read_warm_start, traceable
+from trellis.tasks import BatchView, BoundModel, InputContext, Task, read_warm_start, traceable
 
 
 class EncoderTask(Task):
@@ -225,6 +226,20 @@ class EncoderTask(Task):
     def serving_metadata(self) -> dict[str, JSON]:
         """How text is answered."""
         return {TEXT: served_metadata(self.answerer, text=self.text, vocab_size=self.vocab_size, n_types=self.n_types)}
+
+    def view_batch(self, batch: Batch) -> BatchView:
+        """Its pieces, as far as the vocabulary is known, and its labels by name."""
+        return view_text(batch, tokenizer=self.tokenizer, label_fields=self.label_fields, label_names=self.label_names)
+
+    @property
+    def label_fields(self) -> Sequence[str]:
+        """What a label of its own may be called in a batch."""
+        return ()
+
+    @property
+    def label_names(self) -> Sequence[str]:
+        """What its classes are called, in their order; nothing if that is not known."""
+        return ()
 
     def plan_notes(self) -> Iterator[str]:
         """How text is cut."""

@@ -103,6 +103,18 @@ class SentencePredictionTask(EncoderTask):
         """Whether the label is a number."""
         return bool(self.task_config.model.num_classes == 1)
 
+    @property
+    def label_fields(self) -> Sequence[str]:
+        """Files to train on and to validate with may call it differently."""
+        return tuple(
+            {side.label_field: None for side in (self.task_config.train_data, self.task_config.validation_data)}
+        )
+
+    @property
+    def label_names(self) -> Sequence[str]:
+        """Those of the text, if its classes have names."""
+        return () if self.is_regression or self.text is None else self.text.label_values or ()
+
     def build_model(self) -> BertClassifier:
         """An encoder with a head that classifies."""
         config = self.task_config.model
