@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -114,10 +114,17 @@ class ReplicaLoop:
         replica.leave(error or GeneratorExit())
 
     def __iter__(self) -> Iterator[tuple[int, Checkpoint]]:
-        """Trains all replicas to the end, each from where it was; at each step that is due, yields those under way."""
-        n_steps = self._first.n_steps
+        return self.run()
+
+    def run(self, n_steps: int | None = None) -> Generator[tuple[int, Checkpoint], None, None]:
+        """Trains all up to step `n_steps`, each from where it was; at each step that is due, yields those under way.
+
+        Args:
+            n_steps: The default is that of the loops.
+        """
+        n_steps = n_steps or self._first.n_steps
         if n_steps is None:
-            raise ArgumentError("It was not said how long to train. Give TrainLoop(n_steps=…).")
+            raise ArgumentError("It was not said how long to train. Give TrainLoop(n_steps=…), or run(n_steps).")
         waiting = self._start(n_steps)
         try:
             while waiting or self._replicas:

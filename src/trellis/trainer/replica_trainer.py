@@ -12,9 +12,10 @@ import jax.numpy as jnp
 
 from trellis.aliases import Array, PyTree
 from trellis.config import Config
+from trellis.data import is_stream
 from trellis.errors import FileWriteError, MissingPackageError
 from trellis.extensions import Extension
-from trellis.loops import Event, ReplicaLoop, Summary, TrainTask, split_batch
+from trellis.loops import Event, ReplicaLoop, Summary, TrainTask, describe_arrays, split_batch
 from trellis.runtime import StepKeys, describe_metric, print_line
 from trellis.tasks import get_task
 from trellis.trainer.changes import values_of
@@ -93,6 +94,11 @@ class ReplicaTrainer:
                 "runtime.distribution_strategy",
                 f"takes {n_devices} devices, but replicas share one: set it to one_device.",
             )
+        batches = {describe_arrays(stage.train_data.batch(0)) for stage in self._streams()}
+        if len(batches) > 1:
+            for path in self._paths:
+                if path.startswith(_DATA[0]):
+                    yield path, f"gives batches of other shapes ({', '.join(sorted(batches))}): a program has one."
         for path in self._numbers:
             if not path.startswith(("task.", _OPTIMIZER)):
                 yield path, "is about the run and not about a step, so that runs in one program share it."
@@ -101,6 +107,11 @@ class ReplicaTrainer:
             wrong = [value for value in values if isinstance(value, bool) or not isinstance(value, int | float)]
             if wrong:
                 yield path, f"is {wrong[0]!r}, which is no number: it decides what program a step is."
+
+    def _streams(self) -> Iterator[Stage]:
+        """Yields the stages whose batches can be looked at, if batches may differ."""
+        if any(path.startswith(_DATA[0]) for path in self._paths):
+            yield from (stage for stage in self._stages.values() if is_stream(stage.train_data))
 
     def _loop(self) -> ReplicaLoop:
         filler = next(iter(self._values.values()))
@@ -145,8 +156,8 @@ class ReplicaTrainer:
 
     def _start(self, numbers: Mapping[str, Array]) -> PyTree:
         stage = self._stage_with(numbers)
-        batch = stage.train_data.batch(0)
-        rngs = StepKeys(stage.root, 0).rngs(["params"], prefix="init/")
+        batch = self._stage.train_data.batch(0)
+        rngs = StepKeys(self._stage.root, 0).rngs(["params"], prefix="init/")
         variables = dict(stage.model.init(rngs, *split_batch(batch)[0]))
         params = nn.meta.unbox(variables.pop("params", {}))
         return variables, params, stage.optimizer.init(params)
@@ -163,7 +174,7 @@ class ReplicaTrainer:
         loop = self._loop()
         processes = self._begin()
         reports: dict[int, Summary] = {}
-        for index, checkpoint in loop:
+        for index, checkpoint in loop.run(self._first.config.train_steps):
             if reports and loop.step != next(iter(reports.values())).step:
                 self._report(reports)
             try:

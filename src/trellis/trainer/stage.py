@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import optax
 
-from trellis.aliases import Batch, PyTree, Variables
+from trellis.aliases import Batch, Key, PyTree, Variables
 from trellis.data import SizedStream, is_stream
 from trellis.errors import ArgumentError
 from trellis.extensions import CheckpointFileReader, SkippedData, restore_file
@@ -69,7 +69,6 @@ class Stage:
             self.task, config=self.config.optimizer_config, runtime=self.runtime, n_steps=self._n_steps or None
         )
         self.skipped_data = SkippedData(self.model_dir, self.placement)
-        self.root = self.placement.put_state(jax.random.key(self.runtime.seed))
         self._reader = CheckpointFileReader(
             dir=self.model_dir, target=lasting_init(self.model), after=self.start_step or -1
         )
@@ -94,6 +93,12 @@ class Stage:
 
         groups = {f"learning_rate/{group.title}": times(group.learning_rate_factor) for group in optimization.groups}
         return {"learning_rate": times(1.0), **groups}
+
+    @cached_property
+    def root(self) -> Key:
+        """The root of all randomness."""
+        root: Key = self.placement.put_state(jax.random.key(self.runtime.seed))
+        return root
 
     @cached_property
     def train_data(self) -> Any:
