@@ -9,6 +9,7 @@ from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.parser import Parser
 from trellis.cli.train import given_model_dir
 from trellis.disk import local_path
+from trellis.errors import ArgumentError
 from trellis.runtime import print_line, table
 from trellis.tuning import TrialResult
 
@@ -38,6 +39,8 @@ def add_flags(parser: Parser) -> None:
     text = "what ends trials that fall behind: median, hyperband or none; the default is median"
     parser.add_flag("pruner", "NAME", text, default="median")
     parser.add_flag("seed", "N", "from which the choices of trials follow; the default is 0", type=int, default=0)
+    text = "how many trials to run at once, as one program on one device: for numbers that a step computes with"
+    parser.add_flag("together", "N", text, type=int, default=1)
     parser.add_argument("--json", action="store_true", help="end with one JSON object, for programs")
     add_experiment_flags(parser)
 
@@ -54,10 +57,13 @@ def tune(flags: argparse.Namespace) -> None:
         direction=flags.direction,
         pruner=flags.pruner,
         seed=flags.seed,
+        n_together=flags.together,
     )
+    if flags.together < 1:
+        raise ArgumentError(f"--together is {flags.together}. Give how many trials to run at once, such as 16.")
     sweep = tuning.Sweep(directory, space=space, options=options)
     runtime.keep_programs()
-    results = sweep.run()
+    results = sweep.run(tuning.run_together(space, n_together=flags.together) if flags.together > 1 else None)
     if flags.json:
         best = str(directory / "best.yaml") if results[0].state == "complete" else None
         content = {"metric": sweep.metric, "direction": sweep.direction, "best": best}

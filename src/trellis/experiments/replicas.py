@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from trellis.experiments.preflight import Preflight, device_memory
 from trellis.experiments.reports import write_params
 from trellis.experiments.run import build_task, build_trainer, check_directory
 from trellis.runtime import describe_size, print_line
-from trellis.trainer import ReplicaTrainer, StageOutline, Trainer
+from trellis.trainer import ReplicaTrainer, StagedTrainer, StageOutline, Trainer
 
 _TOGETHER = "Leave --together out, so that each run has a program of its own."
 _BUSY_FLOPS: Mapping[str, float] = {"cpu": 2e8}
@@ -83,6 +84,22 @@ def run_replicas(
     return [error or other for error, other in zip(errors, found, strict=True)]
 
 
+def replica_problems(params: ExperimentConfig, *, paths: Sequence[str]) -> list[Problem]:
+    """Returns what is in the way of runs that differ in some fields being one program; nothing is run or written.
+
+    Args:
+        params: That of one of the runs.
+        paths: The fields in which the others may differ.
+    """
+    with TemporaryDirectory(prefix="trellis-") as directory:
+        mode = get_mode("train_and_eval")
+        task, params = build_task(params, model_dir=Path(directory))
+        params = derive_lengths(params, task=task, trains=True)
+        trainer = build_trainer(params, mode=mode, model_dir=Path(directory), task=task)
+        replicas = ReplicaTrainer([_plain(trainer)], paths=paths)
+        return [_problem(params, path, text) for path, text in replicas.problems()]
+
+
 def _prepare(
     run: ReplicaRun,
     mode: str,
@@ -100,9 +117,8 @@ def _prepare(
     stack.enter_context(Ownership(run.model_dir))
     task, params = build_task(params, model_dir=run.model_dir)
     params = derive_lengths(params, task=task, trains=True)
-    trainer = build_trainer(params, mode=run_mode, model_dir=run.model_dir, task=task, extensions=run.extensions)
-    if not isinstance(trainer, Trainer):
-        raise ArgumentError(f"{type(trainer).__name__} has stages, which runs as one program have not. {_TOGETHER}")
+    built = build_trainer(params, mode=run_mode, model_dir=run.model_dir, task=task, extensions=run.extensions)
+    trainer = _plain(built)
     trainer.is_shown = False
     if outline is None:
         outline = trainer.outline(trains=True, evaluates=run_mode.evaluates)
@@ -111,6 +127,12 @@ def _prepare(
     write_params(params, run.model_dir)
     trainers[index] = trainer
     return outline
+
+
+def _plain(trainer: StagedTrainer) -> Trainer:
+    if not isinstance(trainer, Trainer):
+        raise ArgumentError(f"{type(trainer).__name__} has stages, which runs as one program have not. {_TOGETHER}")
+    return trainer
 
 
 def pay_notices(outline: StageOutline, *, n_replicas: int) -> list[str]:

@@ -3,6 +3,7 @@
 import dataclasses
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from trellis.aliases import Array, PyTree
+from trellis.aliases import Array, Key, PyTree
 from trellis.config import Config
 from trellis.data import is_stream
 from trellis.errors import FileWriteError, MissingPackageError
@@ -120,7 +121,7 @@ class ReplicaTrainer:
         }
         loops = [stage.train_loop if (stage := self._stages.get(i)) else None for i in range(self._n_places)]
         return ReplicaLoop(
-            loops, numbers=numbers, build_task=self._build_task, same_start=not self._is_looked_at(self._start)
+            loops, numbers=numbers, build_task=self._build_task, same_start=not self._starts_by_numbers()
         )
 
     def _build_task(self, numbers: Mapping[str, Array]) -> TrainTask:
@@ -140,33 +141,42 @@ class ReplicaTrainer:
         task = get_task(task_config, logging_dir=own.task.logging_dir)
         return dataclasses.replace(own, config=config, task=task, model=build_task_model(task))
 
-    def _is_looked_at(self, function: Callable[[Mapping[str, Array]], Any]) -> bool:
+    def _is_looked_at(self, function: Callable[..., Any], *arguments: Any) -> bool:
         """Whether a function, such as the evaluation, depends on the numbers: then each run has its own."""
         values = next(iter(self._values.values()))
         numbers = {path: jnp.asarray(values[path]) for path in self._numbers}
         if not numbers:
             return False
         try:
-            closed: Any = jax.make_jaxpr(function)(numbers)
+            closed: Any = jax.make_jaxpr(function)(numbers, *arguments)
         except Exception:  # noqa: BLE001  (a number that is needed when it is traced is looked at)
             return True
-        given = set(map(id, closed.jaxpr.invars))
+        given = set(map(id, closed.jaxpr.invars[: len(numbers)]))
         used = [*(var for equation in closed.jaxpr.eqns for var in equation.invars), *closed.jaxpr.outvars]
         return any(id(var) in given for var in used)
 
-    def _start(self, numbers: Mapping[str, Array]) -> PyTree:
-        stage = self._stage_with(numbers)
-        batch = self._stage.train_data.batch(0)
-        rngs = StepKeys(self._stage.root, 0).rngs(["params"], prefix="init/")
-        variables = dict(stage.model.init(rngs, *split_batch(batch)[0]))
-        params = nn.meta.unbox(variables.pop("params", {}))
-        return variables, params, stage.optimizer.init(params)
+    def _starts_by_numbers(self) -> bool:
+        """Whether what a run starts with depends on the numbers."""
 
-    def _validation(self, numbers: Mapping[str, Array]) -> PyTree:
+        def start(numbers: Mapping[str, Array], rngs: Mapping[str, Key], inputs: tuple[Any, ...]) -> PyTree:
+            stage = self._stage_with(numbers)
+            variables = dict(stage.model.init(rngs, *inputs))
+            params = nn.meta.unbox(variables.pop("params", {}))
+            return variables, params, stage.optimizer.init(params)
+
+        rngs = StepKeys(self._stage.root, 0).rngs(["params"], prefix="init/")
+        batch = self._stage.train_loop.outline().batch
+        return self._is_looked_at(start, rngs, split_batch(batch)[0])
+
+    def _evaluates_by_numbers(self) -> bool:
+        """Whether what an evaluation measures depends on the numbers."""
+
+        def validate(numbers: Mapping[str, Array], *arguments: Any) -> PyTree:
+            return self._stage_with(numbers).validation_step(*arguments)[0]
+
         state = self._stage.train_loop.state_shapes()
-        zeros: Any = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (state.params, state.model_state))
         keys = StepKeys(self._stage.root, 0)
-        return self._stage_with(numbers).validation_step(*zeros, self._stage.eval_loop.peek(), keys)[0]
+        return self._is_looked_at(validate, state.params, state.model_state, self._stage.eval_loop.peek(), keys)
 
     def train(self) -> list[Exception | None]:
         """Trains all to the end; returns for each place the error that has ended it there, if one has."""
@@ -198,7 +208,7 @@ class ReplicaTrainer:
 
     def _begin(self) -> dict[int, Extension]:
         """Has the extensions of each run take part in its training."""
-        if self._first.evaluates and not self._is_looked_at(self._validation):
+        if self._first.evaluates and not self._evaluates_by_numbers():
             shared = self._stage.eval_loop
             for stage in self._stages.values():
                 if stage is not self._stage:
@@ -209,7 +219,7 @@ class ReplicaTrainer:
             process = trainer.begin(stage, step=stage.find_step)
             if process is not None:
                 processes[index] = process
-                stage.train_loop.session.subscribe(lambda event, name=self._names[index]: _tell(name, event))
+                stage.train_loop.session.subscribe(partial(_tell, self._names[index]))
         return processes
 
     def _report(self, reports: dict[int, Summary]) -> None:
