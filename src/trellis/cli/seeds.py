@@ -6,12 +6,14 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from trellis.cli.experiments import resolve_flags
 from trellis.disk import local_path, write_whole
-from trellis.errors import ArgumentError
-from trellis.experiments import get_mode
+from trellis.errors import ArgumentError, RunFailedError
+from trellis.experiments import ReplicaRun, get_mode, run_replicas
 from trellis.extensions import read_summaries
 from trellis.json_text import without_nan
-from trellis.runtime import print_line, table
+from trellis.loops import begin_command
+from trellis.runtime import keep_programs, print_line, table
 
 
 def train_seeds(flags: argparse.Namespace, train: Callable[[argparse.Namespace], None]) -> None:
@@ -25,7 +27,9 @@ def train_seeds(flags: argparse.Namespace, train: Callable[[argparse.Namespace],
     if not mode.trains or mode.follows:
         raise ArgumentError(f"--seeds is for a training, but the mode is {mode}. Leave out one of them.")
     directory = local_path(flags.model_dir, name="--model_dir")
-    for seed in seeds:
+    if flags.together:
+        _train_together(flags, seeds, directory)
+    for seed in () if flags.together else seeds:
         print_line(f"Seed {seed}:")
         settings = [*flags.set, f"runtime.seed={seed}"]
         model_dir = str(directory / f"seed_{seed}")
@@ -41,6 +45,32 @@ def train_seeds(flags: argparse.Namespace, train: Callable[[argparse.Namespace],
         numbers = [means[name]["mean"], means[name]["deviation"], *values]
         rows.append([name, *(f"{number:.6g}" for number in numbers)])
     print_line("\n".join([*table(rows), f"The same for programs: {file}"]))
+
+
+def _train_together(flags: argparse.Namespace, seeds: Sequence[int], directory: Path) -> None:
+    """Trains with all seeds as one program."""
+    _refuse_with_together(flags)
+    runs = []
+    for seed in seeds:
+        model_dir = directory / f"seed_{seed}"
+        own = argparse.Namespace(**{**vars(flags), "set": [*flags.set, f"runtime.seed={seed}"]})
+        params = resolve_flags(own, mode=flags.mode, model_dir=str(model_dir))
+        runs.append(ReplicaRun(name=f"seed {seed}", params=params, model_dir=model_dir))
+    print_line(f"{flags.experiment}, {flags.mode}: {len(seeds)} seeds as one program. It writes to {directory}.")
+    begin_command()
+    keep_programs()
+    errors = run_replicas(runs, mode=flags.mode, paths=["runtime.seed"])
+    failed = [(seed, error) for seed, error in zip(seeds, errors, strict=True) if error is not None]
+    if failed:
+        listed = "\n".join(f"  seed {seed}: {error}" for seed, error in failed)
+        raise RunFailedError(f"{len(failed)} of {len(seeds)} seeds have failed:\n{listed}") from failed[0][1]
+
+
+def _refuse_with_together(flags: argparse.Namespace) -> None:
+    """Raises an error for flags of a run that one among several in a program cannot follow."""
+    given = [name for name in ("profile", "gin_file", "gin_params", "allow_changes") if getattr(flags, name, None)]
+    if given:
+        raise ArgumentError(f"--{given[0]} is for one run in a program of its own. Leave out that or --together.")
 
 
 def read_seeds(text: str) -> Sequence[int]:

@@ -65,6 +65,8 @@ def add_flags(parser: Parser) -> None:
     parser.add_argument("--allow_changes", action="store_true", help=changes)
     text = "train once for each of these seeds, into DIR/seed_N, and tell the mean of their metrics: 0,1,2"
     parser.add_flag("seeds", "N,N", text)
+    text = "with --seeds: train all of them at once, as one program on one device"
+    parser.add_argument("--together", action="store_true", help=text)
     parser.add_idle_flags(_IDLE)
 
 
@@ -73,6 +75,8 @@ def train(flags: argparse.Namespace) -> None:
     if runtime.is_parameter_server():
         print_line(runtime.NEEDS_NO_SERVER)
         return
+    if flags.together and flags.seeds is None:
+        raise ArgumentError("--together is for --seeds, and there are none. Give some: --seeds=0,1,2 --together")
     if flags.seeds is not None:
         train_seeds(flags, train)
         return

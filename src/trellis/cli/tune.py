@@ -34,7 +34,14 @@ _INPUTS = {
 }
 _OF_MODULE = ("examples", "train_steps", "eval_steps", "custom_config", *_INPUTS)
 _OF_EXPERIMENT = (
-    *("search", "trials", "metric", "direction", "pruner", "seed"),
+    *(
+        "search",
+        "trials",
+        "metric",
+        "direction",
+        "pruner",
+        "seedtogether",
+    ),
     *("experiment", "config_file", "params_override", "set", "module"),
 )
 
@@ -54,6 +61,8 @@ def add_flags(parser: Parser) -> None:
     text = "what ends trials that fall behind: median, hyperband or none; the default is median"
     parser.add_flag("pruner", "NAME", text)
     parser.add_flag("seed", "N", "from which the choices of trials follow; the default is 0", type=int)
+    text = "how many trials to run at once, as one program on one device: for numbers that a step computes with"
+    parser.add_flag("together", "N", text, type=int)
     parser.add_json_flag()
     add_experiment_flags(parser)
     parser.add_flag("module_file", "FILE", "a module with a tuner_fn of your own, in the place of an experiment")
@@ -71,6 +80,9 @@ def tune(flags: argparse.Namespace) -> None:
     directory = local_path(given_model_dir(flags), name="--model_dir")
     config = resolve_flags(flags, mode="train_and_eval")
     space = tuning.read_search(flags.search, config=config)
+    n_together = 1 if flags.together is None else flags.together
+    if n_together < 1:
+        raise ArgumentError(f"--together is {n_together}. Give how many trials to run at once, such as 16.")
     options = tuning.SweepOptions(
         experiment=flags.experiment,
         n_trials=_DEFAULT_TRIALS if flags.trials is None else flags.trials,
@@ -78,10 +90,11 @@ def tune(flags: argparse.Namespace) -> None:
         direction=flags.direction,
         pruner=flags.pruner or "median",
         seed=flags.seed or 0,
+        n_together=n_together,
     )
     sweep = tuning.Sweep(directory, space=space, options=options)
     runtime.keep_programs()
-    results = sweep.run()
+    results = sweep.run(tuning.run_together(space, n_together=n_together) if n_together > 1 else None)
     if flags.json:
         best = str(directory / "best.yaml") if results[0].state == "complete" else None
         content = {"metric": sweep.metric, "direction": sweep.direction, "best": best}

@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     )
     from trellis.experiments.together import run_together as run_together
     from trellis.experiments.data_peek import Peek as Peek, describe_peek as describe_peek, peek_data as peek_data
+    from trellis.experiments.replicas import (
+        ReplicaRun as ReplicaRun,
+        replica_problems as replica_problems,
+        run_replicas as run_replicas,
+    )
     from trellis.experiments.plan import Plan as Plan, plan_experiment as plan_experiment
     from trellis.experiments.step_cost import (
         HEADING as HEADING,

@@ -6,6 +6,7 @@ from trellis.doors import door
 
 if TYPE_CHECKING:
     from trellis.loops.train_loop import TrainLoop as TrainLoop
+    from trellis.loops.replica_loop import BuildTask as BuildTask, ReplicaLoop as ReplicaLoop
     from trellis.loops.eval_loop import EvalLoop as EvalLoop
     from trellis.loops.step import (
         TrainTask as TrainTask,

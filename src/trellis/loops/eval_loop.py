@@ -1,5 +1,6 @@
 """The evaluation loop: a checkpoint in, a summary out."""
 
+import copy
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -77,6 +78,13 @@ class EvalLoop:
     def peek(self) -> Batch:
         """The first batch."""
         return self._batches.peek()
+
+    def over(self, data: Any, *, rnkey: Key) -> "EvalLoop":
+        """The same evaluation of other data, with another key; what is compiled for one of them is so for all."""
+        other = copy.copy(self)
+        other._batches = Replay(data, n_batches=self.n_steps, place="EvalTask.data")
+        other._root = self._placement.put_state(checked_key(rnkey))
+        return other
 
     def outline(self, checkpoint: Checkpoint) -> Outline:
         """What the evaluation of a checkpoint computes, by abstract evaluation.

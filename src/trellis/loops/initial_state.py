@@ -71,10 +71,12 @@ class InitialState:
             return dict(build(jax.jit(self._own_variables), *arguments, like=like))
         if is_traceable(initialize) and not self._placement.shares_states:
             # As one function: what is replaced is then never made.
-            make = jax.jit(lambda *arguments: self._initialized(self._own_variables(*arguments)))
-            return dict(build(make, *arguments, like=like))
+            return dict(build(jax.jit(self._initialized_variables), *arguments, like=like))
         own = build(jax.jit(self._own_variables), *arguments, like=like)
         return dict(self._placement.put_state(self._initialized(own), like=like))
+
+    def _initialized_variables(self, *arguments: Any) -> Variables:
+        return self._initialized(self._own_variables(*arguments))
 
     def _initialized(self, own: Variables) -> Variables:
         assert self._initialize is not None

@@ -155,12 +155,18 @@ class Packing:
     def __init__(self, names: Sequence[str], unpack: Callable[[Any], dict[str, Metric]]) -> None:
         self._names = names
         self._values = jax.jit(lambda packed: _stacked(unpack(packed)))
+        self._values_of_each = jax.jit(jax.vmap(lambda packed: _stacked(unpack(packed))))
         self.unpack = unpack
 
     def start_compute(self, packed: PyTree) -> Callable[[], dict[str, float]]:
         """Starts to compute the values of all metrics; the function that is returned waits for them."""
         values = self._values(packed)
         return lambda: dict(zip(self._names, values.tolist(), strict=True))
+
+    def start_compute_each(self, packed: PyTree) -> Callable[[], list[dict[str, float]]]:
+        """The same for the totals of several replicas, which have an axis for that."""
+        values = self._values_of_each(packed)
+        return lambda: [dict(zip(self._names, row, strict=True)) for row in values.tolist()]
 
 
 def compute(totals: Mapping[str, Metric]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from flax.core.scope import in_filter
 from trellis.aliases import Array, Batch, Init, Key, PyTree
 from trellis.errors import ArgumentError, Preempted, StaleCheckpointError, StreamEndedError
 from trellis.loops.batch import batch_size, check_divisible, split_batch
-from trellis.loops.feed import build_feed
+from trellis.loops.feed import Feed, build_feed
 from trellis.loops.fused_steps import (
     FusableStep,
     FusedSteps,
@@ -44,8 +44,8 @@ from trellis.runtime import (
 )
 
 _T = TypeVar("_T")
-_DIVERGED = "first step whose loss is not a number"
-_TOKENS = "number of tokens"
+DIVERGED = "first step whose loss is not a number"
+TOKENS = "number of tokens"
 _SECONDS_BETWEEN_LOOKS = 5.0
 _MUCH_WAITING = 0.1
 _SECONDS_BEFORE_ADVICE = 10.0
@@ -204,8 +204,8 @@ class TrainLoop:
         if not running.n_completed_steps:
             return checkpoint
         values = running.packing.start_compute(running.totals)()
-        values.pop(_DIVERGED)
-        values.pop(_TOKENS, None)
+        values.pop(DIVERGED)
+        values.pop(TOKENS, None)
         return dataclasses.replace(checkpoint, loss=values.pop("loss"), train_metrics=values)
 
     def _run(self, target: int) -> Generator[Checkpoint, None, None]:
@@ -221,7 +221,7 @@ class TrainLoop:
 
     def outline(self) -> Outline:
         """What the loop holds and computes, by abstract evaluation: nothing is run, and nothing large is made."""
-        return self._traced.outline
+        return self.traced.outline
 
     def lower(self) -> jax.stages.Lowered:
         """The program of one step, as it would be compiled for the loop's devices; nothing large is made for it.
@@ -231,8 +231,8 @@ class TrainLoop:
         """
         batch = self.outline().batch
         check_divisible(batch, self._placement.n_parts)
-        steps = FusedSteps(self._traced.step, self._placement, lengths=(1, 1))
-        return steps.lower(self._shapes, self._traced.no_totals, self._placement.put_batch(batch), self._root)
+        steps = FusedSteps(self.traced.step, self._placement, lengths=(1, 1))
+        return steps.lower(self._shapes, self.traced.no_totals, self._placement.put_batch(batch), self._root)
 
     def state_shapes(self) -> TrainState:
         """The shapes of the state, each with the sharding that it has on the devices."""
@@ -245,7 +245,7 @@ class TrainLoop:
             return self._initial_state.shapes(self._init_rngs(step=0), *self._sample_inputs(batch))
 
     @cached_property
-    def _traced(self) -> "_TracedStep":
+    def traced(self) -> "TracedStep":
         """The step, traced: what is compiled, and all that is known of it before there are arrays."""
         batch = self._first_batch()
         shapes = self._shapes
@@ -260,7 +260,7 @@ class TrainLoop:
 
         def measured(state: TrainState, batch: Batch, root: Key) -> tuple[TrainState, dict[str, Metric], PyTree]:
             with self._placement.tracing():
-                return _measured_step(
+                return measured_step(
                     inlined,
                     state,
                     batch,
@@ -285,21 +285,40 @@ class TrainLoop:
             checkpoint=Checkpoint.of(shapes, step=0),
             data=self._task.data,
             batch=batch,
-            metrics=tuple(name for name in metrics if name not in (_DIVERGED, _TOKENS)),
+            metrics=tuple(name for name in metrics if name not in (DIVERGED, TOKENS)),
             flops=count_flops(jaxpr.jaxpr),
         )
         is_slow = is_slow_in_scan(jaxpr.jaxpr, platform=self._placement.devices[0].platform)
-        return _TracedStep(step, no_totals=no_totals, packing=packing, outline=outline, is_slow_in_scan=is_slow)
+        return TracedStep(step, no_totals=no_totals, packing=packing, outline=outline, is_slow_in_scan=is_slow)
 
     def start(self) -> Checkpoint:
         """Makes the arrays for the first step, or reads them from a file, if that is not done yet; returns them."""
         running = self._start()
         return Checkpoint.of(running.state, step=running.step, session=self.session, lease=running.lease)
 
-    def first_checkpoint(self) -> Checkpoint:
-        """Makes the arrays for step 0 anew, whatever files there are; the batch may lack what only training needs."""
-        state = self._build_state(self._first_batch(), step=0)
+    def first_checkpoint(self, *, root: Key | None = None) -> Checkpoint:
+        """Makes the arrays for step 0 anew, whatever files there are; the batch may lack what only training needs.
+
+        Args:
+            root: The root of all randomness; the default is the loop's own.
+        """
+        state = self._build_state(self._first_batch(), root=root)
         return Checkpoint.of(state, step=0, session=self.session)
+
+    def parts(self) -> "LoopParts":
+        """What the loop was made of."""
+        return LoopParts(
+            task=self._task,
+            source=self._source,
+            root=self._root,
+            feed=self._feed,
+            plan=self._plan,
+            placement=self._placement,
+            rng_names=self._rng_names["apply"],
+            mutable_collections=self._mutable_collections,
+            n_fused_steps=self._n_fused_steps,
+            keeps_grads=self._keeps_grads,
+        )
 
     def _start(self) -> "_Running":
         """Makes the state for the first step: that of the checkpoint to go on from, or a new one."""
@@ -312,29 +331,33 @@ class TrainLoop:
         started = time.perf_counter()
         outline = self.outline()
         check_divisible(outline.batch, self._placement.n_parts)
-        totals = self._traced.packing.unpack(self._traced.no_totals)
+        totals = self.traced.packing.unpack(self.traced.no_totals)
         initializer = dataclasses.replace(outline.checkpoint, totals=totals, session=self.session)
         checkpoint = initializer if self._source is None else self._source(initializer)
         is_new = checkpoint.model_params is initializer.model_params
         self._running = self._new_state(checkpoint.step) if is_new else self._resume(checkpoint)
         self.session.wait_for_steps = self._running.steps.wait
-        seconds = time.perf_counter() - started
+        self.tell_start(self._running.step, outline, seconds=time.perf_counter() - started)
+        return self._running
+
+    def tell_start(self, step: int, outline: Outline, *, seconds: float) -> None:
+        """Tells that the arrays for the step after `step` are there, and what was made in so many seconds."""
         weights = _describe_weights(outline.checkpoint)
         text = f"Total model initialization time is {seconds:.2f} seconds.\n{weights}\n"
         if self._placement.platform == "gpu":
             # Elsewhere there is nothing to choose.
             exactness = describe_exactness("gpu", is_exact=self._placement.is_exact)
             text += f"Steps are {exactness}.\n"
-        self.session.emit("initialized", step=self._running.step, text=text, seconds=seconds)
-        self.session.write_time(self._running.step, is_due=True)
-        return self._running
+        self.session.emit("initialized", step=step, text=text, seconds=seconds)
+        self.session.write_time(step, is_due=True)
 
     def _new_state(self, step: int) -> "_Running":
         return self._run_from(self._build_state(self.outline().batch, step=step), step)
 
-    def _build_state(self, batch: Batch, *, step: int) -> TrainState:
+    def _build_state(self, batch: Batch, *, step: int = 0, root: Key | None = None) -> TrainState:
         inputs = self._sample_inputs(batch)
-        return self._initial_state.build(self._init_rngs(step=step), *inputs, shapes=self._shapes, step=step)
+        rngs = self._init_rngs(step=step, root=root)
+        return self._initial_state.build(rngs, *inputs, shapes=self._shapes, step=step)
 
     def _resume(self, checkpoint: Checkpoint) -> "_Running":
         started = time.perf_counter()
@@ -366,15 +389,15 @@ class TrainLoop:
             batch=outline.batch,
             platform=self._placement.devices[0].platform,
             most_steps=self._n_fused_steps,
-            is_slow_in_scan=self._traced.is_slow_in_scan,
+            is_slow_in_scan=self.traced.is_slow_in_scan,
         )
         return _Running(
-            FusedSteps(self._traced.step, self._placement, lengths=lengths),
+            FusedSteps(self.traced.step, self._placement, lengths=lengths),
             state=state,
             step=step,
-            no_totals=self._traced.no_totals,
-            totals=self._traced.no_totals,
-            packing=self._traced.packing,
+            no_totals=self.traced.no_totals,
+            totals=self.traced.no_totals,
+            packing=self.traced.packing,
         )
 
     def _advance_alone(self, running: "_Running", target: int) -> Checkpoint:
@@ -428,12 +451,12 @@ class TrainLoop:
                 f"missing. The work so far is in the last checkpoint. Repeat the data, or train with "
                 f"n_steps={running.step}."
             )
-        diverged_step = int(values.pop(_DIVERGED))
+        diverged_step = int(values.pop(DIVERGED))
         self._look(running, diverged_step)
         running.is_diverged = bool(diverged_step)
         elapsed_time = running.elapsed_time + time.perf_counter() - started
         compile_time = running.steps.compile_time - compile_time
-        n_tokens = values.pop(_TOKENS, None)
+        n_tokens = values.pop(TOKENS, None)
         rates = self._rates(running, seconds=elapsed_time - compile_time, n_tokens=n_tokens)
         checkpoint = Checkpoint.of(
             running.state,
@@ -447,7 +470,7 @@ class TrainLoop:
             rates=rates,
             is_last=running.has_ended or running.step == n_steps,
             position=self._feed.position(),
-            last_batch=partial(self._put_last, *running.last_taken),
+            last_batch=partial(put_last, self._placement, *running.last_taken),
             session=self.session,
             lease=running.lease,
         )
@@ -507,11 +530,7 @@ class TrainLoop:
         if time.perf_counter() > running.next_look:
             self.session.write_time(running.step)
             totals = running.packing.unpack(running.totals)
-            self._look(running, int(totals[_DIVERGED].compute()))
-
-    def _put_last(self, n: int, batch: Batch) -> Batch:
-        """Puts the last of the batches of a call on the devices."""
-        return self._placement.put_rows(jax.tree.map(lambda leaf: leaf[-1], batch) if n > 1 else batch)
+            self._look(running, int(totals[DIVERGED].compute()))
 
     def _make_input(self, running: "_Running", make: Callable[[], _T]) -> _T:
         """Makes batches, and notes how long the devices waited for them."""
@@ -570,8 +589,8 @@ class TrainLoop:
     def _n_steps_in_call(self, running: "_Running", end: int) -> int:
         return self._plan.n_steps_in_call(running.step, running.steps.lengths, end)
 
-    def _init_rngs(self, *, step: int) -> dict[str, Key]:
-        return StepKeys(self._root, step).rngs(self._rng_names["init"], prefix="init/")
+    def _init_rngs(self, *, step: int, root: Key | None = None) -> dict[str, Key]:
+        return StepKeys(self._root if root is None else root, step).rngs(self._rng_names["init"], prefix="init/")
 
     def _first_batch(self) -> Batch:
         batch = self._feed.peek()
@@ -614,7 +633,7 @@ def _check_init(init: Any) -> None:
         raise ArgumentError(f"TrainLoop.init is {init!r}, which cannot be called. Give the model's init, or a reader.")
 
 
-def _measured_step(
+def measured_step(
     train_step: TrainStep,
     state: TrainState,
     batch: Batch,
@@ -629,16 +648,38 @@ def _measured_step(
     new_state, output = checked_result(result, before=state, n_examples=n_examples)
     loss = as_metric(output.loss, n_examples, "The loss")
     diverged = FirstStep(jnp.where(jnp.isfinite(loss.compute()), 0.0, state.step + 1.0))
-    metrics: dict[str, Metric] = {"loss": loss, **output.metrics, _DIVERGED: diverged}
+    metrics: dict[str, Metric] = {"loss": loss, **output.metrics, DIVERGED: diverged}
     n_tokens = None if count_tokens is None else count_tokens(batch)
     if n_tokens is not None:
-        metrics[_TOKENS] = Total(jnp.float32(n_tokens))
+        metrics[TOKENS] = Total(jnp.float32(n_tokens))
     # A step of the user's may have counted itself, as those of Flax do.
     return dataclasses.replace(new_state, step=state.step + 1), metrics, output.grads if keeps_grads else None
 
 
+def put_last(placement: Placement, n: int, batch: Batch) -> Batch:
+    """Puts the last of the batches of a call on the devices."""
+    return placement.put_rows(jax.tree.map(lambda leaf: leaf[-1], batch) if n > 1 else batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopParts:
+    """What a loop was made of: for a `ReplicaLoop`, which runs it within a program of its own."""
+
+    task: TrainTask
+    source: CheckpointSource | None
+    """Where it may find a checkpoint to start from."""
+    root: Key
+    feed: Feed
+    plan: StepPlan
+    placement: Placement
+    rng_names: Sequence[str]
+    mutable_collections: Any
+    n_fused_steps: int | None
+    keeps_grads: bool
+
+
 @dataclass(frozen=True)
-class _TracedStep:
+class TracedStep:
     """A step before there are arrays."""
 
     step: FusableStep

@@ -169,7 +169,7 @@ def _adamw_experimental(
 def _lamb(config: LAMBConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
     # Unlike Keras's Adam, LAMB corrects both moments before the epsilon is added, as optax does.
     return optax.chain(
-        optax.scale_by_adam(b1=config.beta_1, b2=config.beta_2, eps=config.epsilon or _KERAS_EPSILON),
+        optax.scale_by_adam(b1=config.beta_1, b2=config.beta_2, eps=_epsilon(config)),
         optax.add_decayed_weights(config.weight_decay_rate, mask=_named_mask(exclude=config.exclude_from_weight_decay)),
         optax.masked(optax.scale_by_trust_ratio(), _adapted(config)),
         optax.scale_by_learning_rate(schedule),
@@ -191,7 +191,7 @@ def _lars(config: LARSConfig, schedule: optax.Schedule) -> optax.GradientTransfo
 def _rmsprop(config: RMSPropConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
     # TensorFlow's kernel for RMSprop with momentum has the epsilon in the root, and Keras's own code for the rest not.
     scale_by = _scale_by_stddev if config.centered else optax.scale_by_rms
-    scale = scale_by(decay=config.rho, eps=config.epsilon or _KERAS_EPSILON, eps_in_sqrt=config.momentum > 0)
+    scale = scale_by(decay=config.rho, eps=_epsilon(config), eps_in_sqrt=config.momentum > 0)
     return optax.chain(scale, optax.scale_by_learning_rate(schedule), _momentum(config.momentum))
 
 
@@ -277,7 +277,7 @@ def _scale_by_adam(config: AdamConfig) -> optax.GradientTransformation:
     In optax the epsilon is added to the corrected √v, which in the first steps makes it up to 30 times smaller. And
     the greatest v of AMSGrad is that of the uncorrected ones.
     """
-    eps = config.epsilon or _KERAS_EPSILON
+    eps = _epsilon(config)
 
     def init(params: PyTree) -> Any:
         # Zeros of its own for each: an array that is in a state twice cannot be donated.
@@ -300,7 +300,7 @@ def _scale_by_adam(config: AdamConfig) -> optax.GradientTransformation:
 
 def _scale_by_rss(config: AdagradConfig) -> optax.GradientTransformation:
     """Returns Adagrad with the epsilon outside the root: g / (√Σg² + eps)."""
-    eps = config.epsilon or _KERAS_EPSILON
+    eps = _epsilon(config)
 
     def init(params: PyTree) -> Any:
         return optax.ScaleByRssState(optax.tree.full_like(params, config.initial_accumulator_value))
@@ -393,6 +393,20 @@ def _moment(updates: PyTree, moment: PyTree, decay: float, order: int) -> PyTree
     return jax.tree.map(lambda g, m: (decay * m + (1 - decay) * g**order).astype(m.dtype), updates, moment)
 
 
-def _one_minus_power(share: float, count: Array) -> Array:
+def _one_minus_power(share: float | Array, count: Array) -> Array:
     # In float32, 1 - 0.999 is wrong in the fifth digit; expm1 is not.
-    return -jnp.expm1(jnp.asarray(count, jnp.float32) * (math.log(share) if share else -math.inf))
+    if isinstance(share, jax.Array):
+        logarithm: float | Array = jnp.log(share)
+    else:
+        logarithm = math.log(share) if share else -math.inf
+    return -jnp.expm1(jnp.asarray(count, jnp.float32) * logarithm)
+
+
+def _epsilon(config: Any) -> Any:
+    epsilon = config.epsilon
+    # One that is traced, as a replica's is, is known when it is computed with.
+    return (
+        jnp.where(epsilon == 0, _KERAS_EPSILON, epsilon)
+        if isinstance(epsilon, jax.Array)
+        else epsilon or _KERAS_EPSILON
+    )

@@ -114,7 +114,8 @@ def _range_problems(config: OptimizationConfig, field: str, part: Config) -> Ite
     ranges = _RANGES[re.split(r"[.\[]", field)[0]] | _RANGES.get(field, {})
     for name, (least, greatest, advice) in ranges.items():
         value = vars(part).get(name)
-        if value is not None and not least <= value <= greatest:
+        # A number that is traced has no value yet; it was checked when it was chosen.
+        if isinstance(value, int | float) and not least <= value <= greatest:
             yield _problem(config, f"{field}.{name}", f"is {value}.", advice)
 
 

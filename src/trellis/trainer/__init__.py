@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         StagedTrainer as StagedTrainer,
         build_placement as build_placement,
     )
+    from trellis.trainer.replica_trainer import ReplicaTrainer as ReplicaTrainer
     from trellis.trainer.stage import (
         ReplayStart as ReplayStart,
         Stage as Stage,

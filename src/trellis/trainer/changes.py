@@ -47,7 +47,7 @@ def notes_of(stage: Stage, *, configs: Mapping[str, Config]) -> dict[str, JSON]:
     Args:
         configs: By the name that their paths begin with.
     """
-    config = {path: value for name, config in configs.items() for path, value in _values(config, name)}
+    config = {path: value for name, config in configs.items() for path, value in values_of(config, name)}
     devices = stage.placement.devices
     notes: dict[str, Any] = {
         "config": config,
@@ -86,7 +86,7 @@ def find_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]
     return changes
 
 
-def _values(config: Config, prefix: str) -> Iterator[tuple[str, JSON]]:
+def values_of(config: Config, prefix: str) -> Iterator[tuple[str, JSON]]:
     """Yields every value that has an effect, with its dotted path."""
     for name, plain in config.as_dict().items():
         value = getattr(config, name, plain)
@@ -94,7 +94,7 @@ def _values(config: Config, prefix: str) -> Iterator[tuple[str, JSON]]:
         if name in config.no_effect:
             continue
         if isinstance(value, Config):
-            yield from _values(value, path)
+            yield from values_of(value, path)
         else:
             yield path, plain
 

@@ -125,6 +125,7 @@ def default_extensions(
     trackers: Sequence[Extension] = (),
     save_summary: bool = True,
     notes: Mapping[str, JSON] | None = None,
+    is_shown: bool = True,
 ) -> list[Callable[[Any], Any]]:
     """What is done with every checkpoint of a training, in order.
 
@@ -136,6 +137,7 @@ def default_extensions(
         extensions: The user's own; they see all metrics, and come before anything is written.
         trackers: Come after the events, from which they take what they had no time to tell.
         notes: What the checkpoint files say of the run.
+        is_shown: Whether progress and summaries are told on the screen.
     """
     check = DivergenceCheck(loss_upper_bound=config.loss_upper_bound, begin_steps=config.recovery_begin_steps)
     due = [extension for extension in (evaluation, stopping) if extension is not None]
@@ -143,11 +145,11 @@ def default_extensions(
     return [
         *([check] if config.recovery_max_trials >= 0 else []),
         *([BlowUpCheck(factor=config.blow_up_factor)] if config.blow_up_factor > 1 else []),
-        ProgressBar(),
+        *([ProgressBar()] if is_shown else []),
         *([_learning_rates(schedules)] if schedules else []),
         *([every(config.validation_interval, *due)] if due else []),
         *extensions,
-        SummaryLogger(details=config.report_details),
+        SummaryLogger(stdout=is_shown, details=config.report_details),
         *(_history_writers(config, model_dir) if save_summary else []),
         *(trackers if save_summary else []),
         *(_savers(config, model_dir, notes or {}) if config.saves else []),

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import optax
 
-from trellis.aliases import Batch, PyTree, Variables
+from trellis.aliases import Batch, Key, PyTree, Variables
 from trellis.data import SizedStream, is_stream
 from trellis.errors import ArgumentError
 from trellis.extensions import CheckpointFileReader, SkippedData, restore_file
@@ -60,6 +60,8 @@ class Stage:
     """How many steps were completed before. Checkpoint files of this step and earlier ones are not of this stage."""
     periods: tuple[int, ...] = ()
     """The training loop yields a checkpoint at multiples of these."""
+    is_shown: bool = True
+    """Whether what happens is told on the screen."""
 
     def __post_init__(self) -> None:
         self._n_steps = self.config.train_steps - self.start_step
@@ -67,13 +69,12 @@ class Stage:
             self.task, config=self.config.optimizer_config, runtime=self.runtime, n_steps=self._n_steps or None
         )
         self.skipped_data = SkippedData(self.model_dir, self.placement)
-        self._root = self.placement.put_state(jax.random.key(self.runtime.seed))
         self._reader = CheckpointFileReader(
             dir=self.model_dir, target=lasting_init(self.model), after=self.start_step or -1
         )
         # Compiled as a part of what calls it, so that it is traced once for all loops of the stage.
         self._train_step = jax.jit(self._train, inline=True)
-        self._validation_step = jax.jit(self._validate, inline=True)
+        self.validation_step = jax.jit(self._validate, inline=True)
 
     @property
     def schedules(self) -> dict[str, optax.Schedule]:
@@ -92,6 +93,12 @@ class Stage:
 
         groups = {f"learning_rate/{group.title}": times(group.learning_rate_factor) for group in optimization.groups}
         return {"learning_rate": times(1.0), **groups}
+
+    @cached_property
+    def root(self) -> Key:
+        """The root of all randomness."""
+        root: Key = self.placement.put_state(jax.random.key(self.runtime.seed))
+        return root
 
     @cached_property
     def train_data(self) -> Any:
@@ -126,19 +133,23 @@ class Stage:
     def _build_train_loop(self, data: Any, *, start: "ReplayStart | None" = None) -> TrainLoop:
         return TrainLoop(
             init=self._reader if start is None else start,
-            task=TrainTask(
-                data=data,
-                optimizer=self.optimizer,
-                train_step=self._train_step,
-                initialize=self._initialize(),
-                count_tokens=self.task.count_tokens,
-            ),
-            rnkey=self._root,
+            task=self.train_task(data),
+            rnkey=self.root,
             n_steps_per_checkpoint=self.periods,
             devices=self.placement,
             n_fused_steps=self.config.n_fused_steps,
             grads=self.config.keep_gradients,
-            stdout=start is None,
+            stdout=start is None and self.is_shown,
+        )
+
+    def train_task(self, data: Any) -> TrainTask:
+        """The training side of the task."""
+        return TrainTask(
+            data=data,
+            optimizer=self.optimizer,
+            train_step=self._train_step,
+            initialize=self._initialize(),
+            count_tokens=self.task.count_tokens,
         )
 
     def _n_validation_batches(self) -> int | None:
@@ -147,8 +158,8 @@ class Stage:
         return data.n_batches if is_stream(data) and isinstance(data, SizedStream) else None
 
     def _build_eval_loop(self, *, n_steps: int | None) -> EvalLoop:
-        task = EvalTask(data=self.validation_data, validation_step=self._validation_step, host_metrics=self.task)
-        return EvalLoop(task=task, rnkey=self._root, n_steps=n_steps, devices=self.placement)
+        task = EvalTask(data=self.validation_data, validation_step=self.validation_step, host_metrics=self.task)
+        return EvalLoop(task=task, rnkey=self.root, n_steps=n_steps, devices=self.placement)
 
     def go_back(self, *, to: int, n_batches: int) -> None:
         """Trains again from the newest checkpoint file, without the batches of the steps that came after it."""

@@ -76,7 +76,9 @@ class StagedTrainer(ABC):
         self.runtime = runtime or RuntimeConfig()
         self.model_dir = _temporary_dir(self) if model_dir is None else local_path(model_dir, name="model_dir")
         self.placement = build_placement(self.runtime)
-        self._evaluates = evaluate
+        self.is_shown = True
+        """Whether a training is told on the screen; what it writes is the same."""
+        self.evaluates = evaluate
         self._extensions = tuple(extensions)
         self._save_summary = save_summary and self.placement.is_writer
         self._experiment = experiment
@@ -105,8 +107,8 @@ class StagedTrainer(ABC):
 
     def evaluate_while_training(self, evaluates: bool) -> None:
         """Says whether `train` evaluates, in the place of what the trainer was made with: a run's mode decides that."""
-        if evaluates != self._evaluates:
-            self._evaluates = evaluates
+        if evaluates != self.evaluates:
+            self.evaluates = evaluates
             # Its loop stops for evaluations.
             self._stage = None
 
@@ -171,15 +173,9 @@ class StagedTrainer(ABC):
 
     def _run(self, stage: Stage) -> Summary | None:
         loop = stage.train_loop
-        loop.session.ledger = self._ledger
-        stopping = early_stopping(self.config, self.best) if self._evaluates else None
-        is_evaluated = loop.step > 0 and loop.step % self.config.validation_interval == 0
-        if stopping is not None and is_evaluated and stopping.is_over(loop.step):
+        process = self.begin(stage, step=lambda: loop.step)
+        if process is None:
             return None
-        if self.placement.is_writer:
-            stage.skipped_data.mend()
-        process = serial(*self._build_extensions(stage, stopping))
-        loop.attach(process)
         with closing(loop.run(stage.config.train_steps)) as checkpoints:
             try:
                 return _process_all(checkpoints, process)
@@ -188,18 +184,37 @@ class StagedTrainer(ABC):
                 checkpoints.throw(error)
                 raise
 
+    def begin(self, stage: Stage, *, step: Callable[[], int]) -> Extension | None:
+        """Has all take part that is done with the checkpoints of a stage, and returns it; None if the run is over.
+
+        Args:
+            step: Tells the step that the stage goes on from.
+        """
+        loop = stage.train_loop
+        loop.session.ledger = self._ledger
+        stopping = early_stopping(self.config, self.best) if self.evaluates else None
+        is_evaluated = step() > 0 and step() % self.config.validation_interval == 0
+        if stopping is not None and is_evaluated and stopping.is_over(step()):
+            return None
+        if self.placement.is_writer:
+            stage.skipped_data.mend()
+        process = serial(*self._build_extensions(stage, stopping))
+        loop.attach(process)
+        return process
+
     def _build_extensions(self, stage: Stage, stopping: EarlyStopping | None) -> list[Callable[[Any], Any]]:
         notes = self._notes(stage)
         return default_extensions(
             self.config,
             model_dir=self.model_dir,
-            evaluation=self._evaluation(stage) if self._evaluates else None,
+            evaluation=self._evaluation(stage) if self.evaluates else None,
             stopping=stopping,
             schedules=stage.schedules,
             extensions=[*self.stage_extensions(stage), *self._extensions],
             trackers=self._build_trackers(notes["config"]) if self._save_summary else (),
             save_summary=self._save_summary,
             notes=notes,
+            is_shown=self.is_shown,
         )
 
     def _build_trackers(self, config: Any) -> list[Tracker]:
@@ -345,7 +360,7 @@ class StagedTrainer(ABC):
         periods = [config.steps_per_loop, config.summary_interval]
         if config.saves:
             periods.append(config.checkpoint_interval)
-        if self._evaluates:
+        if self.evaluates:
             periods.append(config.validation_interval)
         return tuple(periods)
 
@@ -384,6 +399,7 @@ class Trainer(StagedTrainer):
             placement=self.placement,
             model_dir=self.model_dir,
             periods=self._periods(self.config),
+            is_shown=self.is_shown,
         )
 
 

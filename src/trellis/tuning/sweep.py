@@ -228,17 +228,22 @@ def run_one_by_one(trials: Sequence[Trial], *, watch: Watch) -> list[Outcome]:
 
 def _run(trial: Trial, watch: Watch) -> Outcome:
     begin_command()
-    extension = _Watching(trial, watch)
+    extension = Watching(trial, watch)
     try:
         run_experiment(trial.config, mode="train_and_eval", model_dir=trial.model_dir, extensions=[extension])
     except (FileWriteError, MissingPackageError):
         raise
     except Exception as error:  # noqa: BLE001  (whatever is wrong with one trial, the others go on)
-        return Outcome(error="\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]))
+        return Outcome(error=describe_error(error))
     return Outcome()
 
 
-class _Watching(Extension):
+def describe_error(error: Exception) -> str:
+    """What has gone wrong with a trial, in words."""
+    return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+
+
+class Watching(Extension):
     """Tells the values of a trial, and ends it where it is told to."""
 
     def __init__(self, trial: Trial, watch: Watch) -> None:

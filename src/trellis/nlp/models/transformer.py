@@ -75,7 +75,7 @@ class MultiHeadAttention(_Attention):
         query = self.query(query)
         key = self.key(key)
         value = self.value(value)
-        if self.return_scores or (training and self.dropout_rate):
+        if self.return_scores or (training and _may_drop(self.dropout_rate)):
             scores = _softmax(_logits(query, key), mask)
             mixed = _mix(self.dropout(scores, deterministic=not training), value)
             return Attended(self.output(mixed), scores if self.return_scores else None)
@@ -154,6 +154,11 @@ def _softmax(logits: jax.Array, mask: jax.Array) -> jax.Array:
 
 def _talk(by_head: jax.Array, between: jax.Array) -> jax.Array:
     return jnp.einsum("bnts,nm->bmts", by_head, between.astype(by_head.dtype))
+
+
+def _may_drop(rate: float | jax.Array) -> bool:
+    # A rate that is traced, as a replica's is, has no value yet.
+    return isinstance(rate, jax.Array) or rate > 0
 
 
 def _mix(scores: jax.Array, value: jax.Array) -> jax.Array:
