@@ -58,8 +58,8 @@ def run_together(
             _check_each_other(params, model_dir, trains=mode.trains)
             result = run_in_turn(params, when_ready=when_ready, **options)
             # JAX ends a process whose first one is gone.
-            wait_for_processes("the end of the run")
-    except Exception as error:
+            wait_for_processes("ending the run")
+    except (Exception, KeyboardInterrupt) as error:
         tell_failure(error)
         raise
     return result
@@ -91,7 +91,7 @@ def _check_each_other(params: ExperimentConfig, model_dir: str | os.PathLike[str
     own = identity_of(params)
     of_first = agreed(lambda: own)
     facts = {"devices": _own_devices(), "differences": find_differences(own, of_first)}
-    everybody = gathered("the preflight", facts, seconds=seconds)
+    everybody = gathered("comparing what they run", facts, seconds=seconds)
     names = [process_name(index) for index in range(len(everybody))]
     if is_first_process():
         print_line(describe_devices(names, [facts["devices"] for facts in everybody]))
@@ -196,7 +196,7 @@ def _check_directory(directory: Path, names: list[str], *, trains: bool, seconds
     if not name:
         return
     mark = directory / name
-    problems = gathered("a look at model_dir", _problem_with(mark, trains=trains), seconds=seconds)
+    problems = gathered("looking at model_dir", _problem_with(mark, trains=trains), seconds=seconds)
     if is_first_process():
         mark.unlink(missing_ok=True)
     wrong = [f"{name} {problem}" for name, problem in zip(names, problems, strict=True) if problem]

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     )
     from trellis.runtime.agreement import (
         agreed as agreed,
-        exchange as exchange,
         forget as forget,
         gathered as gathered,
         hear as hear,
