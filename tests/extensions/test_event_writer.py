@@ -10,7 +10,7 @@ import pytest
 
 import trellis
 from tests import tiny
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, FileWriteError
 from trellis.loops import Session
 
 
@@ -88,6 +88,20 @@ def test_what_is_not_a_number_is_written_as_a_string(tmp_path: Path) -> None:
     assert measured["values"] == [1.0, "nan", {"deep": "-inf"}]
     assert summary["metrics"] == {"train": {"loss": "nan", "peak": "inf"}}
     assert math.isnan(float(summary["metrics"]["train"]["loss"]))
+
+
+def test_a_directory_that_vanishes_is_told(tmp_path: Path) -> None:
+    writer, session = trellis.EventWriter(tmp_path / "run"), Session()
+    writer.attach(session)
+    session.emit("first", step=1)
+    (tmp_path / "run").rename(tmp_path / "away")
+    with pytest.raises(
+        FileWriteError, match=r"run/events.jsonl` could not be written: No such file .* Make room or bring"
+    ):
+        session.emit("second", step=2)
+    (tmp_path / "away").rename(tmp_path / "run")
+    session.emit("third", step=3)
+    assert [event["kind"] for event in read_events(tmp_path / "run")] == ["first", "third"]
 
 
 def test_an_unused_writer_makes_the_directory_and_nothing_in_it(tmp_path: Path) -> None:

@@ -364,7 +364,7 @@ def _telling_others_of_interrupt() -> Iterator[None]:
     def stop_all(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, previous)
         with suppress(OSError):
-            os.write(2, _STOPPING.format("saves and stops, as all processes do").encode())
+            os.write(2, _STOPPING.format("saves and stops in all processes").encode())
         os.kill(os.getpid(), signal.SIGTERM)
 
     signal.signal(signal.SIGINT, stop_all)
