@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 
 from benchmarks.chaos import victims
 from benchmarks.chaos.kills import Outcome, read_remains
-from benchmarks.chaos.power_cuts import checkpoint_names, command, hide_mounts
+from benchmarks.chaos.power_cuts import command, hide_mounts
 from benchmarks.chaos.remains import differences
 from benchmarks.chaos.tally import Tally
 from benchmarks.chaos.victims import Nursery, Run
@@ -45,7 +45,7 @@ LAYOUTS = {"all": 1, "half": 2}
 """The sizes of the axis `fsdp` of the mesh, by how much of the state a process holds."""
 SETTINGS = {
     "task.hidden_size": 256,
-    "trainer.train_steps": 100,
+    "trainer.train_steps": 150,
     "trainer.steps_per_loop": 10,
     "trainer.summary_interval": 20,
     "trainer.checkpoint_interval": 10,
@@ -57,6 +57,8 @@ SECONDS_OF_SILENCE = 6
 """After so long a process that is stopped is taken for lost."""
 MOST_SECONDS = 120
 """A run that has not ended so long after a fault hangs; most of that is for machines that do much else."""
+MOST_STARTS = 4
+"""So often a run is started again that ends by itself after a fault."""
 GOOD_CODES = {2, 75, 130, 128 + signal.SIGKILL, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
 _BYTES_OF_DISK = 64 << 20
 
@@ -390,20 +392,23 @@ def run_trial(
         path = folder / f"run_{trial.number}"
         start = launching(trial.layout, weather, n_restarts=100)
         scene = Scene(path, weather, choose, has_own_disk, nursery.start(start, path))
+        problem = ""
         try:
             for n_faults, kind in enumerate(trial.faults):
-                if wait_for_moment(scene, undisturbed.seconds):
-                    problem, seconds = strike(scene, FAULTS[kind])
-                    yield Outcome(kind, name, problem), seconds
-                else:
-                    yield Outcome(f"{kind}: did not come, as the run had ended", name), 0.0
-                if scene.launcher.code is not None:
-                    if scene.launcher.code == 0:
+                for _ in range(MOST_STARTS):
+                    if wait_for_moment(scene, undisturbed.seconds):
+                        break
+                    problem = ending_problem(scene.launcher)
+                    if scene.launcher.code == 0 or problem:
                         break
                     weather.jump = 0
                     shutil.copy(scene.launcher.log, directory / f"{path.name}.{n_faults}.log")
                     scene.launcher = nursery.start(start, path)
-            problem = finish(scene, lambda: nursery.start(start, path))
+                if scene.launcher.code is not None:
+                    break
+                fault, seconds = strike(scene, FAULTS[kind])
+                yield Outcome(kind, name, fault), seconds
+            problem = problem or finish(scene, lambda: nursery.start(start, path))
             problem = problem or differences(read_remains(nursery, path), undisturbed.remains)
         finally:
             if scene.launcher.code is None:
@@ -458,8 +463,9 @@ def is_running(pid: int) -> bool:
 
 def newest_step(directory: Path) -> int:
     """The newest step that is committed."""
-    names = checkpoint_names(directory) if directory.is_dir() else ()
-    return max((int(name.rpartition("_")[2]) for name in names if name.startswith(("regular", "preempted"))), default=0)
+    files = [*directory.glob("regular_*/manifest.json"), *directory.glob("preempted_*/manifest.json")]
+    steps = [file.parent.name.rpartition("_")[2] for file in files]
+    return max((int(step) for step in steps if step.isdecimal()), default=0)
 
 
 def ending_problem(launcher: Run) -> str:

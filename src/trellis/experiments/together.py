@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from trellis.disk import describe_failure, hidden_path, write_whole
-from trellis.errors import ArgumentError, FileWriteError, RunFailedError
+from trellis.errors import ArgumentError, FileWriteError, ProcessLostError, RunFailedError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.mode import get_mode
 from trellis.experiments.reports import leaves_of, versions
@@ -20,6 +20,7 @@ from trellis.experiments.run import check_directory, run_in_turn
 from trellis.runtime import (
     ONE_DEVICE,
     agreed,
+    capitalized,
     gathered,
     is_first_process,
     join_seconds,
@@ -33,6 +34,8 @@ from trellis.runtime import (
 from trellis.tasks import BoundModel
 
 _MOST_LISTED = 5
+_LOST = ("Gloo", "NCCL", "closed by peer", "reset by peer")
+"""What JAX says when it computes with a process that is gone."""
 _SECONDS_TO_APPEAR = 5.0
 """How long a file of one machine may take to be seen by another: network file systems keep what they have seen."""
 
@@ -59,6 +62,12 @@ def run_together(
             result = run_in_turn(params, when_ready=when_ready, **options)
             # JAX ends a process whose first one is gone.
             wait_for_processes("ending the run")
+    except jax.errors.JaxRuntimeError as error:
+        if not any(name in str(error) for name in _LOST):
+            raise
+        name = capitalized(process_name(jax.process_index()))
+        text = f"{name} has lost another process, as it computed with it. Look at the output of the others for why."
+        raise ProcessLostError(text) from error
     except (Exception, KeyboardInterrupt) as error:
         tell_failure(error)
         raise

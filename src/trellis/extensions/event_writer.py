@@ -79,9 +79,17 @@ class EventWriter(Extension):
         line = {"kind": kind, "step": step, "time": time} | values
         text = with_checksum(json.dumps(without_nan(line), ensure_ascii=False, allow_nan=False))
         # Opened anew for each line, so that nothing is written to a file that was replaced.
+        left = f"{text}\n".encode()
         try:
-            with self._path.open("ab") as file:
-                file.write(f"{text}\n".encode())
+            with self._path.open("ab", buffering=0) as file:
+                start = file.seek(0, os.SEEK_END)
+                try:
+                    while left:
+                        left = left[file.write(left) :]
+                except OSError:
+                    # The next line must not begin in the midst of this one.
+                    file.truncate(start)
+                    raise
         except OSError as error:
             raise FileWriteError(
                 f"`{self._path}` could not be written: {error.strerror}. The checkpoint files are untouched. Make room "
