@@ -13,7 +13,6 @@ import os
 import platform
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -38,7 +37,9 @@ class Part:
 
 PARTS = {
     "kills": Part("kills of runs, started again until they end and compared to the bit", 1_500),
-    "process_kills": Part("kills of one of two processes in a save that they share, compared to the bit", 50),
+    "process_faults": Part(
+        "kills, stops and signals of two processes that train together, and faults of their disk and clocks", 200
+    ),
     "power_cuts": Part("power cuts, by copies of a block image", 100),
     "executor_kills": Part(
         "kills of `trellis run`, while it puts a model in its place",
@@ -61,21 +62,18 @@ def main() -> None:
     paths = [str(CHAOS), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     failed = []
-    seconds = {}
     for part in flags.parts:
         n = max(1, round(PARTS[part].n * flags.size))
         print(f"{part}: {n:,} {PARTS[part].text}", flush=True)
         results_file(flags.results_dir, part).unlink(missing_ok=True)
         values = {"n": n, "n_tenth": n // 10, "results_dir": flags.results_dir.absolute()}
         given = [flag.format(**values) for flag in PARTS[part].flags]
-        started = time.monotonic()
         command = [sys.executable, "-m", f"benchmarks.chaos.{part}", f"--seed={flags.seed}", *given]
         code = subprocess.run(command, check=False, cwd=REPOSITORY, env=environment).returncode
         if code not in (0, LEFT_OUT):
             failed.append(part)
-        seconds[part] = time.monotonic() - started
     page = flags.results_dir / "chaos.md"
-    page.write_text("\n".join(write_page(flags.results_dir, seconds)))
+    page.write_text("\n".join(write_page(flags.results_dir)))
     print(f"All of it: {page}")
     if failed:
         sys.exit(f"With faults: {', '.join(failed)}.")
@@ -86,8 +84,8 @@ def results_file(directory: Path, part: str) -> Path:
     return directory / f"chaos_{part}.json"
 
 
-def write_page(directory: Path, seconds: dict[str, float]) -> list[str]:
-    """The lines of a page about the parts that were run."""
+def write_page(directory: Path) -> list[str]:
+    """The lines of a page about what the parts have found when they were run last."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("jax", "flax", "orbax-checkpoint"))
     lines = [
         "# Chaos",
@@ -100,16 +98,18 @@ def write_page(directory: Path, seconds: dict[str, float]) -> list[str]:
     details = []
     for part in PARTS:
         file = results_file(directory, part)
-        if part not in seconds or not file.is_file():
+        if not file.is_file():
             lines.append(f"| {part} | not run | | |")
             continue
-        trials = json.loads(file.read_text())["trials"]
+        found = json.loads(file.read_text())
+        trials = found["trials"]
         n_tried = sum(kind["tried"] for kind in trials.values())
         n_faults = sum(len(kind["faults"]) for kind in trials.values())
-        lines.append(f"| {part} | {n_tried:,} | {n_faults:,} | {seconds[part] / 60:.0f} |")
+        lines.append(f"| {part} | {n_tried:,} | {n_faults:,} | {found['seconds'] / 60:.0f} |")
         details += ["", f"## {part}: {PARTS[part].text}", "", "| what | tried | faults |", "|---|---|---|"]
         details += [f"| {name} | {kind['tried']:,} | {len(kind['faults']):,} |" for name, kind in trials.items()]
         details += ["", *(f"- {name}: {fault}" for name, kind in trials.items() for fault in kind["faults"])]
+        details += [f"- {note}" for note in found.get("notes", ())]
     return [*lines, *details, ""]
 
 

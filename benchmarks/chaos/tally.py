@@ -23,6 +23,8 @@ class Tally:
     seed: int
     tried: Counter[str] = field(default_factory=Counter)
     faults: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    notes: list[str] = field(default_factory=list)
+    """What else there is to say, a line each."""
     started: float = field(default_factory=time.monotonic)
 
     def add(self, kind: str, *, fault: str = "", again: str = "") -> None:
@@ -47,11 +49,13 @@ class Tally:
             "|---|---|---|",
             *(f"| {kind} | {n:,} | {bad} |" for kind, n, bad in rows),
         ]
-        print("\n".join(table))
+        print("\n".join([*table, *self.notes]))
         print(f"Seed {self.seed}, {time.monotonic() - self.started:.0f} seconds.")
         if results_dir is not None:
             results_dir.mkdir(parents=True, exist_ok=True)
             counts = {kind: {"tried": n, "faults": self.faults[kind]} for kind, n in sorted(self.tried.items())}
-            text = json.dumps({"seed": self.seed, "trials": counts}, indent=1)
+            seconds = round(time.monotonic() - self.started)
+            found = {"seed": self.seed, "seconds": seconds, "trials": counts, "notes": self.notes}
+            text = json.dumps(found, indent=1)
             (results_dir / f"chaos_{self.title}.json").write_text(f"{text}\n")
         return 1 if n_faults else 0

@@ -213,7 +213,7 @@ class Nursery:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             _use_cache(self._dir / "programs", fills=fills_cache)
             arm(directory, strike or Strike(call=-1))
-            code = _live(run, directory)
+            code = live(run, directory)
         finally:
             os._exit(code)
 
@@ -343,7 +343,7 @@ def _use_cache(directory: Path, *, fills: bool) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0 if fills else 1e9)
 
 
-def _live(run: Callable[[Path], None], directory: Path) -> int:
+def live(run: Callable[[Path], None], directory: Path) -> int:
     """Runs as a script would; returns the exit code."""
     code = 0
     try:

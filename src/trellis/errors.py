@@ -49,6 +49,10 @@ class RunFailedError(TrellisError, RuntimeError):
     """A `run_fn` that failed, or did not leave what it was run for."""
 
 
+class ProcessLostError(RunFailedError):
+    """A run that has lost one of its processes, or that one never came to; to try again may help."""
+
+
 class ModelRefusedError(RunFailedError):
     """A `run_fn` that returned, but left a model that cannot be used, or its inputs changed."""
 

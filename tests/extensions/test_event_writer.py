@@ -2,6 +2,8 @@
 
 import json
 import math
+import resource
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 import trellis
 from tests import tiny
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, FileWriteError
 from trellis.loops import Session
 
 
@@ -88,6 +90,39 @@ def test_what_is_not_a_number_is_written_as_a_string(tmp_path: Path) -> None:
     assert measured["values"] == [1.0, "nan", {"deep": "-inf"}]
     assert summary["metrics"] == {"train": {"loss": "nan", "peak": "inf"}}
     assert math.isnan(float(summary["metrics"]["train"]["loss"]))
+
+
+def test_a_directory_that_vanishes_is_told(tmp_path: Path) -> None:
+    writer, session = trellis.EventWriter(tmp_path / "run"), Session()
+    writer.attach(session)
+    session.emit("first", step=1)
+    (tmp_path / "run").rename(tmp_path / "away")
+    with pytest.raises(
+        FileWriteError, match=r"run/events.jsonl` could not be written: No such file .* Make room or bring"
+    ):
+        session.emit("second", step=2)
+    (tmp_path / "away").rename(tmp_path / "run")
+    session.emit("third", step=3)
+    assert [event["kind"] for event in read_events(tmp_path / "run")] == ["first", "third"]
+
+
+def test_what_a_full_disk_has_cut_short_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, session = trellis.EventWriter(tmp_path), Session()
+    writer.attach(session)
+    session.emit("first", step=1)
+    size = (tmp_path / "events.jsonl").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # The system writes what there is room for, and then fails.
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
+        with pytest.raises(FileWriteError, match="could not be written: File too large"):
+            session.emit("second", step=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    session.emit("third", step=3)
+    assert [event["kind"] for event in read_events(tmp_path)] == ["first", "third"]
 
 
 def test_an_unused_writer_makes_the_directory_and_nothing_in_it(tmp_path: Path) -> None:

@@ -81,6 +81,11 @@ def test_an_abort_of_jax_is_not_the_cause(tmp_path: Path, capsys: pytest.Capture
     assert "Process 1 of 2 has ended with code 7" in capsys.readouterr().err
 
 
+def test_one_that_has_lost_another_is_not_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch(Scripted([75, -signal.SIGKILL]), tmp_path) == 128 + signal.SIGKILL
+    assert "Process 1 of 2 was ended by SIGKILL" in capsys.readouterr().err
+
+
 def test_all_are_started_again_as_often_as_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start = Scripted([1, None], [None, 1], [0, 0])
     assert launch(start, tmp_path, n_restarts=2) == 0

@@ -228,6 +228,24 @@ def test_the_first_interrupt_is_a_wish_to_stop_if_something_would_be_saved(capfd
     assert signal.getsignal(signal.SIGINT) == before
 
 
+@pytest.mark.usefixtures("heeds_interrupts")
+def test_an_interrupt_of_one_of_several_processes_stops_all_of_them(capfd: pytest.CaptureFixture[str]) -> None:
+    told: list[int] = []
+    # JAX handles this signal, and tells the others.
+    before = signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    previous = signal.getsignal(signal.SIGINT)
+    try:
+        with Session(is_shared=True).watching_for_signals():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert told == [signal.SIGTERM]
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert signal.getsignal(signal.SIGINT) == previous
+    assert "The run saves and stops in all processes when the steps under way are done." in capfd.readouterr().err
+
+
 def test_an_interrupt_that_is_ignored_stays_so() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     session = Session()

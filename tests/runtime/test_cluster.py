@@ -29,8 +29,11 @@ OPEN_MPI = {
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What JAX is asked for."""
     calls: list[dict[str, Any]] = []
-    monkeypatch.setattr("jax.distributed.initialize", lambda **options: calls.append(options))
+    monkeypatch.setattr(
+        "jax.distributed.initialize", lambda address, **more: calls.append({"address": address, **more})
+    )
     monkeypatch.setattr("jax.config.update", lambda name, value: None)
+    monkeypatch.setattr("trellis.runtime.roll_call.RollCall.hold", lambda self, bind_address: None)
     return calls
 
 
@@ -106,11 +109,17 @@ def test_gpus_are_counted_without_jax(tmp_path: Any, monkeypatch: pytest.MonkeyP
     assert count_gpus({}) == 2
 
 
-def test_jax_is_told_of_the_cluster_and_of_the_share(joined: list[dict[str, Any]]) -> None:
+def test_jax_is_told_of_the_cluster_and_of_the_share(
+    joined: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from trellis.runtime import join_processes
 
+    # JAX looks there itself, and wants one more that `srun` sets.
+    for name, value in SLURM.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_NTASKS", "10")
     join_processes(SLURM | {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"})
     (call,) = joined
-    assert call["cluster_detection_method"] == "slurm"
-    assert call["num_processes"] == 10
+    assert call["address"] == "node1:61447"
+    assert (call["process_id"], call["num_processes"]) == (5, 10)
     assert call["local_device_ids"] == [2, 3]

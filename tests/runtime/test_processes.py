@@ -2,14 +2,15 @@
 
 import json
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import pytest
 
-from trellis.errors import ArgumentError, RunFailedError
-from trellis.runtime import hear, join_processes
+from trellis.errors import ArgumentError, ProcessLostError, RunFailedError
+from trellis.runtime import gathered, hear, join_processes
 
 ELSEWHERE = "192.0.2.77"
 """An address of documentations, which no machine has."""
@@ -23,6 +24,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         "jax.distributed.initialize", lambda address, **more: calls.append({"address": address, **more})
     )
     monkeypatch.setattr("jax.config.update", lambda name, value: None)
+    monkeypatch.setattr("trellis.runtime.roll_call.RollCall.hold", lambda self, bind_address: None)
     return calls
 
 
@@ -148,20 +150,59 @@ def test_an_environment_that_does_not_say_who_this_is_is_told(environment: dict[
         join_processes(environment)
 
 
-def test_processes_that_say_nothing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Service:
-        def blocking_key_value_get(self, key: str, milliseconds: int) -> str:
-            raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: GetKeyValue() timed out")
+class Service:
+    """The coordination service, as a process of three sees it."""
 
-        def key_value_dir_get(self, directory: str) -> list[tuple[str, str]]:
-            return [("trellis/a save/1", '"done"')] if directory == "trellis/a save/" else []
+    def __init__(self, **told: str) -> None:
+        self.told = told
 
-        def key_value_try_get(self, key: str) -> str:
-            raise jax.errors.JaxRuntimeError("NOT_FOUND")
+    def blocking_key_value_get(self, key: str, milliseconds: int) -> str:
+        raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: GetKeyValue() timed out")
 
-    monkeypatch.setattr("trellis.runtime.agreement.client", Service)
+    def key_value_dir_get(self, directory: str) -> list[tuple[str, str]]:
+        return [(key, text) for key, text in self.told.items() if key.startswith(directory)]
+
+    def key_value_try_get(self, key: str) -> str:
+        return self.told[key] if key in self.told else self.blocking_key_value_get(key, 0)
+
+    def key_value_set(self, key: str, text: str) -> None:
+        assert key not in self.told
+        self.told[key] = text
+
+    def key_value_delete(self, directory: str) -> None:
+        self.told = {key: text for key, text in self.told.items() if not key.startswith(directory)}
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
+    service = Service()
+    monkeypatch.setattr("trellis.runtime.agreement.client", lambda: service)
+    monkeypatch.setattr("trellis.runtime.agreement._visits", Counter())
     monkeypatch.setattr("jax.process_count", lambda: 3)
+    return service
+
+
+def test_processes_that_say_nothing_are_named(service: Service) -> None:
+    service.told = {"trellis/a save/1": '"done"', "trellis/host/2": "node-b"}
     assert hear("a save", place="saving step 4", processes=[1]) == ["done"]
-    message = "^After 0.1 seconds nothing was heard of process 0, process 2, of 3 processes, while saving step 4."
-    with pytest.raises(RunFailedError, match=message):
+    message = "^After 0.1 seconds nothing was heard of process 0, process 2 on node-b, of 3 processes, while saving"
+    with pytest.raises(ProcessLostError, match=message):
         hear("a save", place="saving step 4", seconds=0.1)
+
+
+def test_what_processes_have_gathered_is_not_kept(service: Service) -> None:
+    for number in range(4):
+        others = {f"trellis/gathered/{number}/{index}": json.dumps(f"{number} of {index}") for index in (1, 2)}
+        service.told |= others
+        assert gathered(f"place {number}", "mine") == ["mine", f"{number} of 1", f"{number} of 2"]
+        assert {key.split("/")[2] for key in service.told} == {str(number)}
+
+
+def test_who_waits_for_one_that_has_failed_fails_as_it_did(service: Service) -> None:
+    service.told = {"trellis/failed/1": json.dumps({"text": "the disk is full", "is_lost": False})}
+    with pytest.raises(RunFailedError, match="^Process 1 has failed, so this one ends too: the disk is full") as caught:
+        gathered("saving step 4")
+    assert not isinstance(caught.value, ProcessLostError)
+    service.told = {"trellis/failed/1": json.dumps({"text": "nothing was heard of process 2", "is_lost": True})}
+    with pytest.raises(ProcessLostError, match="nothing was heard of process 2"):
+        gathered("saving step 4")

@@ -16,7 +16,7 @@ from typing import Any
 
 from trellis import executor
 from trellis.cli.parser import Parser
-from trellis.errors import ArgumentError, TrellisError
+from trellis.errors import ArgumentError, ProcessLostError, TrellisError
 from trellis.runtime import (
     answering_in_json,
     describe_size,
@@ -31,7 +31,7 @@ from trellis.runtime import (
 from trellis.spelling import nearest
 from trellis.version import __version__
 
-DONE, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 2, 130, 141
+DONE, BAD_INPUT, LOST, INTERRUPTED, PIPE_CLOSED = 0, 2, 75, 130, 141
 
 # What the system says when a disk, a limit or a right is in the way: no mistake of a program, so no trace of one helps.
 _OF_THE_MACHINE = {
@@ -106,7 +106,7 @@ _HELP = ("-h", "--help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code: 0 done, 2 bad input. A run that is preempted exits with 143.
+    """Runs the command; returns its exit code: 0 done, 2 bad input, 75 a process lost; if preempted, it exits with 143.
 
     A word that has done its work for a part of its input only, and has told for which, returns 1 itself.
 
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if told is None:
             raise
         print_error("\n".join([told, *(_causes(error) if isinstance(error, TrellisError) else ())]))
-        return BAD_INPUT
+        return LOST if isinstance(error, ProcessLostError) else BAD_INPUT
     return code or DONE
 
 

@@ -25,7 +25,7 @@ _EPILOG = """\
 Started again after any kind of end, the same command goes on where it was.
 Flags of Model Garden's driver and of absl that mean nothing here, such as --tpu, are accepted, and the run says so.
 Processes train together that JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or TF_CONFIG, tell so.
-Exit codes: 0 done, 2 bad input, 143 stopped by SIGTERM with everything saved.
+Exit codes: 0 done, 2 bad input, 75 a process was lost, 143 stopped by SIGTERM with everything saved.
 
   trellis train --experiment=digits/classifier --mode=train_and_eval --model_dir=runs/digits \\
     --config_file=small.yaml --params_override=task.hidden_size=32,trainer.train_steps=2000

@@ -34,14 +34,7 @@ _INPUTS = {
 }
 _OF_MODULE = ("examples", "train_steps", "eval_steps", "custom_config", *_INPUTS)
 _OF_EXPERIMENT = (
-    *(
-        "search",
-        "trials",
-        "metric",
-        "direction",
-        "pruner",
-        "seedtogether",
-    ),
+    *("search", "trials", "metric", "direction", "pruner", "seed", "together"),
     *("experiment", "config_file", "params_override", "set", "module"),
 )
 

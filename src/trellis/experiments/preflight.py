@@ -363,7 +363,7 @@ def check_batch_counts(outline: StageOutline) -> None:
     sides = {"training data": outline.train, "validation data": outline.validation}
     data = {name: side.data for name, side in sides.items() if side is not None}
     own = {name: each.n_batches for name, each in data.items() if is_stream(each) and isinstance(each, SizedStream)}
-    everybody = gathered("the batch counts", own)
+    everybody = gathered("counting the batches of the data", own)
     for name in own:
         counts = [counts.get(name) for counts in everybody]
         if len(set(counts)) > 1:

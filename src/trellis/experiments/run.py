@@ -135,12 +135,12 @@ def run_in_turn(
 ) -> tuple[BoundModel, dict[str, float]]:
     """Runs an experiment; of several processes the first one makes what is kept of the data, and the others find it."""
     if not is_first_process():
-        wait_for_processes("the data is prepared")
+        wait_for_processes("preparing the data")
 
     def when_all_are_ready() -> None:
         when_ready()
         if is_first_process():
-            wait_for_processes("the data is prepared")
+            wait_for_processes("preparing the data")
 
     return bound(run_experiment)(params, when_ready=when_all_are_ready, **options)
 

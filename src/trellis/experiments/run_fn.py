@@ -49,7 +49,7 @@ def run_fn(fn_args: FnArgs) -> None:
     run_together(params, mode=settings["mode"], model_dir=model_dir, allow_changes=bool(settings.get("allow_changes")))
     if is_first_process():
         _publish(params, model_dir, Path(str(fn_args.serving_model_dir)))
-    wait_for_processes("published")
+    wait_for_processes("publishing the model")
 
 
 def _settings(custom_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from trellis.disk import describe_failure, hidden_path, write_whole
-from trellis.errors import ArgumentError, FileWriteError, RunFailedError
+from trellis.errors import ArgumentError, FileWriteError, ProcessLostError, RunFailedError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.mode import get_mode
 from trellis.experiments.reports import leaves_of, versions
@@ -20,6 +20,7 @@ from trellis.experiments.run import check_directory, run_in_turn
 from trellis.runtime import (
     ONE_DEVICE,
     agreed,
+    capitalized,
     gathered,
     is_first_process,
     join_seconds,
@@ -33,6 +34,8 @@ from trellis.runtime import (
 from trellis.tasks import BoundModel
 
 _MOST_LISTED = 5
+_LOST = ("Gloo", "NCCL", "closed by peer", "reset by peer")
+"""What JAX says when it computes with a process that is gone."""
 _SECONDS_TO_APPEAR = 5.0
 """How long a file of one machine may take to be seen by another: network file systems keep what they have seen."""
 
@@ -58,8 +61,14 @@ def run_together(
             _check_each_other(params, model_dir, trains=mode.trains)
             result = run_in_turn(params, when_ready=when_ready, **options)
             # JAX ends a process whose first one is gone.
-            wait_for_processes("the end of the run")
-    except Exception as error:
+            wait_for_processes("ending the run")
+    except jax.errors.JaxRuntimeError as error:
+        if not any(name in str(error) for name in _LOST):
+            raise
+        name = capitalized(process_name(jax.process_index()))
+        text = f"{name} has lost another process, as it computed with it. Look at the output of the others for why."
+        raise ProcessLostError(text) from error
+    except (Exception, KeyboardInterrupt) as error:
         tell_failure(error)
         raise
     return result
@@ -91,7 +100,7 @@ def _check_each_other(params: ExperimentConfig, model_dir: str | os.PathLike[str
     own = identity_of(params)
     of_first = agreed(lambda: own)
     facts = {"devices": _own_devices(), "differences": find_differences(own, of_first)}
-    everybody = gathered("the preflight", facts, seconds=seconds)
+    everybody = gathered("comparing what they run", facts, seconds=seconds)
     names = [process_name(index) for index in range(len(everybody))]
     if is_first_process():
         print_line(describe_devices(names, [facts["devices"] for facts in everybody]))
@@ -196,7 +205,7 @@ def _check_directory(directory: Path, names: list[str], *, trains: bool, seconds
     if not name:
         return
     mark = directory / name
-    problems = gathered("a look at model_dir", _problem_with(mark, trains=trains), seconds=seconds)
+    problems = gathered("looking at model_dir", _problem_with(mark, trains=trains), seconds=seconds)
     if is_first_process():
         mark.unlink(missing_ok=True)
     wrong = [f"{name} {problem}" for name, problem in zip(names, problems, strict=True) if problem]

@@ -13,7 +13,7 @@ from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.checkpoint_files import FileReader, FileWriter, find_files, newest_whole_file
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Session, Summary
-from trellis.runtime import exchange, print_line
+from trellis.runtime import gathered, print_line
 from trellis.spelling import did_you_mean
 
 _LONGEST_NAME = 180
@@ -63,7 +63,7 @@ class BestCheckpointFileWriter(FileWriter):
         is_best = self.is_better(checkpoint)
         if storage.spans(checkpoint):
             # All write or none: what the first one has read from its files counts.
-            is_best = exchange(is_best, place=f"looking whether step {checkpoint.step} is the best")[0]
+            is_best = gathered(f"looking whether step {checkpoint.step} is the best", is_best)[0]
         if is_best:
             self.write(checkpoint)
             self.best_metric = self._value_in(checkpoint)

@@ -32,7 +32,7 @@ from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatc
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, CheckpointSource, Event, Session, finish_saves
-from trellis.runtime import exchange, forget, is_first_process, note_progress, print_line
+from trellis.runtime import forget, gathered, is_first_process, note_progress, print_line
 
 REGULAR = "regular_"
 """The names of files that a run writes as it goes begin with this."""
@@ -209,7 +209,7 @@ class FileWriter(Extension):
         is_committer = is_first_process() or not together
         if together:
             # The first one may be committing a file at this moment: what it sees counts.
-            newer, hidden_name = exchange([newer, hidden.name], place=f"saving step {checkpoint.step}")[0]
+            newer, hidden_name = gathered(f"saving step {checkpoint.step}", [newer, hidden.name])[0]
             hidden = self._dir / hidden_name
             if is_committer and self._told is not None:
                 # Whoever is here has done with the save before.
@@ -365,7 +365,7 @@ class CheckpointFileWriter(FileWriter):
         # A run that has completed no step would save what it started from, which may be a file of this directory.
         is_there = not checkpoint.n_completed_steps and (self._dir / f"{REGULAR}{checkpoint.step}").exists()
         if storage.spans(checkpoint):
-            is_there = exchange(is_there, place=f"saving step {checkpoint.step}")[0]
+            is_there = gathered(f"saving step {checkpoint.step}", is_there)[0]
         if checkpoint.step != self._last_step and not is_there:
             self.write(checkpoint, prefix=PREEMPTED)
 
@@ -454,7 +454,7 @@ class FileReader(CheckpointSource):
         files = [file for file in find_files(self._dir, *self.prefixes) if file[0] > self._after]
         if together:
             # The first one commits files, and may have done so after another has looked.
-            names = exchange([[step, path.name] for step, path in files], place=f"looking at `{self._dir}`")[0]
+            names = gathered(f"looking at `{self._dir}`", [[step, path.name] for step, path in files])[0]
             files = [(step, self._dir / name) for step, name in names]
         newest = newest_whole_file(files, session=session, together=together)
         if newest is None and files and self._after < 0:

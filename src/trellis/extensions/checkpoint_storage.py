@@ -38,7 +38,7 @@ from trellis.extensions.array_parts import (
     slices_of,
 )
 from trellis.loops import Checkpoint, Summary
-from trellis.runtime import exchange, fetch, hear, is_first_process, spans_processes, tell
+from trellis.runtime import fetch, gathered, hear, is_first_process, spans_processes, tell
 
 STATE = ("model_params", "model_state", "optimizer_state")
 """The trees that every checkpoint has."""
@@ -368,7 +368,7 @@ def read_manifest(path: Path, *, together: bool = False) -> dict[str, Any]:
         _check_files(path, dict(files[jax.process_index() :: jax.process_count()]))
     except CheckpointFileError as error:
         problem, is_mismatch = str(error), isinstance(error, CheckpointMismatchError)
-    words = exchange([problem, is_mismatch], place=f"checking `{path}`")
+    words = gathered(f"checking `{path}`", [problem, is_mismatch])
     problem, is_mismatch = next((word for word in words if word[0]), ("", False))
     if problem:
         raise (CheckpointMismatchError if is_mismatch else CheckpointFileError)(problem)

@@ -7,6 +7,7 @@ import time
 
 from trellis.aliases import JSON
 from trellis.disk import check_writable, describe_failure, local_path, set_aside, sync_appended, write_whole
+from trellis.errors import FileWriteError
 from trellis.extensions.event_lines import is_point_past, parse_event, with_checksum
 from trellis.extensions.extension import Extension
 from trellis.json_text import without_nan
@@ -78,8 +79,22 @@ class EventWriter(Extension):
         line = {"kind": kind, "step": step, "time": time} | values
         text = with_checksum(json.dumps(without_nan(line), ensure_ascii=False, allow_nan=False))
         # Opened anew for each line, so that nothing is written to a file that was replaced.
-        with self._path.open("ab") as file:
-            file.write(f"{text}\n".encode())
+        left = f"{text}\n".encode()
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                start = file.seek(0, os.SEEK_END)
+                try:
+                    while left:
+                        left = left[file.write(left) :]
+                except OSError:
+                    # The next line must not begin in the midst of this one.
+                    file.truncate(start)
+                    raise
+        except OSError as error:
+            raise FileWriteError(
+                f"`{self._path}` could not be written: {error.strerror}. The checkpoint files are untouched. Make room "
+                f"or bring the directory back, and start the same command again."
+            ) from error
 
     def _sync(self) -> None:
         if self._path.exists():

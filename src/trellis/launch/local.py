@@ -135,8 +135,8 @@ def _wait(workers: Sequence[tuple[WorkerOrder, Worker]]) -> _Failure | None:
     while None in (codes := [worker.poll() for _, worker in workers]) and time.monotonic() < deadline:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
     failed = [(order, code) for (order, _), code in zip(workers, codes, strict=True) if code]
-    # JAX aborts the others when one is gone: that is not the cause.
-    order, code = min(failed, key=lambda each: each[1] == -signal.SIGABRT)
+    # That one is gone has the others end, or JAX abort them: that is not the cause.
+    order, code = min(failed, key=lambda each: (each[1] == -signal.SIGABRT, each[1] == LOST))
     return _Failure(_exit_code(code), _told(order, code, n_processes=len(workers)))
 
 

@@ -336,17 +336,42 @@ class Session:
         """Turns SIGTERM and Ctrl-C into requests to stop, which a loop follows when its steps under way are done.
 
         A second Ctrl-C raises KeyboardInterrupt at once, and so does the first if no steps are under way and nothing
-        would be saved.
+        would be saved. Where processes train together, JAX itself handles SIGTERM, and has all of them stop at the same
+        step; Ctrl-C in one of them is the same.
         """
-        # Where processes train together, JAX itself handles the signal, and has all of them stop at the same step.
-        if threading.current_thread() is not threading.main_thread() or self._is_shared:
+        if threading.current_thread() is not threading.main_thread():
             yield
+            return
+        if self._is_shared:
+            with _telling_others_of_interrupt():
+                yield
             return
         _process.watch(self)
         try:
             yield
         finally:
             _process.unwatch(self)
+
+
+@contextmanager
+def _telling_others_of_interrupt() -> Iterator[None]:
+    """Has a first Ctrl-C be a SIGTERM, which stops all processes: one that left alone would keep the others waiting."""
+    previous = signal.getsignal(signal.SIGINT)
+    if not callable(previous):
+        yield
+        return
+
+    def stop_all(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, previous)
+        with suppress(OSError):
+            os.write(2, _STOPPING.format("saves and stops in all processes").encode())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGINT, stop_all)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def close_at_exit(loop: Generator[Any, None, None]) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from trellis.runtime.agreement import (
         agreed as agreed,
-        exchange as exchange,
+        capitalized as capitalized,
         forget as forget,
         gathered as gathered,
         hear as hear,

@@ -15,14 +15,13 @@ from jax._src import distributed  # JAX has no public name for the client of the
 from jax.experimental import multihost_utils
 
 from trellis.aliases import JSON
-from trellis.errors import ArgumentError, RunFailedError, TrellisError
+from trellis.errors import ArgumentError, ProcessLostError, RunFailedError, TrellisError
 
 LOST = 75
 """The exit code of a run that has lost a process; to try again may help."""
 _T = TypeVar("_T")
 _SECONDS_A_ROUND = 2.0
 """How long one call of the service waits: a process that waits for long still sees that another has failed."""
-_SECONDS_BETWEEN_LOOKS = 0.02
 _SECONDS_TO_SAVE = 600
 """How long a process is waited for in a save: as long as a slow disk may take to write its part."""
 _SECONDS_TO_MEET = 3600
@@ -147,55 +146,25 @@ def agreed(decide: Callable[[], _T]) -> _T:
     return value
 
 
-def gathered(name: str, value: Any = None, *, seconds: float | None = None) -> list[Any]:
-    """What each process gives, in their order; waits until every process has come.
+def gathered(place: str, word: JSON = None, *, seconds: float | None = _SECONDS_TO_MEET) -> list[Any]:
+    """The words of all processes, in their order; waits until every process has come.
 
-    Args:
-        name: Of the place, the same in all of them.
-        value: What JSON can hold.
-        seconds: How long to wait before an error names those that have not come; None is for ever.
-    """
-    if jax.process_count() == 1:
-        return [value]
-    place = f"trellis/at/{name}"
-    number = _visits[name]
-    _visits[name] += 1
-    own = f"{place}/{number}/{jax.process_index()}"
-    client().key_value_set(own, json.dumps(value))
-    everybody_key = f"trellis/passed/{name}/{number}"
-    deadline = None if seconds is None else time.monotonic() + seconds
-    if is_first_process():
-        with _waiting():
-            _wait_for_all(name, place=f"{place}/{number}/", deadline=deadline, seconds=seconds)
-        client().key_value_set(everybody_key, "")
-        if number:
-            # Whoever has come here has left the visit before.
-            client().key_value_delete(f"{place}/{number - 1}/")
-    else:
-        # A little longer than the first one, which is to tell who is missing.
-        late = None if deadline is None else deadline + 2 * _SECONDS_A_ROUND
-        with _waiting():
-            _get(everybody_key, place=name, deadline=late)
-    values = {int(key.rpartition("/")[2]): json.loads(text) for key, text in _listed(f"{place}/{number}/")}
-    return [values[index] for index in range(jax.process_count())]
-
-
-def exchange(word: JSON, *, place: str) -> list[Any]:
-    """The words of all processes, in their order; all of them have to call it, and in the same order.
+    All of them have to call it, in the same order.
 
     Args:
         place: What the processes do there, for the error about one that does not come.
+        seconds: How long to wait before an error names those that have not come; None is for ever.
     """
     if jax.process_count() == 1:
         return [word]
-    number = _visits["exchange"]
-    _visits["exchange"] += 1
-    tell(f"exchange_{number}", word)
+    number = _visits["gathered"]
+    _visits["gathered"] += 1
+    tell(f"gathered/{number}", word)
     with _waiting():
-        words = hear(f"exchange_{number}", place=place, seconds=_SECONDS_TO_MEET)
+        words = hear(f"gathered/{number}", place=place, seconds=seconds)
     if number and is_first_process():
-        # Whoever is here has heard all words of the exchange before.
-        forget(f"exchange_{number - 1}")
+        # Whoever is here has heard all words of the visit before.
+        forget(f"gathered/{number - 1}")
     return words
 
 
@@ -205,7 +174,11 @@ def tell(topic: str, word: JSON) -> None:
 
 
 def hear(
-    topic: str, *, place: str, processes: Sequence[int] | None = None, seconds: float = _SECONDS_TO_SAVE
+    topic: str,
+    *,
+    place: str,
+    processes: Sequence[int] | None = None,
+    seconds: float | None = _SECONDS_TO_SAVE,
 ) -> list[Any]:
     """What processes have told, by default all of them; waits for those that have not, and names them in an error.
 
@@ -213,22 +186,23 @@ def hear(
 
     Args:
         place: What the processes do, for the error.
+        seconds: How long to wait; None is for ever.
     """
-    deadline = time.monotonic() + seconds
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
     asked = list(range(jax.process_count()) if processes is None else processes)
     while True:
         told = {int(key.rpartition("/")[2]): text for key, text in _listed(f"trellis/{topic}/")}
         missing = [index for index in asked if index not in told]
         if not missing:
             return [json.loads(told[index]) for index in asked]
+        _raise_failure()
         left = min(_SECONDS_A_ROUND, deadline - time.monotonic())
         if left <= 0:
             names = ", ".join(map(process_name, missing))
-            raise RunFailedError(
+            raise ProcessLostError(
                 f"After {seconds:g} seconds nothing was heard of {names}, of {jax.process_count()} processes, while "
                 f"{place}. See what its output says, and start the same command again."
             )
-        _raise_failure()
         with suppress(jax.errors.JaxRuntimeError):
             client().blocking_key_value_get(f"trellis/{topic}/{missing[0]}", math.ceil(1000 * left))
 
@@ -238,29 +212,34 @@ def forget(topic: str) -> None:
     client().key_value_delete(f"trellis/{topic}/")
 
 
-def wait_for_processes(name: str, *, seconds: float | None = None) -> None:
+def wait_for_processes(place: str, *, seconds: float | None = None) -> None:
     """Waits until every process is here; one alone does not wait.
 
     Args:
-        name: Of the place, the same in all of them.
+        place: What the processes do there, for the error about one that does not come.
         seconds: How long to wait before an error names those that have not come; None is for ever.
     """
-    gathered(name, seconds=seconds)
+    gathered(place, seconds=seconds)
 
 
 def tell_failure(error: BaseException) -> None:
     """Has the others, when they wait for this process, end too and say why."""
-    if client() is not None and isinstance(error, TrellisError):
-        client().key_value_set(f"trellis/failed/{jax.process_index()}", str(error), allow_overwrite=True)
+    # What JAX raises is that a process is gone, which it raises in all of them.
+    if client() is not None and not isinstance(error, jax.errors.JaxRuntimeError):
+        text = str(error) if isinstance(error, TrellisError) else f"{type(error).__name__}: {error}".rstrip(": ")
+        told = json.dumps({"text": text, "is_lost": isinstance(error, ProcessLostError)})
+        client().key_value_set(f"trellis/failed/{jax.process_index()}", told, allow_overwrite=True)
 
 
-def find_failure() -> str:
-    """What another process has told of its end; empty if none has."""
+def find_failure() -> RunFailedError | None:
+    """The error to raise because another process has told of its end; None if none has."""
     for key, text in _listed("trellis/failed/"):
         index = int(key.rpartition("/")[2])
         if index != jax.process_index():
-            return f"{capitalized(process_name(index))} has failed, so this one ends too: {text}"
-    return ""
+            told = json.loads(text)
+            message = f"{capitalized(process_name(index))} has failed, so this one ends too: {told['text']}"
+            return ProcessLostError(message) if told["is_lost"] else RunFailedError(message)
+    return None
 
 
 def is_any_stopping() -> bool:
@@ -277,23 +256,7 @@ def _listed(directory: str) -> list[tuple[str, str]]:
     return entries
 
 
-def _wait_for_all(name: str, *, place: str, deadline: float | None, seconds: float | None) -> None:
-    next_look = time.monotonic()
-    while len(entries := _listed(place)) < jax.process_count():
-        if deadline is not None and time.monotonic() > deadline:
-            here = {int(key.rpartition("/")[2]) for key, _ in entries}
-            missing = ", ".join(process_name(index) for index in range(jax.process_count()) if index not in here)
-            raise RunFailedError(
-                f"{capitalized(missing)} did not come to {name!r} within {seconds:g} seconds, and the others wait "
-                f"there. Look at the output of those, or give more time: TRELLIS_JOIN_TIMEOUT=SECONDS."
-            )
-        if time.monotonic() > next_look:
-            _raise_failure()
-            next_look = time.monotonic() + _SECONDS_A_ROUND
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-
-
-def _get(key: str, *, place: str = "", deadline: float | None = None) -> str:
+def _get(key: str) -> str:
     """What the first process has set, or will set."""
     while True:
         try:
@@ -303,14 +266,9 @@ def _get(key: str, *, place: str = "", deadline: float | None = None) -> str:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
         _raise_failure()
-        if deadline is not None and time.monotonic() > deadline:
-            raise RunFailedError(
-                f"Not all processes came to {place!r} in time. {capitalized(process_name(0))} names those that are "
-                f"missing. Look at its output."
-            )
 
 
 def _raise_failure() -> None:
     failure = find_failure()
-    if failure:
-        raise RunFailedError(failure)
+    if failure is not None:
+        raise failure

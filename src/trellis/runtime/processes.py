@@ -6,13 +6,15 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.clusters import ClusterEnv  # JAX has no public name for what it knows of SLURM and Open MPI
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
@@ -21,6 +23,7 @@ from trellis.errors import ArgumentError
 from trellis.runtime.agreement import LOST, announce, seconds_in
 from trellis.runtime.cluster import find_cluster, share_of_gpus
 from trellis.runtime.console import flush_output, print_error, print_line
+from trellis.runtime.roll_call import RollCall, family, host_and_port
 
 _JAX_SECONDS = 100
 """After so many seconds JAX takes a silent process for dead, if nothing else is said."""
@@ -48,45 +51,53 @@ def join_processes(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def _join(environment: Mapping[str, str]) -> None:
-    together = _of_jax(environment) or _of_tf_config(environment.get("TF_CONFIG", ""))
-    cluster = find_cluster(environment) if together is None else None
     # More than twice the time, as JAX may not wait for all of it: whoever has started the processes is to name the
     # silent one before the others abort.
     silence = seconds_in(environment, "TRELLIS_WORKER_TIMEOUT", default=0.0)
     heartbeat = math.ceil(2 * silence) + _SECONDS_TO_STOP if silence else _JAX_SECONDS
-    if together is None and cluster is None:
+    seconds = join_seconds(environment)
+    together = _of_jax(environment) or _of_tf_config(environment.get("TF_CONFIG", "")) or _of_cluster(environment)
+    if together is None:
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", True)
-    seconds = join_seconds(environment)
-    if cluster is not None:
-        with _waiting_at_most(seconds, f"all {cluster.n_processes} processes of the {cluster.method} job"):
-            jax.distributed.initialize(
-                coordinator_address=cluster.address,
-                num_processes=cluster.n_processes,
-                process_id=cluster.index,
-                cluster_detection_method="deactivate" if cluster.address else cluster.method,
-                local_device_ids=share_of_gpus(cluster, environment) or None,
-                heartbeat_timeout_seconds=heartbeat,
-                initialization_timeout=2 * math.ceil(seconds) + _SECONDS_TO_STOP,
-            )
-        return
-    assert together is not None
-    address, n_processes, index = together
-    bind_address = environment.get("JAX_COORDINATOR_BIND_ADDRESS") or _bind_address(address)
-    if index == 0:
+    bind_address = environment.get("JAX_COORDINATOR_BIND_ADDRESS") or _bind_address(together.address)
+    if together.index == 0:
         _check_free(bind_address)
-        _tell_of(bind_address, n_processes)
-    with _waiting_at_most(seconds, f"all {n_processes} processes at {address}, of which it is process {index}"):
+        _tell_of(bind_address, together.n_processes)
+    RollCall(
+        together.address,
+        n_processes=together.n_processes,
+        index=together.index,
+        seconds=seconds,
+        place_of=together.place_of,
+    ).hold(bind_address=bind_address)
+    with _waiting_at_most(seconds, together):
         jax.distributed.initialize(
-            address,
-            num_processes=n_processes,
-            process_id=index,
+            together.address,
+            num_processes=together.n_processes,
+            process_id=together.index,
+            local_device_ids=together.device_ids,
             cluster_detection_method="deactivate",
             coordinator_bind_address=bind_address,
             heartbeat_timeout_seconds=heartbeat,
             initialization_timeout=2 * math.ceil(seconds) + _SECONDS_TO_STOP,
         )
+
+
+@dataclass(frozen=True)
+class _Together:
+    """What a process was told of those that it is to join."""
+
+    address: str
+    """Where the first one listens."""
+    n_processes: int
+    index: int
+    """Which this one is."""
+    place_of: Callable[[int], str]
+    """What another one is to whoever has started it."""
+    device_ids: Sequence[int] | None = None
+    """Which devices of its machine are its own; None if all that it sees are."""
 
 
 def join_seconds(environment: Mapping[str, str] = os.environ) -> float:
@@ -95,14 +106,14 @@ def join_seconds(environment: Mapping[str, str] = os.environ) -> float:
 
 
 @contextmanager
-def _waiting_at_most(seconds: float, for_whom: str) -> Iterator[None]:
-    """Ends this process, in words, if others do not come in time: JAX would abort with a trace."""
+def _waiting_at_most(seconds: float, together: _Together) -> Iterator[None]:
+    """Ends this process, in words, if one of the others is lost just when all have come: JAX would end with a trace."""
 
     def leave() -> None:
         print_error(
-            f"This process on {socket.gethostname()} has waited {seconds:g} seconds (TRELLIS_JOIN_TIMEOUT) for "
-            f"{for_whom}, and not all have come. Those that have print this line: look at the ones that do not, and "
-            f"whether they reach the address."
+            f"All {together.n_processes} processes have come to {together.address}, but one of them was lost before "
+            f"JAX had joined them, and this one has waited for that for {seconds:g} seconds (TRELLIS_JOIN_TIMEOUT). "
+            f"Look at the output of those that do not print this line."
         )
         flush_output()
         os._exit(LOST)
@@ -116,8 +127,8 @@ def _waiting_at_most(seconds: float, for_whom: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _of_jax(environment: Mapping[str, str]) -> tuple[str, int, int] | None:
-    """The address of the first process, how many there are and which this is; None if there is no other."""
+def _of_jax(environment: Mapping[str, str]) -> _Together | None:
+    """What the variables of JAX tell; None if there is no other process."""
     n_processes = _whole_number(environment, "JAX_NUM_PROCESSES") if "JAX_NUM_PROCESSES" in environment else 1
     if n_processes < 2:
         return None
@@ -130,7 +141,34 @@ def _of_jax(environment: Mapping[str, str]) -> tuple[str, int, int] | None:
             f"JAX_NUM_PROCESSES is {n_processes}, but JAX_COORDINATOR_ADDRESS is not set. Give all of them the "
             f"HOST:PORT at which the first one is to listen, as in 10.0.0.1:8476."
         )
-    return address, n_processes, index
+    return _Together(address, n_processes, index, place_of=lambda number: f"JAX_PROCESS_ID={number}")
+
+
+def _of_cluster(environment: Mapping[str, str]) -> _Together | None:
+    """What SLURM or Open MPI tell; None if they have started no others with this process."""
+    cluster = find_cluster(environment)
+    if cluster is None:
+        return None
+    device_ids: Sequence[int] | None = share_of_gpus(cluster, environment) or None
+    address = cluster.address or environment.get("JAX_COORDINATOR_ADDRESS")
+    if not address:
+        # JAX knows where the first process listens, but tells that only when it has joined.
+        address, _, _, device_ids = ClusterEnv.auto_detect_unset_distributed_params(
+            None, cluster.n_processes, cluster.index, device_ids, cluster.method, None
+        )
+    if not address:
+        raise ArgumentError(
+            f"{cluster.method} has started this process together with others, but does not say where the first of them "
+            f"is. Set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."
+        )
+    job = f"job {environment['SLURM_JOB_ID']} of SLURM" if cluster.method == "slurm" else "mpirun"
+    return _Together(
+        address,
+        cluster.n_processes,
+        cluster.index,
+        place_of=lambda number: f"task {number} of {job}",
+        device_ids=device_ids,
+    )
 
 
 def _whole_number(environment: Mapping[str, str], name: str) -> int:
@@ -144,8 +182,8 @@ def _whole_number(environment: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _of_tf_config(text: str) -> tuple[str, int, int] | None:
-    """The same as `TF_CONFIG` tells it."""
+def _of_tf_config(text: str) -> _Together | None:
+    """What `TF_CONFIG` tells; None if that is of no other process."""
     try:
         config = json.loads(text or "{}")
         cluster = {role: list(config.get("cluster", {}).get(role, ())) for role in ("chief", "master", "worker")}
@@ -166,7 +204,9 @@ def _of_tf_config(text: str) -> tuple[str, int, int] | None:
             f"TF_CONFIG is {text!r}, so this process is a parameter server (ps). None is needed: the workers keep the "
             f"parameters themselves, and do not count it. Do not start it, or let it end here."
         )
-    return addresses[0], len(addresses), addresses.index(own)
+    return _Together(
+        addresses[0], len(addresses), addresses.index(own), place_of=lambda number: f"{addresses[number]} in TF_CONFIG"
+    )
 
 
 def _bind_address(address: str) -> str:
@@ -175,9 +215,9 @@ def _bind_address(address: str) -> str:
     Many machines know themselves by an address that no other can reach, so a name that means the loopback here is no
     place to listen, and an address in front of a machine (of a cluster's service) is none of its interfaces.
     """
-    host, port = _host_and_port(address)
+    host, port = host_and_port(address)
     try:
-        with socket.create_server((host, 0), family=_family(host)) as server:
+        with socket.create_server((host, 0), family=family(host)) as server:
             is_local = ipaddress.ip_address(server.getsockname()[0]).is_loopback
     except OSError:
         return f"[::]:{port}"
@@ -186,7 +226,7 @@ def _bind_address(address: str) -> str:
 
 def _check_free(bind_address: str) -> None:
     """Raises an error if somebody listens at an address: JAX would share the port, or end with a trace."""
-    host, port = _host_and_port(bind_address)
+    host, port = host_and_port(bind_address)
     try:
         socket.create_connection(("localhost" if _is_everywhere(host) else host, port), _SECONDS_TO_ANSWER).close()
     except OSError:
@@ -198,27 +238,13 @@ def _check_free(bind_address: str) -> None:
 
 
 def _tell_of(bind_address: str, n_processes: int) -> None:
-    host, port = _host_and_port(bind_address)
+    host, port = host_and_port(bind_address)
     if not _is_loopback(host):
         where = f"all interfaces, port {port}" if _is_everywhere(host) else bind_address
         print_line(
             f"Waiting for {n_processes - 1} more processes on {where}. JAX asks nobody who he is: whoever reaches this "
             f"port can end the run, so keep it within a network that you trust."
         )
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ArgumentError(
-            f"JAX_COORDINATOR_ADDRESS (or JAX_COORDINATOR_BIND_ADDRESS) is {address!r}. Give HOST:PORT, as in "
-            f"10.0.0.1:8476."
-        )
-    return host.strip("[]"), int(port)
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _is_loopback(host: str) -> bool:

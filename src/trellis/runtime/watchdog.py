@@ -13,6 +13,7 @@ from functools import cache
 
 import jax
 
+from trellis.errors import ProcessLostError, RunFailedError
 from trellis.runtime.agreement import (
     LOST,
     PROGRESS,
@@ -204,7 +205,7 @@ class _Watch:
         self._period = min(_SECONDS_BETWEEN_BEATS, limits.silence / 4)
         self._lock = threading.Lock()
         self._verdict = ""
-        self._failure = ""
+        self._failure: RunFailedError | None = None
         self._failed_at = 0.0
         for index in range(jax.process_count()):
             process_name(index)
@@ -243,7 +244,7 @@ class _Watch:
                 self._judge.hear(int(key.rpartition("/")[2]), *json.loads(text), now=now)
             if verdicts:
                 self._verdict = verdicts[0][1]
-            if failure and not self._failure:
+            if failure is not None and self._failure is None:
                 self._failure, self._failed_at = failure, now
 
     def judge(self) -> None:
@@ -253,16 +254,16 @@ class _Watch:
             with self._lock:
                 is_told = bool(self._verdict)
                 lost = self._verdict or self._judge.verdict(now, longest_pause=3 * self._period + 1)
-                has_failed = bool(self._failure) and now - self._failed_at > _SECONDS_TO_RAISE
-                failure = self._failure if has_failed else ""
+                has_failed = self._failure is not None and now - self._failed_at > _SECONDS_TO_RAISE
+                failure = self._failure if has_failed else None
             if self.is_over.is_set():
                 return
             if lost:
                 self._end(lost, is_told=is_told)
-            elif failure:
-                print_error(failure)
+            elif failure is not None:
+                print_error(str(failure))
                 flush_output()
-                os._exit(_FAILED)
+                os._exit(LOST if isinstance(failure, ProcessLostError) else _FAILED)
 
     def _end(self, lost: str, *, is_told: bool) -> None:
         if not is_told:
