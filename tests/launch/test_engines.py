@@ -42,6 +42,7 @@ _SLURM_CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
+FirstJobId={ports[0]}
 SlurmdPort={ports[1]}
 SlurmUser=root
 AuthType=auth/munge
@@ -295,6 +296,7 @@ def slurm(folder: Path) -> Iterator[str]:
         (folder / name).mkdir(parents=True)
     with socket.create_server(("", 0)) as one, socket.create_server(("", 0)) as two:
         ports = [one.getsockname()[1], two.getsockname()[1]]
+    # JAX takes the port of its coordinator from the number of the job: two that run at once need two numbers.
     conf = folder / "slurm.conf"
     conf.write_text(_SLURM_CONF.format(host=socket.gethostname().partition(".")[0], folder=folder, ports=ports))
     subprocess.run(["service", "munge", "start"], check=True, capture_output=True)
