@@ -282,7 +282,6 @@ def test_a_job_of_slurm_that_is_told_to_stop_goes_on_by_itself(undisturbed: Path
         subprocess.run(["scancel", "--signal=TERM", job], env=environment(SLURM_CONF=conf), check=True)
         # SLURM itself lets a job that is started again wait for two minutes.
         state = ["squeue", "--noheader", "--states=all", "--format=%T", f"--job={job}"]
-        # What SLURM has started outlives its daemons if these are ended before it has heard of the end.
         wait_for(lambda: subprocess.check_output(state, env=environment(SLURM_CONF=conf)) == b"COMPLETED\n")
     log = (tmp_path / f"run/logs/slurm-{job}.log").read_text()
     assert "Stopped and saved: the job waits to be started again." in log
@@ -309,6 +308,9 @@ def slurm(folder: Path) -> Iterator[str]:
         wait_for(lambda: b"idle" in subprocess.run(["sinfo"], env=own, capture_output=True, check=False).stdout)
         yield str(conf)
     finally:
+        # What SLURM has started outlives its daemons if these are ended before they have heard of the end.
+        subprocess.run(["scancel", "--me"], env=own, check=False)
+        wait_for(lambda: not subprocess.run(["squeue", "--noheader"], env=own, capture_output=True, check=False).stdout)
         for daemon in reversed(daemons):
             daemon.terminate()
             daemon.wait()
