@@ -74,13 +74,15 @@ def test_plan_finds_what_makes_a_step_fit(capsys: pytest.CaptureFixture[str]) ->
     told = capsys.readouterr()
     assert "\n           at least 18.31 MiB on each device: parameters 4.58 MiB" in told.out
     assert told.err.startswith("The step takes at least 18.31 MiB of each device, which has 14.31 MiB.\n  With --fit")
-    assert main([*DIGITS, wide, "--devices=8", "--memory=15MB", "--fit", "--json"]) == 2
+    speed = ["--chip=1e9", "--link=1MB"]
+    assert main([*DIGITS, wide, "--devices=8", "--memory=15MB", "--fit", "--json", *speed]) == 2
     told = capsys.readouterr()
     fit = json.loads(told.out)["fit"]
     assert (fit["devices"], fit["memory"], fit["fits"]) == (8, 15_000_000, False)
     fitting = [candidate for candidate in fit["candidates"] if candidate["fits"]]
     assert fitting[0]["settings"]["runtime.mesh.fsdp"] > 1
     assert fitting[0]["held"]["parameters"] + fitting[0]["temporaries"] < fitting[0]["total"] < 15_000_000
+    assert fitting[0]["seconds"] == fitting[0]["flops"] / 1e9 + sum(fitting[0]["sent"].values()) / 1e6
     assert f"\n      {fitting[0]['flags']}\n" in told.err
 
 
@@ -92,6 +94,14 @@ def test_plan_finds_what_makes_a_step_fit(capsys: pytest.CaptureFixture[str]) ->
         (["--devices=0"], "Argument --devices: '0' is no number of devices: give one such as 8."),
         (["--devices=8", "--memory=80"], "--memory is '80', which is 80 bytes. Write the unit, too: 80GB or 80GiB."),
         (["--devices=8", "--memory=many"], "--memory is 'many'. Write it as 80GB (10⁹ bytes each), 80GiB (2³⁰ each)"),
+        (["--chip=H200"], "--chip and --link are about --devices, which is not given. Say how many, as --devices=8."),
+        (
+            ["--devices=8", "--chip=H200"],
+            "--chip is given without --link. Say what a device sends in a second, such as",
+        ),
+        (["--devices=8", "--link=50GB"], "--link is given without --chip. Name one, such as --chip=H200, or give its"),
+        (["--devices=8", "--link=5", "--chip=H200"], "--link is '5', which is 5 bytes. Write the unit, too: 80GB or"),
+        (["--devices=1", "--chip=H2000"], "--chip is 'H2000'. Did you mean 'H200'? Known are GB200, B200, GH200, H200"),
         (["--devices=8", "--mode=eval"], "--devices is about a training step, but --mode=eval trains nothing."),
         (
             ["--devices=8", "--set=runtime.distribution_strategy=off"],

@@ -12,7 +12,7 @@ import pytest
 import trellis
 from trellis.errors import TrellisError
 from trellis.experiments import Candidate, StepCost, cost_of, search_fit
-from trellis.experiments.step_cost import describe_candidate, describe_cost
+from trellis.experiments.step_cost import Speed, describe_candidate, describe_cost, heading
 from trellis.loops import weighted_mean
 
 N_DEVICES, N_LAYERS, WIDTH, WIDE, BATCH_SIZE = 8, 3, 64, 512, 512
@@ -161,6 +161,9 @@ def test_changes_that_make_a_step_fit_are_found_with_their_price() -> None:
     assert tried[0].cost and again.cost
     row = describe_candidate(again, first=tried[0].cost, memory=int(memory))
     assert row.split()[2:4] == ["fits", f"{again.cost.flops / tried[0].cost.flops - 1:+.0%}"]
+    speed = Speed(flops=again.cost.flops / 0.25, link=sum(again.cost.sent.values()) / 0.5)
+    assert " 750 ms  task." in describe_candidate(again, first=tried[0].cost, memory=int(memory), speed=speed)
+    assert heading(speed).index("change") == row.index("task.") + len("time a step") + 3
 
 
 def test_a_state_that_has_no_room_is_shared_out_and_nothing_is_compiled_in_vain() -> None:

@@ -42,6 +42,7 @@ _SLURM_CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
+FirstJobId={ports[0]}
 SlurmdPort={ports[1]}
 SlurmUser=root
 AuthType=auth/munge
@@ -281,7 +282,6 @@ def test_a_job_of_slurm_that_is_told_to_stop_goes_on_by_itself(undisturbed: Path
         subprocess.run(["scancel", "--signal=TERM", job], env=environment(SLURM_CONF=conf), check=True)
         # SLURM itself lets a job that is started again wait for two minutes.
         state = ["squeue", "--noheader", "--states=all", "--format=%T", f"--job={job}"]
-        # What SLURM has started outlives its daemons if these are ended before it has heard of the end.
         wait_for(lambda: subprocess.check_output(state, env=environment(SLURM_CONF=conf)) == b"COMPLETED\n")
     log = (tmp_path / f"run/logs/slurm-{job}.log").read_text()
     assert "Stopped and saved: the job waits to be started again." in log
@@ -295,6 +295,7 @@ def slurm(folder: Path) -> Iterator[str]:
         (folder / name).mkdir(parents=True)
     with socket.create_server(("", 0)) as one, socket.create_server(("", 0)) as two:
         ports = [one.getsockname()[1], two.getsockname()[1]]
+    # JAX takes the port of its coordinator from the number of the job: two that run at once need two numbers.
     conf = folder / "slurm.conf"
     conf.write_text(_SLURM_CONF.format(host=socket.gethostname().partition(".")[0], folder=folder, ports=ports))
     subprocess.run(["service", "munge", "start"], check=True, capture_output=True)
@@ -307,6 +308,9 @@ def slurm(folder: Path) -> Iterator[str]:
         wait_for(lambda: b"idle" in subprocess.run(["sinfo"], env=own, capture_output=True, check=False).stdout)
         yield str(conf)
     finally:
+        # What SLURM has started outlives its daemons if these are ended before they have heard of the end.
+        subprocess.run(["scancel", "--me"], env=own, check=False)
+        wait_for(lambda: not subprocess.run(["squeue", "--noheader"], env=own, capture_output=True, check=False).stdout)
         for daemon in reversed(daemons):
             daemon.terminate()
             daemon.wait()

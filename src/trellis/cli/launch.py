@@ -95,12 +95,14 @@ def _check_every_number(flags: argparse.Namespace) -> None:
     """Raises an error if a batch cannot be shared out over some of the numbers of processes that Ray may choose."""
     parser = Parser("train", "the command")
     train.add_flags(parser)
-    leaves = leaves_of(resolve_flags(parser.read(flags.command[1:])))
-    size = leaves[_BATCH_SIZE][0] if _BATCH_SIZE in leaves else None
+    params = resolve_flags(parser.read(flags.command[1:]))
+    size, _ = leaves_of(params).get(_BATCH_SIZE, (None, None))
     fewest, most = flags.processes
-    n_devices, n_together = max(1, flags.gpus_per_process), max(1, leaves["runtime.mesh.model"][0])
+    n_devices, n_together = max(1, flags.gpus_per_process), max(1, params.runtime.mesh.model)
     parts = {number: max(1, number * n_devices // n_together) for number in range(fewest, most + 1) if number > 0}
-    odd = [str(number) for number, n_parts in parts.items() if size and size % n_parts]
+    if not isinstance(size, int):
+        return
+    odd = [str(number) for number, n_parts in parts.items() if size % n_parts]
     if odd:
         good = math.lcm(*parts.values())
         raise ArgumentError(

@@ -15,9 +15,10 @@ from trellis.cli.parser import Parser
 from trellis.cli.train import add_flags as add_train_flags, check_checkpoint, given_model_dir, profiled_steps
 from trellis.config import DEFAULT, Problem, raise_if_any
 from trellis.errors import ArgumentError
-from trellis.experiments import Candidate, ExperimentConfig, get_mode
+from trellis.experiments import Candidate, ExperimentConfig, Speed, get_mode
 from trellis.remote import shown, working_directory
-from trellis.runtime import ONE_DEVICE, print_coloured, print_json, print_line
+from trellis.runtime import ONE_DEVICE, chip_names, chip_peak, print_coloured, print_json, print_line
+from trellis.spelling import did_you_mean
 
 _EPILOG = """\
 Nothing is run or written. With --devices the step is compiled for so many devices, which need not be there, and
@@ -26,6 +27,7 @@ Exit codes: 0 nothing is wrong, 2 something is, or it does not fit.
 
   trellis plan --experiment=digits/classifier --model_dir=runs/digits
   trellis plan --config_file=run.yaml --model_dir=runs/large --devices=8 --memory=80GB --fit
+  trellis plan --config_file=run.yaml --model_dir=runs/large --devices=8 --memory=80GB --fit --chip=400e12 --link=50GB
 """
 _COLOURS = (r"^(?P<bold>[A-Z]\w*(?: \w+)?)  ", r"^(?P<yellow>No effect)  ")
 _UNITS = {"": 1, **{f"{unit}B": 1000**power for power, unit in enumerate(("", "K", "M", "G", "T"))}} | {
@@ -44,10 +46,13 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag("memory", "SIZE", text)
     text = "if it does not fit, look for the smallest changes that make it fit"
     parser.add_argument("--fit", action="store_true", help=text)
+    text = "tell times for this chip, such as H200, or for as many FLOPs a second as one reaches, such as 400e12"
+    parser.add_flag("chip", "NAME", text)
+    parser.add_flag("link", "SIZE", "what a device sends to others in a second, such as 50GB; with --chip")
     parser.add_json_flag()
 
 
-def read_memory(text: str) -> int:
+def read_memory(text: str, *, name: str = "--memory") -> int:
     """The bytes that a text such as `80GB`, `80GiB` or `80e9` stands for.
 
     Example:
@@ -57,10 +62,10 @@ def read_memory(text: str) -> int:
     number = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:[eE]\+?\d+)?)\s*([a-zA-Z]*)\s*", text)
     units = {unit.lower(): size for unit, size in _UNITS.items()}
     if number is None or number[2].lower() not in units:
-        raise ArgumentError(f"--memory is {text!r}. Write it as 80GB (10⁹ bytes each), 80GiB (2³⁰ each) or 80e9.")
+        raise ArgumentError(f"{name} is {text!r}. Write it as 80GB (10⁹ bytes each), 80GiB (2³⁰ each) or 80e9.")
     n_bytes = int(float(number[1]) * units[number[2].lower()])
     if n_bytes < _LEAST_MEMORY:
-        raise ArgumentError(f"--memory is {text!r}, which is {n_bytes} bytes. Write the unit, too: 80GB or 80GiB.")
+        raise ArgumentError(f"{name} is {text!r}, which is {n_bytes} bytes. Write the unit, too: 80GB or 80GiB.")
     return n_bytes
 
 
@@ -68,7 +73,7 @@ def plan(flags: argparse.Namespace) -> None:
     """Prints what a run would do, then all that is wrong with it; nothing is run or written."""
     mode = get_mode(flags.mode)
     check_checkpoint(flags)
-    memory = _checked_memory(flags)
+    memory, speed = _checked_memory(flags), _checked_speed(flags)
     if flags.devices and not mode.trains:
         raise ArgumentError(f"--devices is about a training step, but --mode={flags.mode} trains nothing.")
     if flags.devices:
@@ -97,8 +102,8 @@ def plan(flags: argparse.Namespace) -> None:
             if report:
                 print_coloured(report, _COLOURS)
         if flags.devices and not result.problems:
-            candidates = _tell_fit(params, flags, memory=memory, directory=directory)
-            answer["fit"] = _as_json(candidates, flags.devices, memory)
+            candidates = _tell_fit(params, flags, memory=memory, speed=speed, directory=directory)
+            answer["fit"] = _as_json(candidates, flags.devices, memory, speed)
             result.problems.extend(_fit_problems(candidates, memory=memory))
             answer["problems"] = [str(problem) for problem in result.problems]
     if flags.json:
@@ -114,6 +119,34 @@ def _checked_memory(flags: argparse.Namespace) -> int | None:
     if flags.memory is not None and not flags.devices:
         raise ArgumentError("--memory is given without --devices. Say how many there are, such as --devices=8.")
     return None if flags.memory is None else read_memory(flags.memory)
+
+
+def _checked_speed(flags: argparse.Namespace) -> Speed | None:
+    if flags.chip is None and flags.link is None:
+        return None
+    if not flags.devices:
+        raise ArgumentError("--chip and --link are about --devices, which is not given. Say how many, as --devices=8.")
+    if flags.chip is None:
+        raise ArgumentError(
+            "--link is given without --chip. Name one, such as --chip=H200, or give its FLOPs a second."
+        )
+    if flags.link is None and flags.devices > 1:
+        raise ArgumentError("--chip is given without --link. Say what a device sends in a second, such as --link=50GB.")
+    link = float("inf") if flags.link is None else read_memory(flags.link, name="--link")
+    return Speed(flops=_flops_of(flags.chip), link=link)
+
+
+def _flops_of(chip: str) -> float:
+    if re.fullmatch(r"\d+(\.\d*)?([eE]\+?\d+)?", chip) and float(chip) > 0:
+        return float(chip)
+    peak = chip_peak(chip)
+    if peak is None:
+        names = chip_names()
+        raise ArgumentError(
+            f"--chip is {chip!r}.{did_you_mean(chip, names)} Known are {', '.join(names)}; of any other give how many "
+            f"FLOPs it computes in a second, such as 400e12."
+        )
+    return peak.flops
 
 
 def _pretend_devices(n_devices: int) -> None:
@@ -142,14 +175,17 @@ def _on_devices(params: ExperimentConfig, n_devices: int | None) -> ExperimentCo
 
 
 def _tell_fit(
-    params: ExperimentConfig, flags: argparse.Namespace, *, memory: int | None, directory: Path
+    params: ExperimentConfig, flags: argparse.Namespace, *, memory: int | None, speed: Speed | None, directory: Path
 ) -> list[Candidate]:
     """Compiles the step, tells what it takes, and looks for changes if that is asked for and needed."""
     known: list[Candidate] = []
 
     def tell(candidate: Candidate) -> None:
         known.append(candidate)
-        lines = _first_lines(candidate, flags.devices, memory) if len(known) == 1 else _more_lines(known, memory)
+        if len(known) == 1:
+            lines = _first_lines(candidate, flags.devices, memory, speed)
+        else:
+            lines = _more_lines(known, memory, speed)
         for line in () if flags.json else lines:
             print_coloured(line, _COLOURS)
 
@@ -161,24 +197,24 @@ def _tell_fit(
     return known
 
 
-def _first_lines(first: Candidate, n_devices: int, memory: int | None) -> Iterator[str]:
+def _first_lines(first: Candidate, n_devices: int, memory: int | None, speed: Speed | None) -> Iterator[str]:
     """Yields what is told of the step as it is."""
     assert first.cost is not None
     yield f"{'Step':<11}compiled for {n_devices} devices{f' of {experiments.gib(memory)}' if memory else ''}"
-    for line in experiments.describe_cost(first.cost):
+    for line in experiments.describe_cost(first.cost, speed=speed):
         yield f"{'':<11}{line}"
     if memory is not None and first.fits(memory):
         yield f"{'':<11}it fits, and leaves {experiments.gib(memory - first.cost.total)}"
 
 
-def _more_lines(known: list[Candidate], memory: int | None) -> Iterator[str]:
+def _more_lines(known: list[Candidate], memory: int | None, speed: Speed | None) -> Iterator[str]:
     """Yields what is told of the newest change, below that of the others."""
     first = known[0].cost
     assert first is not None and memory is not None
     if len(known) == 2:
-        yield f"{'Changes':<11}{experiments.HEADING}"
-        yield f"{'':<11}{experiments.describe_candidate(known[0], first=first, memory=memory)}"
-    yield f"{'':<11}{experiments.describe_candidate(known[-1], first=first, memory=memory)}"
+        yield f"{'Changes':<11}{experiments.heading(speed)}"
+        yield f"{'':<11}{experiments.describe_candidate(known[0], first=first, memory=memory, speed=speed)}"
+    yield f"{'':<11}{experiments.describe_candidate(known[-1], first=first, memory=memory, speed=speed)}"
 
 
 def _fit_problems(candidates: list[Candidate], *, memory: int | None) -> Iterator[Problem]:
@@ -201,7 +237,7 @@ def _fit_problems(candidates: list[Candidate], *, memory: int | None) -> Iterato
         yield Problem(message, DEFAULT, advice="With --fit changes are looked for that need less.")
 
 
-def _as_json(candidates: list[Candidate], n_devices: int, memory: int | None) -> dict[str, Any]:
+def _as_json(candidates: list[Candidate], n_devices: int, memory: int | None, speed: Speed | None) -> dict[str, Any]:
     return {
         "devices": n_devices,
         "memory": memory,
@@ -213,17 +249,18 @@ def _as_json(candidates: list[Candidate], n_devices: int, memory: int | None) ->
                 "fits": None if memory is None else candidate.fits(memory),
                 "reason": candidate.reason,
             }
-            | ({} if candidate.cost is None else {"total": candidate.cost.total, **_cost_as_json(candidate)})
+            | ({} if candidate.cost is None else {"total": candidate.cost.total, **_cost_as_json(candidate, speed)})
             for candidate in candidates
         ],
     }
 
 
-def _cost_as_json(candidate: Candidate) -> dict[str, Any]:
+def _cost_as_json(candidate: Candidate, speed: Speed | None) -> dict[str, Any]:
     cost = candidate.cost
     assert cost is not None
     values = {"held": dict(cost.held), "gradients": cost.gradients, "temporaries": cost.temporaries}
-    return values | {"examples": cost.n_examples, "flops": cost.flops, "sent": dict(cost.sent)}
+    values |= {"examples": cost.n_examples, "flops": cost.flops, "sent": dict(cost.sent)}
+    return values | ({} if speed is None else {"seconds": cost.seconds(speed)})
 
 
 def _number(text: str) -> int:

@@ -49,12 +49,13 @@ if TYPE_CHECKING:
     )
     from trellis.experiments.plan import Plan as Plan, plan_experiment as plan_experiment
     from trellis.experiments.step_cost import (
-        HEADING as HEADING,
         Candidate as Candidate,
+        Speed as Speed,
         StepCost as StepCost,
         describe_candidate as describe_candidate,
         describe_cost as describe_cost,
         gib as gib,
+        heading as heading,
     )
     from trellis.experiments.fit import cost_of as cost_of, search_fit as search_fit
     from trellis.experiments.export import (

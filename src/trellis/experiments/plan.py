@@ -19,11 +19,12 @@ from trellis.experiments.mode import Mode, get_mode, mode_problems
 from trellis.experiments.preflight import Preflight, n_batches, n_bytes, size_text, warm_start_problems
 from trellis.experiments.reports import leaves_of
 from trellis.experiments.run import build_task, build_trainer, find_checkpoint
+from trellis.experiments.step_cost import short_time
 from trellis.extensions import newest_file
 from trellis.loops import Outline, batch_size, describe_arrays, split_batch
 from trellis.optimizers import WHOLE_RUN, ParameterGroupConfig, build_schedule
 from trellis.remote import working_directory
-from trellis.runtime import chip_peak, describe_exactness, describe_number, table
+from trellis.runtime import chip_peak, describe_exactness, table
 from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task, TaskConfig
 from trellis.trainer import computing_model, metric_name
@@ -171,7 +172,7 @@ def _input(run: Preflight) -> Iterator[str]:
     if side is None or not is_stream(side.data) or n_batches(side) == 0:
         return
     seconds = _batch_seconds(side)
-    yield f"a batch takes {_short_time(seconds)} to make on this machine"
+    yield f"a batch takes {short_time(seconds)} to make on this machine"
     peak = chip_peak(devices[0].device_kind)
     flops = f"a step is about {side.flops:.3g} FLOP"
     if peak is None:
@@ -180,7 +181,7 @@ def _input(run: Preflight) -> Iterator[str]:
     least = side.flops / (len(devices) * peak.flops)
     share = max(0.0, 1 - least / max(seconds, 1e-9))
     wait = f"would wait for input for {100 * share:.0f} % of the time" if share else "would not wait for input"
-    yield f"{flops}, {_short_time(least)} at {peak}: if it came to that peak, it {wait}"
+    yield f"{flops}, {short_time(least)} at {peak}: if it came to that peak, it {wait}"
 
 
 def _batch_seconds(side: Outline) -> float:
@@ -195,10 +196,6 @@ def _batch_seconds(side: Outline) -> float:
         if time.perf_counter() - started > _MOST_SECONDS_OF_BATCHES:
             break
     return quickest
-
-
-def _short_time(seconds: float) -> str:
-    return f"{describe_number(1e3 * seconds)} ms" if seconds >= 1e-3 else f"{describe_number(1e6 * seconds)} µs"
 
 
 def _steps(run: Preflight) -> Iterator[str]:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         join_seconds as join_seconds,
         sum_over_processes as sum_over_processes,
     )
-    from trellis.runtime.chips import Peak as Peak, chip_peak as chip_peak
+    from trellis.runtime.chips import Peak as Peak, chip_names as chip_names, chip_peak as chip_peak
     from trellis.runtime.random import StepKeys as StepKeys, checked_key as checked_key
     from trellis.runtime.console import (
         answering_in_json as answering_in_json,

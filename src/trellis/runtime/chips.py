@@ -45,6 +45,11 @@ def chip_peak(device_kind: str) -> Peak | None:
     return next((peak for name, peak in _PEAKS.items() if f" {name}" in words and _ends(words, name)), None)
 
 
+def chip_names() -> list[str]:
+    """The chips whose peak is known."""
+    return list(dict.fromkeys(peak.chip for peak in _PEAKS.values()))
+
+
 def _ends(words: str, name: str) -> bool:
     """Whether a name is a whole word: an L40 is no L4."""
     rest = words.partition(f" {name}")[2]
