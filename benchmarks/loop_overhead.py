@@ -44,10 +44,9 @@ class Results:
 
     def report(self) -> str:
         """All tables, as Markdown."""
-        n_rounds = len({item.round for item in self.steps})
         parts = [f"# Loop overhead\n\nMade by `python benchmarks/loop_overhead.py` on {self.machine}."]
         if self.steps:
-            about = f"Medians of {n_rounds} rounds; × is how many times as fast Trellis is."
+            about = "Medians of the rounds; × is how many times as fast Trellis is."
             parts.append(f"## Steps\n\n{about}\n\n{report_steps(self.steps)}")
         if self.saves:
             parts.append(f"## Saves\n\nParameters and Adam's state, float32.\n\n{report_saves(self.saves)}")
@@ -63,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results, with_peers = Results.load(json_file), not flags.no_peers
     print(results.machine, flush=True)
     if "steps" in flags.parts:
-        results.steps = list(measure_steps(flags.workloads, n_rounds=flags.rounds, with_peers=with_peers))
+        others = [item for item in results.steps if item.workload not in flags.workloads]
+        results.steps = others + list(measure_steps(flags.workloads, n_rounds=flags.rounds, with_peers=with_peers))
     if "saves" in flags.parts:
         sizes = [size * 1_000_000 for size in flags.sizes]
         results.saves = list(measure_saves(sizes, n_rounds=flags.few_rounds, with_peers=with_peers))
@@ -81,7 +81,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="of the part steps")
-    parser.add_argument("--rounds", type=int, default=11, help="of the part steps, at least 2")
+    parser.add_argument("--rounds", type=int, default=11, help="of the part steps")
     parser.add_argument("--few-rounds", type=int, default=3, help="of the parts saves and starts")
     parser.add_argument(
         "--sizes", nargs="+", type=int, default=[10, 100], help="of the part saves, in million parameters"

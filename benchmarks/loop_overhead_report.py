@@ -79,18 +79,18 @@ def _report_workload(name: str, measurements: Sequence[Measurement]) -> str:
     head = ("contender", "steps/s", "µs a step", "min", "IQR", "main thread", "all threads", *units.values())
     rows = []
     for who, times in walls.items():
-        low, _, high = quantiles(times, n=4)
         is_ours = who in (*OURS.contenders, TRELLIS)
         threads = [f"{median(part[who]):.0f} µs" if is_ours else "" for part in (hosts, processors)]
         ratios = [f"{_median_ratio(times, walls[ours]):.2f}" for ours in units]
-        numbers = f"{1e6 / median(times):.0f}", f"{median(times):.0f}", f"{min(times):.0f}", f"{high - low:.0f}"
+        numbers = f"{1e6 / median(times):.0f}", f"{median(times):.0f}", f"{min(times):.0f}", _spread(times)
         rows.append((who, *numbers, *threads, *ratios))
     if is_scanned:
         shares = [_report_share(who, RAW_SCAN, walls, processors) for who in (FUSED_50, FUSED)]
         targets = [_report_overhead(walls, hosts), *shares]
     else:
         targets = [_report_share(TRELLIS, RAW_JIT, walls, processors)]
-    about = f"**{name}**, batches of {WORKLOADS[name].batch_size}, {WORKLOADS[name].n_steps} steps a round"
+    sizes, n_rounds = WORKLOADS[name], len({m.round for m in measurements})
+    about = f"**{name}**, batches of {sizes.batch_size}, {sizes.n_steps} steps a round, rounds: {n_rounds}"
     return "\n".join([f"{about}\n\n{_table(head, rows)}\n", *targets])
 
 
@@ -119,6 +119,14 @@ def _report_share(who: str, raw: str, walls: dict[str, list[float]], processors:
         f"{of_minima:.3f} of the minima; {of_processor:.3f} in processor time); "
         f"{_verdict(throughput >= LEAST_FUSED_THROUGHPUT, f'at least {LEAST_FUSED_THROUGHPUT}')}."
     )
+
+
+def _spread(times: Sequence[float]) -> str:
+    """The range of the middle half, of which one round has none."""
+    if len(times) < 2:
+        return "–"
+    low, _, high = quantiles(times, n=4)
+    return f"{high - low:.0f}"
 
 
 def _verdict(is_met: bool, target: str) -> str:

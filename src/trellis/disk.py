@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
-from trellis.errors import ArgumentError, DirectoryTakenError, FileWriteError
+from trellis.errors import ArgumentError, DirectoryTakenError, FileWriteError, shown
 
 _MACHINE = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 _PROCESS = secrets.token_hex(4)  # A process of another time or container may have had the same number.
@@ -55,7 +55,10 @@ def scheme_of(path: str | os.PathLike[str]) -> str:
 
 def address_in(path: str | os.PathLike[str]) -> str:
     """The address that a path is, also if it was taken for a path and lost a slash; empty for one of this machine."""
-    text = os.fspath(path)
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        raise ArgumentError(f"A path is {shown(path)}. Give text, such as 'runs/a', or a pathlib.Path.") from None
     match = _ADDRESS.match(text) or _FLAT_ADDRESS.match(text)
     if match is None or match[1].lower() == "file":
         return ""

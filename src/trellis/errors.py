@@ -1,5 +1,37 @@
 """The one tree of exceptions; a message names the value, the place and the way out."""
 
+import re
+from collections.abc import Mapping
+
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")
+_LONGEST_VALUE = 160
+
+
+def shown(value: object) -> str:
+    """Writes what somebody gave into an error: in one line, without arrays and memory addresses.
+
+    Example:
+        >>> shown("10"), shown(len), shown({"params": object()}), shown(object())
+        ("'10'", 'the function len', "a dict of 'params'", 'an object')
+    """
+    name = getattr(value, "__name__", None)
+    if isinstance(value, type):
+        return f"the class {name}"
+    if callable(value) and isinstance(name, str):
+        return f"the function {name}"
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(shape, tuple) and shape and dtype is not None:
+        return f"an array of {dtype}[{','.join(map(str, shape))}]"
+    text = repr(value)
+    if len(text) <= _LONGEST_VALUE and "\n" not in text and "array(" not in text.lower() and not _ADDRESS.search(text):
+        return text
+    if isinstance(value, str | bytes):
+        return f"{text[:_LONGEST_VALUE]}…"
+    kind = type(value).__name__
+    article = "an" if kind[0].lower() in "aeiou" else "a"
+    keys = [repr(key) for key in value if isinstance(key, str)] if isinstance(value, Mapping) else []
+    return f"{article} {kind} of {', '.join(keys[:5])}" if keys else f"{article} {kind}"
+
 
 class TrellisError(Exception):
     """Every error that Trellis raises on purpose."""

@@ -10,7 +10,7 @@ from flax.errors import InvalidRngError
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from trellis.aliases import Key, Variables
-from trellis.errors import ArgumentError, MissingPackageError
+from trellis.errors import ArgumentError, MissingPackageError, shown
 
 try:
     # Its default backend is TensorFlow, without which it could not be imported.
@@ -46,7 +46,7 @@ class KerasModel:
 
     def __init__(self, model: keras.Model) -> None:
         if not isinstance(model, keras.Model):
-            raise ArgumentError(f"{model!r} is no keras.Model. Give one, such as keras.Sequential([...]).")
+            raise ArgumentError(f"{shown(model)} is no keras.Model. Give one, such as keras.Sequential([...]).")
         if keras.backend.backend() != "jax":
             raise ArgumentError(
                 f"Keras runs on {keras.backend.backend()}, but a loop needs JAX. Set the variable KERAS_BACKEND to jax "

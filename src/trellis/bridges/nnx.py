@@ -13,7 +13,7 @@ from flax.errors import InvalidRngError
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from trellis.aliases import Key, Variables
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, shown
 
 _NO_KEYS: Mapping[str, Key] = {}
 
@@ -85,7 +85,9 @@ class NNXModel:
     def _new(self, **keys: Any) -> nnx.Module:
         module = self._build(rngs=_Streams(**keys))
         if not isinstance(module, nnx.Module):
-            raise ArgumentError(f"{self._build!r} returned {module!r}, but an NNXModel is made of an nnx.Module.")
+            raise ArgumentError(
+                f"{shown(self._build)} returned {shown(module)}, but an NNXModel is made of an nnx.Module."
+            )
         return module
 
 

@@ -13,7 +13,7 @@ from trellis.config.problems import Problem, raise_if_any
 from trellis.config.restrictions import Restriction, violations
 from trellis.config.settings import CODE, Setting, as_setting, caller
 from trellis.config.yaml_text import dump, read_file
-from trellis.errors import ArgumentError, ConfigError, RegistryError
+from trellis.errors import ArgumentError, ConfigError, RegistryError, shown
 from trellis.spelling import did_you_mean
 
 Builder = TypeVar("Builder", bound=Callable[..., Any])
@@ -233,11 +233,13 @@ def bind(config_cls: type[Config]) -> Callable[[Builder], Builder]:
         9
     """
     if not (isinstance(config_cls, type) and issubclass(config_cls, Config)):
-        raise ArgumentError(f"bind takes a Config class, not {config_cls!r}. Write @bind(MyConfig) above its builder.")
+        raise ArgumentError(
+            f"bind takes a Config class, not {shown(config_cls)}. Write @bind(MyConfig) above its builder."
+        )
 
     def put(builder: Builder) -> Builder:
         if not callable(builder):
-            raise ArgumentError(f"bind({config_cls.__name__}) takes a class or a function, not {builder!r}.")
+            raise ArgumentError(f"bind({config_cls.__name__}) takes a class or a function, not {shown(builder)}.")
         if "BUILDER" in vars(config_cls):
             name = getattr(config_cls.BUILDER, "__qualname__", repr(config_cls.BUILDER))
             raise RegistryError(

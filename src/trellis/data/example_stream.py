@@ -13,7 +13,7 @@ from trellis.aliases import Batch, PyTree
 from trellis.data.foreign import foreign_examples
 from trellis.data.order import Order, keys_of
 from trellis.data.stream import Examples
-from trellis.errors import ArgumentError, DataError
+from trellis.errors import ArgumentError, DataError, shown
 
 
 class ArrayExamples:
@@ -22,7 +22,7 @@ class ArrayExamples:
     def __init__(self, arrays: PyTree) -> None:
         # A list of numbers is a column; one of arrays is a part of the tree.
         leaves, self._structure = jax.tree.flatten(arrays, is_leaf=_is_column)
-        self._leaves = [np.asarray(leaf) for leaf in leaves]
+        self._leaves = [_as_array(leaf) for leaf in leaves]
         sizes = {leaf.shape[0] if leaf.ndim else None for leaf in self._leaves}
         if len(sizes) != 1 or None in sizes:
             lengths = ", ".join(sorted(map(str, sizes)))
@@ -98,7 +98,7 @@ class ExampleStream:
         self._examples = _as_examples(examples)
         for name, value in (("batch_size", batch_size), ("seed", seed)):
             if not isinstance(value, int | np.integer):
-                raise ArgumentError(f"ExampleStream's {name} is {value!r}, but it is a whole number.")
+                raise ArgumentError(f"ExampleStream's {name} is {shown(value)}, but it is a whole number.")
         if batch_size < 1:
             raise ArgumentError(f"batch_size is {batch_size}, but a batch has at least one example.")
         if len(self._examples) == 0:
@@ -228,7 +228,7 @@ def _check_map(map: Any) -> None:
     if map is None:
         return
     if not callable(map):
-        raise ArgumentError(f"ExampleStream's map is {map!r}, which cannot be called. Give map(batch, keys).")
+        raise ArgumentError(f"ExampleStream's map is {shown(map)}, which cannot be called. Give map(batch, keys).")
     try:
         signature = inspect.signature(map)
     except ValueError:
@@ -254,6 +254,16 @@ def _as_examples(examples: PyTree) -> Examples:
     # An array has `len` and `take` too, but its `take` knows no rows.
     is_array = isinstance(examples, np.ndarray | jax.Array)
     return examples if isinstance(examples, Examples) and not is_array else ArrayExamples(examples)
+
+
+def _as_array(leaf: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(leaf)
+    except ValueError:
+        raise DataError(
+            "A column of examples is a list whose parts differ in length, which is no array. Pad them to one length, "
+            "or write them to a file: read_columns reads JSON lines, and columns.padded(…) pads them."
+        ) from None
 
 
 def _is_column(node: object) -> bool:

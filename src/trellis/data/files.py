@@ -15,7 +15,7 @@ import google_crc32c
 
 from trellis.config import Config, branches
 from trellis.disk import scheme_of
-from trellis.errors import ArgumentError, DataError, TrellisError
+from trellis.errors import ArgumentError, DataError, TrellisError, shown
 from trellis.remote import fetched
 
 Format = Literal["tfrecord", "jsonl", "tsv", "csv", "parquet", "text", "npz", "image"]
@@ -86,6 +86,8 @@ def matching_paths(pattern: str) -> list[Path]:
 def find_files(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
     """Returns the files that paths and globs name: each once, sorted, all of them there and none empty."""
     patterns = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str | os.PathLike) for pattern in patterns):
+        raise ArgumentError(f"The files are {shown(paths)}. Give a path, a glob, or a list of them.")
     if not patterns:
         raise ArgumentError("The list of files is empty. Give at least one path or glob.")
     files: set[Path] = set()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trellis.disk import local_path
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, shown
 
 SERVING = "Format-Serving"
 EVAL = "Format-TFMA"
@@ -76,7 +76,7 @@ def read_artifacts(artifacts: Mapping[str, Any]) -> Artifacts:
     """Returns our artifacts for the objects of a caller; those of another pipeline will do, if they have a `uri`."""
     for key, values in artifacts.items():
         if values is not None and (isinstance(values, str) or not isinstance(values, Sequence)):
-            raise ArgumentError(f"{key}: {values!r} is no list. Artifacts come in lists, one or several to a key.")
+            raise ArgumentError(f"{key}: {shown(values)} is no list. Artifacts come in lists, one or several to a key.")
     return {
         key: tuple(_as_artifact(value, key=key) for value in values)
         for key, values in artifacts.items()
@@ -88,7 +88,7 @@ def _as_artifact(value: Any, *, key: str) -> Artifact:
     uri = str(getattr(value, "uri", ""))
     if not uri:
         raise ArgumentError(
-            f"{key}: {value!r} is no artifact. Give a list of objects with a uri, such as "
+            f"{key}: {shown(value)} is no artifact. Give a list of objects with a uri, such as "
             f"{'Examples' if key == 'examples' else 'Model'}('path/of/directory')."
         )
     local = str(local_path(uri, name=f"The uri of {key}"))

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, shown
 from trellis.executor.artifacts import (
     Artifacts,
     Examples,
@@ -255,13 +255,13 @@ def _checked_steps(value: Any, *, key: str, split: str) -> tuple[list[str], int 
         )
     fields = _read_json(value or "{}") if isinstance(value, str) else value
     if not isinstance(fields, Mapping):
-        raise ArgumentError(f"it is {fields!r}. Give a mapping, or its JSON text: '{{\"num_steps\": 100}}'.")
+        raise ArgumentError(f"it is {shown(fields)}. Give a mapping, or its JSON text: '{{\"num_steps\": 100}}'.")
     known = ("splits", "num_steps", "numSteps")
     for name in fields.keys() - set(known):
         warnings.warn(f"{key}: the field {name!r} has no effect.{did_you_mean(name, known)}", stacklevel=2)
     splits = fields.get("splits") or [split]
     if isinstance(splits, str) or not all(isinstance(name, str) for name in splits):
-        raise ArgumentError(f"splits is {splits!r}. Give a list of names, such as [{split!r}].")
+        raise ArgumentError(f"splits is {shown(splits)}. Give a list of names, such as [{split!r}].")
     return list(splits), _read_n_steps(fields.get("num_steps", fields.get("numSteps")))
 
 
@@ -271,7 +271,7 @@ def _read_n_steps(value: Any) -> int | None:
     try:
         n_steps = int(text)
     except ValueError:
-        raise ArgumentError(f"num_steps is {value!r}. Give a whole number; 0 leaves it to the run_fn.") from None
+        raise ArgumentError(f"num_steps is {shown(value)}. Give a whole number; 0 leaves it to the run_fn.") from None
     if n_steps < 0:
         raise ArgumentError(f"num_steps is {text}. Give 0, which leaves it to the run_fn, or more.")
     return n_steps or None
@@ -370,13 +370,13 @@ def _read_hyperparameters(inputs: Artifacts) -> dict[str, Any] | None:
 def _read_run_args(exec_properties: Mapping[str, Any], *, is_in_cluster: bool) -> Mapping[str, Any]:
     fields = (read_custom_config(exec_properties) or {}).get(RUN_ARGS) or {}
     if not isinstance(fields, Mapping):
-        raise ArgumentError(f"{RUN_ARGS} is {fields!r}. Give a mapping such as {{'workers': 2, 'timeout': 3600}}.")
+        raise ArgumentError(f"{RUN_ARGS} is {shown(fields)}. Give a mapping such as {{'workers': 2, 'timeout': 3600}}.")
     for name in fields.keys() - set(_RUN_ARGS):
         suggestion = did_you_mean(str(name), _RUN_ARGS)
         raise ArgumentError(f"{RUN_ARGS} has no field {name!r}.{suggestion} It has {', '.join(_RUN_ARGS)}.")
     workers = fields.get("workers", 1)
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        raise ArgumentError(f"workers is {workers!r}. Give a whole number, 1 or more.")
+        raise ArgumentError(f"workers is {shown(workers)}. Give a whole number, 1 or more.")
     if workers > 1 and is_in_cluster:
         raise ArgumentError(
             f"{TF_CONFIG} is set, so a cluster has started this process as one of its workers, and it cannot be "
@@ -387,12 +387,12 @@ def _read_run_args(exec_properties: Mapping[str, Any], *, is_in_cluster: bool) -
         if seconds is None:
             continue
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-            raise ArgumentError(f"{name} is {seconds!r}. Give the seconds that {what}, more than 0.")
+            raise ArgumentError(f"{name} is {shown(seconds)}. Give the seconds that {what}, more than 0.")
     if not isinstance(fields.get("serves_parameters", False), bool):
         raise ArgumentError(f"serves_parameters is {fields['serves_parameters']!r}. Give true or false.")
     files = fields.get("model_files", ())
     if isinstance(files, str) or not (isinstance(files, Sequence) and all(map(_is_pattern_below, files))):
-        raise ArgumentError(f"model_files is {files!r}. Give a list of names or patterns, such as ['model.cbm'].")
+        raise ArgumentError(f"model_files is {shown(files)}. Give a list of names or patterns, such as ['model.cbm'].")
     return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from google.protobuf import text_format
 
-from trellis.errors import ArgumentError, RunFailedError
+from trellis.errors import ArgumentError, RunFailedError, shown
 from trellis.executor.artifacts import EVAL, SERVING, only_entry
 from trellis.executor.example_schema import read_schema
 from trellis.executor.fn_args import FnArgs
@@ -45,7 +45,8 @@ def run_trainer_fn(
     missing = [name for name in _PARTS if name not in (spec or {})]
     if missing:
         raise ArgumentError(
-            f"trainer_fn returned {spec!r}, which lacks {', '.join(missing)}. It returns a dict of {', '.join(_PARTS)}."
+            f"trainer_fn returned {shown(spec)}, which lacks {', '.join(missing)}. "
+            f"It returns a dict of {', '.join(_PARTS)}."
         )
     _train_and_evaluate(spec["estimator"], spec["train_spec"], spec["eval_spec"], run_dir / SERVING)
     if not is_chief:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from trellis.disk import scratch_directory
-from trellis.errors import ArgumentError, Preempted, RunFailedError
+from trellis.errors import ArgumentError, Preempted, RunFailedError, shown
 from trellis.executor.artifacts import eval_model_dir, serving_model_dir
 from trellis.executor.fn_args import FnArgs
 from trellis.spelling import did_you_mean, nearest
@@ -226,7 +226,7 @@ def _checked(function: Any, *, name: str, place: str, is_legacy: bool) -> UserFu
     arguments = ("fn_args", "schema") if is_legacy else ("fn_args",)
     listed = f"{name}({', '.join(arguments)})"
     if not callable(function):
-        raise ArgumentError(f"{name} of `{place}` is {function!r}, not a function. It is called as {listed}.")
+        raise ArgumentError(f"{name} of `{place}` is {shown(function)}, not a function. It is called as {listed}.")
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError as error:

@@ -13,7 +13,7 @@ import jax
 from trellis.bindings import bound
 from trellis.config import raise_if_any, registered_name
 from trellis.disk import Ownership, address_in, write_whole
-from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
+from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, shown
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
 from trellis.experiments.mode import Mode, get_mode, mode_problems
@@ -73,6 +73,8 @@ def run_experiment(
         when_ready: Is called when all is built and checked, before the first step.
     """
     run_mode = get_mode(mode)
+    if not isinstance(params, ExperimentConfig):
+        raise ArgumentError(f"params is {shown(params)}. Give a config: trellis.get_exp_config('digits/classifier')")
     if trainer is not None:
         given = {"task": task, "extensions": extensions or None, "save_summary": None if save_summary else False}
         _check_trainer(trainer, params=params, mode=run_mode, model_dir=model_dir, given=given)
@@ -160,7 +162,7 @@ def _check_trainer(
     """
     make = "Trainer(task, config=params.trainer, runtime=params.runtime, model_dir=…)"
     if not isinstance(trainer, StagedTrainer):
-        raise ArgumentError(f"trainer is {trainer!r}, which is no trainer. Give one: trainer={make}")
+        raise ArgumentError(f"trainer is {shown(trainer)}, which is no trainer. Give one: trainer={make}")
     if mode.trains and mode.follows:
         raise ArgumentError(f"trainer is given, but mode {str(mode)!r} makes one for each file. Leave it out.")
     if model_dir is not None and Path(model_dir).absolute() != trainer.model_dir.absolute():

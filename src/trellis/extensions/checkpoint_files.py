@@ -28,7 +28,7 @@ from trellis.disk import (
     sweep,
     sync,
 )
-from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, DirectoryTakenError
+from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, DirectoryTakenError, shown
 from trellis.extensions import checkpoint_storage as storage
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, CheckpointSource, Event, Session, finish_saves
@@ -189,7 +189,7 @@ class FileWriter(Extension):
         """Copies a checkpoint to the host and starts to write it; it is committed when the loop moves on."""
         if not isinstance(checkpoint, Checkpoint):
             raise ArgumentError(
-                f"Cannot write to `{self._dir}`: expected a Checkpoint or a Summary, but got {checkpoint!r}."
+                f"Cannot write to `{self._dir}`: expected a Checkpoint or a Summary, but got {shown(checkpoint)}."
             )
         session = checkpoint.session or Session()
         with session.ledger.spending("checkpoint"):

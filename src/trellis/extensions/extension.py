@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from trellis.errors import ArgumentError
-from trellis.loops import Checkpoint, EvalLoop, Session
+from trellis.errors import ArgumentError, shown
+from trellis.loops import Checkpoint, EvalLoop, Session, whole_number
 
 
 class Extension(ABC):
@@ -19,8 +19,8 @@ class Extension(ABC):
         """Handles a checkpoint, and returns it, possibly with more in it."""
         if not isinstance(checkpoint, Checkpoint):
             raise ArgumentError(
-                f"{type(self).__name__} was called with {checkpoint!r}, but it takes a checkpoint: what a loop yields, "
-                f"or what the extension before it returns."
+                f"{type(self).__name__} was called with {shown(checkpoint)}, but it takes a checkpoint: what a loop "
+                f"yields, or what the extension before it returns."
             )
         session = checkpoint.session
         if session is None:
@@ -52,7 +52,7 @@ class _Serial(Extension):
     def __init__(self, extensions: tuple[Callable[[Any], Any], ...]) -> None:
         for extension in extensions:
             if not callable(extension):
-                raise ArgumentError(f"{extension!r} is not an extension: it cannot be called with a checkpoint.")
+                raise ArgumentError(f"{shown(extension)} is not an extension: it cannot be called with a checkpoint.")
         self._extensions = extensions
 
     def __repr__(self) -> str:
@@ -74,8 +74,10 @@ class _Serial(Extension):
         for extension in self._extensions:
             result = extension(checkpoint)
             if not isinstance(result, Checkpoint):
-                name = type(extension).__name__ if isinstance(extension, Extension) else repr(extension)
-                raise ArgumentError(f"The extension {name} returned {result!r}, but it has to return the checkpoint.")
+                name = type(extension).__name__ if isinstance(extension, Extension) else shown(extension)
+                raise ArgumentError(
+                    f"The extension {name} returned {shown(result)}, but it has to return the checkpoint."
+                )
             checkpoint = result
         return checkpoint
 
@@ -83,7 +85,7 @@ class _Serial(Extension):
 class _Every(_Serial):
     def __init__(self, n_steps: int, extensions: tuple[Callable[[Any], Any], ...]) -> None:
         super().__init__(extensions)
-        if n_steps < 1:
+        if whole_number(n_steps, "every(n_steps)") < 1:
             raise ArgumentError(f"every(n_steps={n_steps}) has a period of less than one step.")
         self._n_steps = n_steps
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         TrainState as TrainState,
     )
     from trellis.loops.media import Histogram as Histogram, Image as Image, Media as Media, Text as Text
+    from trellis.loops.fused_steps import whole_number as whole_number
     from trellis.loops.batch import batch_sides as batch_sides, batch_size as batch_size, split_batch as split_batch
     from trellis.loops.metrics import (
         Mean as Mean,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trellis.aliases import Batch
-from trellis.errors import DataError, ModelError
+from trellis.errors import DataError, ModelError, shown
 
 _NO_NUMBERS = "SUOMm"
 """The kinds of NumPy's dtypes that JAX does not compute with: text, objects, times."""
@@ -21,6 +21,11 @@ def batch_size(batch: Batch) -> int:
         for path, leaf in jax.tree_util.tree_leaves_with_path(batch)
     }
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        if not is_array(leaf) and not isinstance(leaf, str | bytes):
+            raise DataError(
+                f"batch{jax.tree_util.keystr(path)} is {shown(leaf)}, but a batch is made of arrays. Yield "
+                f"(inputs, targets) or a mapping of arrays."
+            )
         kind = getattr(np.result_type(leaf) if not isinstance(leaf, jax.Array) else leaf.dtype, "kind", "")
         if kind in _NO_NUMBERS:
             what = "text" if kind in "SU" else "objects"
@@ -29,7 +34,7 @@ def batch_size(batch: Batch) -> int:
                 f"Turn classes into numbers (np.unique(names, return_inverse=True)), or leave the column out."
             )
     if not sizes:
-        raise DataError(f"A batch holds no array: {batch!r}. Yield (inputs, targets) or a mapping of arrays.")
+        raise DataError(f"A batch holds no array: {shown(batch)}. Yield (inputs, targets) or a mapping of arrays.")
     if len(set(sizes.values())) != 1 or None in sizes.values():
         listed = ", ".join(f"batch{path}: {size}" for path, size in sizes.items())
         raise DataError(
@@ -37,6 +42,11 @@ def batch_size(batch: Batch) -> int:
             f"are of a single example, the data is not cut into batches yet."
         )
     return int(next(iter(sizes.values())) or 0)
+
+
+def is_array(leaf: object) -> bool:
+    """Whether it is an array or a number, of NumPy, JAX or anybody who says its dtype."""
+    return isinstance(leaf, bool | int | float | complex) or getattr(leaf, "dtype", None) is not None
 
 
 def check_divisible(batch: Batch, n_parts: int) -> None:

@@ -10,13 +10,13 @@ import jax
 import numpy as np
 
 from trellis.aliases import Array, Batch, Key, PyTree
-from trellis.errors import ArgumentError, ModelError
+from trellis.errors import ArgumentError, ModelError, shown
 from trellis.loops.feed import Replay
 from trellis.loops.fused_steps import count_flops
 from trellis.loops.media import Media
 from trellis.loops.metrics import compute, merge, zeros
 from trellis.loops.state import Checkpoint, Outline, Summary, tracing
-from trellis.loops.step import EvalTask, build_validation_step
+from trellis.loops.step import EvalTask, build_validation_step, check_collections
 from trellis.loops.time_ledger import TimeLedger
 from trellis.runtime import Placement, StepKeys, checked_key, fetch, jit_on, note_progress, print_line, shardings_of
 
@@ -60,6 +60,7 @@ class EvalLoop:
         self._batches = Replay(task.data, n_batches=n_steps, place="EvalTask.data")
         self._placement = Placement.of(devices)
         self._root = self._placement.put_state(jax.random.key(0) if rnkey is None else checked_key(rnkey))
+        check_collections(collections or {})
         self._validate = build_validation_step(task, rng_names=(collections or {}).get("apply", ()))
         # Compiled as a part of what calls it, so that it is traced once, whatever calls it.
         self._step = jax.jit(self._traced_step, inline=True)
@@ -110,6 +111,11 @@ class EvalLoop:
 
     def __call__(self, checkpoint: Checkpoint) -> Summary:
         """The checkpoint with the metrics of its model."""
+        if not isinstance(checkpoint, Checkpoint):
+            raise ArgumentError(
+                f"EvalLoop was called with {shown(checkpoint)}, but it takes a checkpoint: what a TrainLoop yields, or "
+                f"what a reader's read() returns."
+            )
         ledger = TimeLedger() if checkpoint.session is None else checkpoint.session.ledger
         with ledger.spending("eval"):
             return self._evaluate(checkpoint, ledger)

@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import Jaxpr
 
 from trellis.aliases import Batch, PyTree
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, shown
 from trellis.runtime import Placement, jit_on, note_progress, shardings_of
 
 # A compiled call is not interrupted: these bound its duration (a fraction of a second) and the memory of its batches.
@@ -38,7 +38,7 @@ def whole_number(value: Any, name: str) -> int:
     except (TypeError, ValueError, OverflowError):
         number = None
     if number is None or number != value or isinstance(value, bool):
-        raise ArgumentError(f"{name} is {value!r}, which is no whole number.")
+        raise ArgumentError(f"{name} is {shown(value)}, which is no whole number.")
     return number
 
 

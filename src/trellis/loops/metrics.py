@@ -9,7 +9,8 @@ from flax import struct
 from jax.flatten_util import ravel_pytree
 
 from trellis.aliases import Array, PyTree
-from trellis.errors import ModelError
+from trellis.errors import ModelError, shown
+from trellis.loops.batch import is_array
 
 
 @runtime_checkable
@@ -120,6 +121,10 @@ def as_metric(value: Any, n_examples: int, name: str) -> Metric:
         return value
     if value is None:
         raise ModelError(f"{name} returned None, but a scalar is needed. Does the function end without `return`?")
+    if not is_array(value):
+        raise ModelError(
+            f"{name} returned {shown(value)}, but a scalar is needed. Return a number, or trellis.Mean(total, weight)."
+        )
     shape = jnp.shape(value)
     if shape != ():
         raise ModelError(

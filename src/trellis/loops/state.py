@@ -258,6 +258,10 @@ def tracing(what: str, batch: Batch, *, hint: str = "") -> Iterator[None]:
             yield
     except Exception as error:
         error.add_note(f"That was while tracing {what} with a batch of {describe_arrays(batch)}.")
+        if isinstance(batch, Mapping) and not isinstance(error, TrellisError):
+            error.add_note(
+                "A batch that is a mapping is given whole, as one argument; a pair (inputs, targets) is unpacked."
+            )
         if hint and not isinstance(error, TrellisError):
             error.add_note(hint)
         raise

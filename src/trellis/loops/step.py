@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import flax.errors
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
 
 from trellis.aliases import Apply, Array, Batch, Key, PyTree, Variables
-from trellis.errors import ArgumentError, ModelError
+from trellis.errors import ArgumentError, ModelError, shown
 from trellis.loops.batch import as_outputs, batch_size, split_batch
 from trellis.loops.fused_steps import is_slow_in_scan
 from trellis.loops.metrics import (
@@ -122,6 +123,18 @@ class EvalTask:
         return f"EvalTask(data={type(self.data).__name__}, metrics={[*self.metrics]})"
 
 
+def check_collections(collections: Any) -> None:
+    """Raises an error if it does not say which keys `init` and `apply` are given."""
+    way_out = "Say for what, and which: collections={'apply': ['dropout']}"
+    if not isinstance(collections, Mapping):
+        raise ArgumentError(f"collections is {shown(collections)}. {way_out}")
+    for part, names in collections.items():
+        if part not in ("init", "apply"):
+            raise ArgumentError(f"collections has {part!r}, which is neither init nor apply. {way_out}")
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise ArgumentError(f"collections[{part!r}] is {shown(names)}, which is no list of names. {way_out}")
+
+
 def _check_optimizer(optimizer: Any) -> None:
     if optimizer is None or (
         callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None))
@@ -141,8 +154,12 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def _check_callable(function: Any, place: str) -> None:
+    if isinstance(function, nn.Module):
+        # It can be called, but only within another one.
+        name = type(function).__name__
+        raise ArgumentError(f"{place} is the module {name}. Give its method: {name}(…).apply")
     if function is not None and not callable(function):
-        raise ArgumentError(f"{place} is {function!r}, which cannot be called. Give a function.")
+        raise ArgumentError(f"{place} is {shown(function)}, which cannot be called. Give a function.")
 
 
 def _check_metrics(metrics: Any, place: str) -> None:

@@ -14,7 +14,7 @@ from flax.core import DenyList
 from flax.core.scope import in_filter
 
 from trellis.aliases import Array, Batch, Init, Key, PyTree
-from trellis.errors import ArgumentError, Preempted, StaleCheckpointError, StreamEndedError
+from trellis.errors import ArgumentError, Preempted, StaleCheckpointError, StreamEndedError, shown
 from trellis.loops.batch import batch_size, check_divisible, split_batch
 from trellis.loops.feed import Feed, build_feed
 from trellis.loops.fused_steps import (
@@ -30,7 +30,7 @@ from trellis.loops.initial_state import InitialState
 from trellis.loops.metrics import FirstStep, Metric, Packing, Total, as_metric, merge, pack, zeros
 from trellis.loops.session import Attachable, Session, close_at_exit
 from trellis.loops.state import Checkpoint, CheckpointSource, Lease, Outline, TrainState, tracing
-from trellis.loops.step import TrainStep, TrainTask, build_train_step, checked_result
+from trellis.loops.step import TrainStep, TrainTask, build_train_step, check_collections, checked_result
 from trellis.loops.time_ledger import InputMeter
 from trellis.optimizers import trained_part
 from trellis.runtime import (
@@ -99,9 +99,8 @@ class TrainLoop:
         n_fused_steps: int | None = None,
         grads: bool = True,
     ) -> None:
-        _check_init(init)
-        if collections is not None and not isinstance(collections, Mapping):
-            raise ArgumentError(f"collections is {collections!r}. Say for what: collections={{'apply': ['dropout']}}")
+        _check_init(init.target if isinstance(init, CheckpointSource) else init)
+        check_collections(collections or {})
         if n_fused_steps is not None and whole_number(n_fused_steps, "n_fused_steps") < 1:
             raise ArgumentError(f"n_fused_steps is {n_fused_steps}, but a call runs at least one step.")
         self._task = task
@@ -629,8 +628,15 @@ def _check_init(init: Any) -> None:
                 f"TrainLoop.init is a {type(init).__name__} of {module}. Make it a pair of functions: "
                 f"model = trellis.bridges.{wrapped}, and give init=model.init and apply=model.apply."
             )
+    if isinstance(init, Mapping):
+        raise ArgumentError(
+            f"TrainLoop.init is {shown(init)}, which cannot be called. Give the model's init, and what to start from "
+            f"to the task: TrainTask(…, initialize=lambda variables: …)"
+        )
     if not callable(init):
-        raise ArgumentError(f"TrainLoop.init is {init!r}, which cannot be called. Give the model's init, or a reader.")
+        raise ArgumentError(
+            f"TrainLoop.init is {shown(init)}, which cannot be called. Give the model's init, or a reader."
+        )
 
 
 def measured_step(

@@ -15,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from trellis.aliases import Apply, Array, Batch, PyTree, Variables
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, shown
 from trellis.runtime.agreement import agreed, is_first_process
 from trellis.runtime.compilation import jit_on, run_by_parts
 from trellis.runtime.processes import spread
@@ -83,7 +83,7 @@ class Placement:
         if isinstance(devices, Placement):
             return devices
         if devices is not None and not isinstance(devices, Sequence):
-            raise ArgumentError(f"devices is {devices!r}. Give a list of devices, such as jax.devices()[:1].")
+            raise ArgumentError(f"devices is {shown(devices)}. Give a list of devices, such as jax.devices()[:1].")
         return cls(devices)
 
     @property

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trellis.aliases import Apply, Array, ComputeDtype, PyTree, Variables
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, shown
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Precision:
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(ComputeDtype):
-            raise ArgumentError(f"A precision is one of {', '.join(get_args(ComputeDtype))}, not {self.dtype!r}.")
+            raise ArgumentError(f"A precision is one of {', '.join(get_args(ComputeDtype))}, not {shown(self.dtype)}.")
 
     def applied_to(self, apply: Apply) -> Apply:
         """The same model, computing in this precision."""

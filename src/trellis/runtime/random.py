@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trellis.aliases import Array, Key
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, shown
 from trellis.runtime.quick_keys import quick_key
 
 
@@ -47,7 +47,7 @@ def checked_key(key: Any) -> Key:
         if is_old or jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             return jnp.asarray(key)
     seed = key if isinstance(key, int) else 0
-    raise ArgumentError(f"rnkey is {key!r}, which is no random key. Make one of a number: jax.random.key({seed})")
+    raise ArgumentError(f"rnkey is {shown(key)}, which is no random key. Make one of a number: jax.random.key({seed})")
 
 
 @jax.tree_util.register_dataclass

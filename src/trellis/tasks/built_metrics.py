@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from trellis.aliases import Array
-from trellis.errors import ModelError
+from trellis.errors import ModelError, shown
 from trellis.loops import Metric, MetricFunction, as_metric, is_metric_class
 
 _COUNTERPARTS = {
@@ -146,8 +146,8 @@ def _built(name: Any, metric: Any, place: str) -> BuiltMetric:
         )
     if not callable(metric):
         raise ModelError(
-            f"{place} returned {metric!r} as {str(name)!r}, which cannot be called. Return a function of (outputs, "
-            f"labels), such as trellis.Accuracy()."
+            f"{place} returned {shown(metric)} as {str(name)!r}, which cannot be called. Return a function of "
+            f"(outputs, labels), such as trellis.Accuracy()."
         )
     return BuiltMetric(str(name), metric)
 
@@ -163,7 +163,7 @@ def _name_of(metric: Any, place: str) -> str:
         return metric.__name__
     if type(metric).__module__ in ("builtins", "functools"):
         raise ModelError(
-            f"{place} returned {metric!r} in a list, where nothing says what it is called. Return a mapping: "
+            f"{place} returned {shown(metric)} in a list, where nothing says what it is called. Return a mapping: "
             f"{{'accuracy': …}}"
         )
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()

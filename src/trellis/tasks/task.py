@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from trellis.aliases import JSON, Array, Batch, PyTree, Variables
-from trellis.errors import ArgumentError, ModelError
+from trellis.errors import ArgumentError, ModelError, shown
 from trellis.loops import (
     Metric,
     MetricFunction,
@@ -298,12 +298,12 @@ def get_task(task_config: TaskConfig, *, logging_dir: str | None = None, name: s
     In the config of the task, copies on this machine are in the place of addresses such as `gs://bucket/data`.
     """
     if not isinstance(task_config, TaskConfig):
-        raise ArgumentError(f"get_task was given {task_config!r}, but it takes a TaskConfig, such as params.task.")
+        raise ArgumentError(f"get_task was given {shown(task_config)}, but it takes a TaskConfig, such as params.task.")
     if task_config.task_module:
         importlib.import_module(task_config.task_module)
     task = _task_builder(type(task_config))(with_copies(task_config), logging_dir=logging_dir, name=name)
     if not isinstance(task, Task):
-        raise ArgumentError(f"The builder of {type(task_config).__name__} has returned {task!r}, not a Task.")
+        raise ArgumentError(f"The builder of {type(task_config).__name__} has returned {shown(task)}, not a Task.")
     return task
 
 

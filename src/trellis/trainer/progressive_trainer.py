@@ -9,7 +9,7 @@ from typing import Any
 from trellis.aliases import Variables
 from trellis.data import is_stream
 from trellis.disk import remove_whole
-from trellis.errors import ArgumentError, ModelError
+from trellis.errors import ArgumentError, ModelError, shown
 from trellis.extensions import CheckpointFileWriter, Extension, every, regular_files
 from trellis.loops import Checkpoint, Event, Session, overlaid
 from trellis.runtime import is_first_process
@@ -57,8 +57,8 @@ class ProgressiveTrainer(StagedTrainer):
         place = f"{type(self.policy).__name__}.get_model({stage_id})"
         if not isinstance(bound, BoundModel):
             raise ModelError(
-                f"{place} returned {bound!r}. Return trellis.BoundModel(model, params=…), with {{}} for parameters "
-                f"that are to be initialised."
+                f"{place} returned {shown(bound)}. Return trellis.BoundModel(model, params=…), with {{}} for "
+                f"parameters that are to be initialised."
             )
 
         def initialize(model: BoundModel) -> Variables:

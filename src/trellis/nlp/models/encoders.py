@@ -6,7 +6,7 @@ from typing import Any
 import flax.linen as nn
 
 from trellis.config import bind, raise_if_any
-from trellis.errors import ArgumentError, ModelError
+from trellis.errors import ArgumentError, ModelError, shown
 from trellis.nlp.models.configs import AlbertEncoderConfig, BertEncoderConfig, EncoderConfig, MobileBertEncoderConfig
 from trellis.nlp.models.layers import Embeddings, EncoderInputs
 from trellis.nlp.models.mobilebert import MobileBertEncoder
@@ -123,6 +123,6 @@ def build_encoder(
     own: LayeredEncoder = chosen.BUILDER(chosen)
     if not isinstance(own, nn.Module):
         raise ModelError(
-            f"The builder of {type(chosen).__name__} has returned {own!r}, not a Flax module (flax.linen)."
+            f"The builder of {type(chosen).__name__} has returned {shown(own)}, not a Flax module (flax.linen)."
         )
     return own
