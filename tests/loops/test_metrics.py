@@ -64,6 +64,13 @@ def test_a_class_that_is_never_said_gives_zero_and_not_nan() -> None:
     assert float(trellis.MatthewsCorrelation.of(scores, labels).compute()) == 0.0
 
 
+@pytest.mark.parametrize("row", [[np.nan, np.nan, np.nan], [np.nan, 0.0, 1.0]])
+def test_scores_that_are_no_numbers_are_never_right(row: list[float]) -> None:
+    scores = np.array([row, [0.0, 1.0, 2.0]])
+    assert float(trellis.Accuracy()(scores, np.array([2, 2])).compute()) == 0.5
+    assert float(trellis.Accuracy()(scores, np.array([2, 2]), np.array([1.0, 0.0])).compute()) == 0
+
+
 def test_a_score_of_two_classes_is_made_without_counts_as_accuracy_is() -> None:
     scores, labels = scores_and_labels(2)
     assert float(trellis.F1()(scores, labels).compute()) == float(trellis.F1.of(scores, labels).compute())

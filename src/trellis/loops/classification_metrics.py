@@ -44,7 +44,8 @@ class Accuracy:
         # Of two classes with equal scores the first is the better one, as for argmax.
         classes = jax.lax.broadcasted_iota(jnp.int32, scores.shape, scores.ndim - 1)
         earlier = classes < jnp.expand_dims(labels, -1)
-        n_better = jnp.sum((scores > of_label) | ((scores == of_label) & earlier), axis=-1)
+        # Scores that are no numbers are better than any: a model that has blown up is never right.
+        n_better = jnp.sum(~(scores <= of_label) | ((scores == of_label) & earlier), axis=-1)
         return weighted_mean(n_better < self.n_best, weights)
 
 
