@@ -124,7 +124,8 @@ def _handler_of(report: LiveReport) -> type[BaseHTTPRequestHandler]:
 
         def _send_if_new(self, content: str) -> None:
             # When it was made is in it, and is no news.
-            tag = f'"{zlib.crc32(content.partition(BEFORE_RUNS)[2].encode()):08x}-{len(content)}"'
+            of_runs = content.partition(BEFORE_RUNS)[2].encode()
+            tag = f'"{zlib.crc32(of_runs):08x}-{len(of_runs)}"'
             if self.headers.get("If-None-Match") == tag:
                 self.send_response(HTTPStatus.NOT_MODIFIED)
                 self.send_header("ETag", tag)

@@ -41,11 +41,11 @@ def evaluated(task: Task, batch: dict[str, np.ndarray]) -> tuple[dict[str, float
     model, totals, state = bound(task, batch), {}, None
     for rows in (slice(20), slice(20, None)):
         logs = validated(task, model, part_of(batch, rows))
-        arrays = {name: np.asarray(logs.pop(name)) for name in ("logits", "labels")}
+        arrays = {name: np.asarray(logs.pop(name)) for name in ("logits", "labels", "input_word_ids")}
         totals = {name: totals[name].merge(metric) if totals else metric for name, metric in logs.items()}
         state = task.aggregate_logs(state, arrays)
     values = {name: float(metric.compute()) for name, metric in totals.items()}
-    return values | task.reduce_aggregated_logs(state), np.concatenate([logits for logits, _ in state])
+    return values | task.reduce_aggregated_logs(state), np.concatenate([logits for logits, *_ in state])
 
 
 @pytest.mark.parametrize(
