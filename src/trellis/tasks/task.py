@@ -185,7 +185,7 @@ class Task(ABC):
     def answering_config(self) -> TaskConfig:
         """The config with which the model can be built again elsewhere, to be given weights that are known."""
         config = self.task_config
-        return config.replace(init_checkpoint="") if config.init_checkpoint else config
+        return config.replace(init_checkpoint="") if getattr(config, "init_checkpoint", "") else config
 
     def plan_notes(self) -> Iterable[str]:
         """Lines that `trellis plan` shows of the data of this task, beside its batches."""
