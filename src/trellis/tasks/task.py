@@ -184,7 +184,7 @@ class Task(ABC):
 
     def answering_config(self) -> TaskConfig:
         """The config with which the model can be built again elsewhere, to be given weights that are known."""
-        config = self.task_config
+        config: TaskConfig = self.task_config
         return config.replace(init_checkpoint="") if getattr(config, "init_checkpoint", "") else config
 
     def plan_notes(self) -> Iterable[str]:
