@@ -38,7 +38,7 @@ def calls_of_export(params: ExperimentConfig, model_dir: Path) -> set[str]:
     state = stage.train_loop.state_shapes()
     zeros: Any = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (state.params, state.model_state))
     model = BoundModel(stage._computing_model(), params=zeros[0], model_state=zeros[1])
-    signatures = _signatures(task, model, trainer.inference_inputs())
+    signatures = _signatures(task, model, task.serving_inputs(trainer.inference_inputs()))
     _, exported = export_functions(dict(model.variables), signatures, platforms=PLATFORMS)
     texts = [function.mlir_module() for function in exported.values()]
     assert all("bf16" in text for text in texts)

@@ -144,10 +144,10 @@ def _trial(trial: Any) -> TunerTrial | None:
     """A trial of a tuner; None if it is not complete."""
     if getattr(trial, "status", "COMPLETED") not in ("COMPLETED", None):
         return None
-    score = getattr(trial, "score", None)
-    is_number = score is not None and math.isfinite(float(score))
+    given = getattr(trial, "score", None)
+    score = math.nan if given is None else float(given)
     values = dict(trial.hyperparameters.values)
-    return TunerTrial(str(trial.trial_id), score=float(score) if is_number else None, values=values)
+    return TunerTrial(str(trial.trial_id), score=score if math.isfinite(score) else None, values=values)
 
 
 def _row(trial: TunerTrial) -> dict[str, Any]:

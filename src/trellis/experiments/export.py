@@ -29,7 +29,15 @@ from trellis.serving import (
     load_model,
     read_to_refresh,
 )
-from trellis.tasks import export_task, export_weights, made_by, refresh_task, task_in_memory
+from trellis.tasks import (
+    TaskConfig,
+    export_task,
+    export_weights,
+    made_by,
+    refresh_task,
+    task_in_memory,
+    with_addresses,
+)
 from trellis.trainer import StagedTrainer
 
 ExportFormat = Literal["jax_export", "saved_model", "hugging_face"]
@@ -76,7 +84,7 @@ def export_experiment(
         batch_size=batch_size,
         platforms=platforms,
         format=format,
-        params_yaml=params_text(params.replace(task=trainer.task.answering_config())),
+        params_yaml=_answering_params(params, trainer),
     )
 
 
@@ -159,6 +167,12 @@ def _read_run(
         raise ArgumentError(f"`{path}` is no checkpoint file. Give one, such as {model_dir / 'regular_1000'}.")
     trainer = build_trainer(_on_one_device(params), mode=get_mode("eval"), model_dir=model_dir, save_summary=False)
     return trainer, trainer.read_checkpoint(path)
+
+
+def _answering_params(params: ExperimentConfig, trainer: StagedTrainer) -> str:
+    """The config with which a served model can be made again; empty if its task has one that no file tells."""
+    config = trainer.task.answering_config()
+    return params_text(params.replace(task=with_addresses(config))) if isinstance(config, TaskConfig) else ""
 
 
 def _on_one_device(params: ExperimentConfig) -> ExperimentConfig:

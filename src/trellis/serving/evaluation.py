@@ -62,18 +62,18 @@ def evaluate_model(
     if not answers:
         raise DataError(f"There are no examples in {', '.join(files)}. Give some to evaluate on.")
     outputs = np.concatenate(answers)
-    columns = {name: np.concatenate(parts) for name, parts in found.items()}
-    label_name = next(iter(columns))
-    labels = _numbers(columns[label_name], model, label_name)
+    features = {name: np.concatenate(parts) for name, parts in found.items()}
+    label_name = next(iter(features))
+    labels = _numbers(features[label_name], model, label_name)
     rows_of = {ALL: np.ones(len(labels), bool)}
     for name in slices:
-        values = np.unique(columns[name])
+        values = np.unique(features[name])
         if len(values) > _MOST_VALUES:
             raise ArgumentError(
                 f"The feature {name!r} has {len(values):,} values, and a slice of each would be too many. Slice by one "
                 f"with {_MOST_VALUES} or fewer."
             )
-        rows_of |= {f"{name}={value}": columns[name] == value for value in values}
+        rows_of |= {f"{name}={value}": features[name] == value for value in values}
     return {
         title: SliceScore(int(rows.sum()), {name: METRICS[name](outputs[rows], labels[rows]) for name in metrics})
         for title, rows in rows_of.items()

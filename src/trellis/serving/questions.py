@@ -121,6 +121,6 @@ def _problem(before: np.ndarray, now: np.ndarray, *, tolerance: float) -> str:
         return "has values that are not finite elsewhere than before"
     if not finite.any():
         return ""
-    scale = max(float(np.abs(old[finite]).max()), np.finfo(np.float32).tiny)
+    scale = max(float(np.abs(old[finite]).max()), float(np.finfo(np.float32).tiny))
     distance = float(np.abs(old[finite] - new[finite]).max()) / scale
     return f"differs by {distance:.2g} of its greatest value; {tolerance:g} is allowed" if distance > tolerance else ""

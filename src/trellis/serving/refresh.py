@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import export
 
@@ -66,7 +67,7 @@ class ModelToRefresh:
             for group in groups:
                 level = level.setdefault(group, {})
             kind = self.manifest.random_keys.get(name)
-            level[last] = array if kind is None else jax.random.wrap_key_data(array, impl=kind)
+            level[last] = array if kind is None else jax.random.wrap_key_data(jnp.asarray(array), impl=kind)
         return nested
 
 

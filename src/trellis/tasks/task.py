@@ -185,8 +185,8 @@ class Task(ABC):
 
     def answering_config(self) -> TaskConfig:
         """The config with which the model can be built again elsewhere, to be given weights that are known."""
-        config = self.task_config
-        return config.replace(init_checkpoint="") if config.init_checkpoint else config
+        config: TaskConfig = self.task_config
+        return config.replace(init_checkpoint="") if getattr(config, "init_checkpoint", "") else config
 
     def view_batch(self, batch: Batch) -> BatchView:
         """How `trellis data show` shows a batch of it: what tells examples apart, their labels, one example."""
