@@ -17,6 +17,9 @@ import pytest
 
 from trellis.extensions import tracking_services
 
+# What other packages warn of is their own.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
 # The first process is killed after the fifth step, of which the third is saved; the second goes on from there.
 RUN = """
 import os, sys

@@ -377,8 +377,7 @@ def _array_lines(arrays: Sequence[ArrayFacts], columns: int) -> Iterator[str]:
         odd = f"{facts.n_not_finite:,} not finite" if facts.n_not_finite else ""
         shape = " × ".join(map(str, facts.shape))
         rows.append((visible(facts.name) or "batch", facts.dtype, shape, *numbers, odd))
-    for line in table(rows):
-        yield line
+    yield from table(rows)
 
 
 def _length_lines(lengths: LengthFacts, columns: int) -> Iterator[str]:
