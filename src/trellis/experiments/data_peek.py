@@ -371,7 +371,7 @@ def _peek_lines(peek: Peek, columns: int) -> Iterator[str]:
 
 
 def _array_lines(arrays: Sequence[ArrayFacts], columns: int) -> Iterator[str]:
-    rows = [("array", "dtype", "shape", "least", "mean", "most", "")]
+    rows: list[tuple[str, ...]] = [("array", "dtype", "shape", "least", "mean", "most", "")]
     for facts in arrays:
         numbers = ["—" if number is None else f"{number:.4g}" for number in (facts.least, facts.mean, facts.most)]
         odd = f"{facts.n_not_finite:,} not finite" if facts.n_not_finite else ""

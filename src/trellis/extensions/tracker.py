@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from trellis.aliases import JSON
@@ -270,14 +271,14 @@ class _Worker:
             match self._items.get():
                 case _Start(step):
                     self._is_lost = False
-                    self._try(lambda step=step: self._start(step))
+                    self._try(partial(self._start, step))
                     self._catch_up(step)
                 case _Point() as point:
                     self._tell_point(point)
                 case _Told(step, kind, text):
-                    self._try(lambda told=(step, kind, text): self._service.tell(*told))
+                    self._try(partial(self._service.tell, step, kind, text))
                 case _End(status, is_done):
-                    self._try(lambda status=status: self._service.finish(status))
+                    self._try(partial(self._service.finish, status))
                     self._is_ending.clear()
                     is_done.set()
 

@@ -37,7 +37,9 @@ def view_of_sides(inputs: Batch, labels: Any) -> BatchView:
     """The view of a batch whose labels are apart from its inputs, or in it under names that end so."""
     if labels is inputs:
         named = labels if isinstance(labels, Mapping) else {}
-        found = {name: values for name, values in named.items() if name.split("_")[-1] in ("label", "labels")}
+        found: Mapping[str, Any] = {
+            name: values for name, values in named.items() if name.split("_")[-1] in ("label", "labels")
+        }
         inputs = {name: values for name, values in named.items() if name not in found} if found else inputs
     else:
         several = {f"label {place}": part for place, part in enumerate(labels)} if isinstance(labels, tuple) else {}
