@@ -27,8 +27,8 @@ from trellis.trainer.trainer import Trainer
 _DATA = ("task.train_data.", "task.validation_data.")
 _OPTIMIZER = "trainer.optimizer_config."
 _SEED = "runtime.seed"
-_UNTOLD = frozenset({"initialized", "finished", "preempted", "input_bound", "pruned"})
-"""Events of a replica that are not told on the screen, or are told of all together."""
+_UNTOLD = frozenset({"initialized", "finished", "input_bound"})
+"""Events of a replica that are not told on the screen."""
 
 
 class ReplicaTrainer:
