@@ -61,9 +61,11 @@ def tune(flags: argparse.Namespace) -> None:
     )
     if flags.together < 1:
         raise ArgumentError(f"--together is {flags.together}. Give how many trials to run at once, such as 16.")
+    # Before the sweep is noted in its directory: another search would be another sweep.
+    run_trials = tuning.run_together(space, n_together=flags.together) if flags.together > 1 else None
     sweep = tuning.Sweep(directory, space=space, options=options)
     runtime.keep_programs()
-    results = sweep.run(tuning.run_together(space, n_together=flags.together) if flags.together > 1 else None)
+    results = sweep.run(run_trials)
     if flags.json:
         best = str(directory / "best.yaml") if results[0].state == "complete" else None
         content = {"metric": sweep.metric, "direction": sweep.direction, "best": best}

@@ -267,8 +267,9 @@ def _reason(error: Exception) -> str:
     """Where the code needs the value of a number that is traced, or what else was wrong."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not {"site-packages", "dist-packages"} & {*Path(frame.filename).parts}]
-    # The last lines are JAX's, and the first ones of whoever traces.
-    frame = own[-1] if own else frames[-1]
+    # The last lines are JAX's and Flax's, or of the loop between them.
+    lines = [frame for frame in own if Path(frame.filename).name != "replica_loop.py"]
+    frame = (lines or frames)[-1]
     return f"{Path(frame.filename).name}, line {frame.lineno}, needs its value (`{frame.line}`)"
 
 
