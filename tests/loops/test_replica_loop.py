@@ -19,12 +19,12 @@ def task_of(numbers, **options):
     )
 
 
-def loops(**options):
+def loops(impl=None, **options):
     return [
         TrainLoop(
             init=tiny.Classifier(train=False).init,
             task=task_of({"rate": rate}, **options),
-            rnkey=jax.random.key(seed),
+            rnkey=jax.random.key(seed, impl=impl),
             n_steps=6,
             n_steps_per_checkpoint=3,
             collections={"apply": ["dropout"]},
@@ -65,6 +65,8 @@ def test_loops_that_cannot_share_a_program_are_refused() -> None:
         ReplicaLoop(loops(data=tiny.batches()))
     with pytest.raises(ArgumentError, match="no build_task"):
         ReplicaLoop(loops(), numbers={"rate": RATES})
+    with pytest.raises(ArgumentError, match="of the kind rbg"):
+        ReplicaLoop(loops(impl="rbg"))
     different = loops()
     different[1].n_steps = 9
     with pytest.raises(ArgumentError, match="n_steps of loop 1 is 9, but of the first 6"):
