@@ -16,7 +16,7 @@ def test_each_seed_is_a_run_of_its_own_and_their_mean_is_written(tmp_path: Path)
         event = {"kind": "summary", "step": 10, "metrics": {"eval": {"accuracy": float(seed)}}}
         (directory / "events.jsonl").write_text(f"{json.dumps(event)}\n")
 
-    flags = argparse.Namespace(seeds="1,3", mode="train_and_eval", model_dir=str(tmp_path), set=[])
+    flags = argparse.Namespace(seeds="1,3", mode="train_and_eval", model_dir=str(tmp_path), set=[], together=False)
     train_seeds(flags, train)
     content = json.loads((tmp_path / "seeds.json").read_text())
     assert content["metrics"]["eval/accuracy"] == {"mean": 2.0, "deviation": pytest.approx(2**0.5)}

@@ -85,9 +85,11 @@ def tune(flags: argparse.Namespace) -> None:
         seed=flags.seed or 0,
         n_together=n_together,
     )
+    # Before the sweep is noted in its directory: another search would be another sweep.
+    run_trials = tuning.run_together(space, n_together=n_together) if n_together > 1 else None
     sweep = tuning.Sweep(directory, space=space, options=options)
     runtime.keep_programs()
-    results = sweep.run(tuning.run_together(space, n_together=n_together) if n_together > 1 else None)
+    results = sweep.run(run_trials)
     if flags.json:
         best = str(directory / "best.yaml") if results[0].state == "complete" else None
         content = {"metric": sweep.metric, "direction": sweep.direction, "best": best}

@@ -469,6 +469,12 @@ def _check(
             if own != of_first:
                 raise ArgumentError(f"{name} of loop {index} is {own}, but of the first {of_first}: give all the same.")
         parts = loop.parts()
+        kind_of_key = str(jax.random.key_impl(parts.root))
+        if "rbg" in kind_of_key:
+            raise ArgumentError(
+                f"The key of loop {index} is of the kind {kind_of_key}, which draws other numbers where several are "
+                f"mapped over, so that a replica would not be its lone run. Give jax.random.key(seed)."
+            )
         if parts.feed.position() is not None:
             kind = type(parts.task.data).__name__
             raise ArgumentError(

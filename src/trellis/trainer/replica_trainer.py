@@ -27,8 +27,8 @@ from trellis.trainer.trainer import Trainer
 _DATA = ("task.train_data.", "task.validation_data.")
 _OPTIMIZER = "trainer.optimizer_config."
 _SEED = "runtime.seed"
-_UNTOLD = frozenset({"initialized", "finished", "preempted", "input_bound", "pruned"})
-"""Events of a replica that are not told on the screen, or are told of all together."""
+_UNTOLD = frozenset({"initialized", "finished", "input_bound"})
+"""Events of a replica that are not told on the screen."""
 
 
 class ReplicaTrainer:
@@ -267,8 +267,9 @@ def _reason(error: Exception) -> str:
     """Where the code needs the value of a number that is traced, or what else was wrong."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not {"site-packages", "dist-packages"} & {*Path(frame.filename).parts}]
-    # The last lines are JAX's, and the first ones of whoever traces.
-    frame = own[-1] if own else frames[-1]
+    # The last lines are JAX's and Flax's, or of the loop between them.
+    lines = [frame for frame in own if Path(frame.filename).name != "replica_loop.py"]
+    frame = (lines or frames)[-1]
     return f"{Path(frame.filename).name}, line {frame.lineno}, needs its value (`{frame.line}`)"
 
 
