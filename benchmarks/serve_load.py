@@ -127,11 +127,12 @@ def served(directory: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str]
         listening.join()
 
 
-def ask_for(seconds: float, n_clients: int, client: Callable[[], Callable[[], object]]) -> list[float]:
-    """How long each request took: each client asks the next when it has its answer."""
+def ask_for(seconds: float, n_clients: int, client: Callable[[], Callable[[], object]]) -> tuple[list[float], float]:
+    """How long each request took, and all of them: each client asks the next when it has its answer."""
     times: list[list[float]] = [[] for _ in range(n_clients)]
     clients = [client() for _ in range(n_clients)]
-    end = time.perf_counter() + seconds
+    first = time.perf_counter()
+    end = first + seconds
 
     def work(number: int) -> None:
         while (start := time.perf_counter()) < end:
@@ -143,7 +144,7 @@ def ask_for(seconds: float, n_clients: int, client: Callable[[], Callable[[], ob
         thread.start()
     for thread in threads:
         thread.join()
-    return [each for own in times for each in own]
+    return [each for own in times for each in own], time.perf_counter() - first
 
 
 def over_http(port: int, request: bytes) -> Callable[[], Callable[[], object]]:
@@ -183,7 +184,7 @@ def in_process(directory: Path) -> Callable[[], Callable[[], object]]:
 
 def measure(models: dict[str, Path], *, seconds: float, rounds: int) -> list[str]:
     """A table of latencies and throughputs."""
-    results: dict[tuple[str, int, str], list[list[float]]] = {}
+    results: dict[tuple[str, int, str], list[tuple[list[float], float]]] = {}
     for name, directory in models.items():
         request = request_of(directory, directory.name)
         with (
@@ -204,16 +205,16 @@ def measure(models: dict[str, Path], *, seconds: float, rounds: int) -> list[str
                     for contender in order:
                         key = name, n_clients, contender
                         results.setdefault(key, []).append(ask_for(seconds, n_clients, contenders[contender]))
-                        print(*key, len(results[key][-1]), flush=True)
+                        print(*key, len(results[key][-1][0]), flush=True)
     rows = [
         "| model | clients | contender | p50 ms | p99 ms | requests/s | × |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (name, n_clients, contender), all_times in results.items():
         first = results[name, n_clients, ALONE]
-        rate, own = (median(len(times) / seconds for times in each) for each in (all_times, first))
-        middle = median(median(times) for times in all_times)
-        late = median(quantiles(times, n=100)[98] for times in all_times)
+        rate, own = (median(len(times) / elapsed for times, elapsed in each) for each in (all_times, first))
+        middle = median(median(times) for times, _ in all_times)
+        late = median(quantiles(times, n=100)[98] for times, _ in all_times)
         cells = f"{1000 * middle:.2f}", f"{1000 * late:.2f}", f"{rate:,.0f}", f"{rate / own:.2f}"
         rows.append(f"| {name} | {n_clients} | {contender} | {' | '.join(cells)} |")
     return rows
@@ -473,11 +474,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         models = export_models(Path(folder))
         small = next(iter(models.values()))
-        attacked = attack(small, n_requests=flags.requests, n_slow=flags.slow)
+        attacked = attack(small, n_requests=flags.requests, n_slow=flags.slow) if flags.requests else []
         print("\n".join(attacked), flush=True)
-        killed = kill(small, rounds=flags.kills)
+        killed = kill(small, rounds=flags.kills) if flags.kills else []
         print("\n".join(killed), flush=True)
-        table = measure(models, seconds=flags.seconds, rounds=flags.rounds)
+        table = measure(models, seconds=flags.seconds, rounds=flags.rounds) if flags.rounds else []
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
@@ -487,13 +488,13 @@ def main() -> None:
 Made by `python benchmarks/serve_load.py` on {cpu}, {os.cpu_count()} cores; Python {platform.python_version()};
 {packages}. The load average was {load:.1f} when it started.
 
-Medians of {flags.rounds} rounds of {flags.seconds:g} s. Each client has a connection, and asks for one example when it
-has the answer to the last. Clients and servers share the cores; `load_model` has no HTTP, no JSON and no other process.
-× is the throughput as a multiple of its.
+Load: medians of {flags.rounds} rounds of {flags.seconds:g} s. Each client has a connection, and asks for one example
+when it has the answer to the last. Clients and servers share the cores; `load_model` has no HTTP, no JSON and no other
+process. × is the throughput as a multiple of its.
 """
-    flags.output.write_text(
-        "\n".join([head, *table, "", "## Attacks", "", *attacked, "", "## Kills", "", *killed, ""]), encoding="utf-8"
-    )
+    parts = {"Load": table, "Attacks": attacked, "Kills": killed}
+    text = [f"\n## {name}\n\n" + "\n".join(lines) + "\n" for name, lines in parts.items() if lines]
+    flags.output.write_text("".join([head, *text]), encoding="utf-8")
 
 
 if __name__ == "__main__":

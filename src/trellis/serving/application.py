@@ -437,7 +437,8 @@ async def _discard(request: Request) -> None:
 
 def _texts(document: Mapping[str, Any], columns: Sequence[str]) -> tuple[list[tuple[str, ...]], bool]:
     """The texts that a request asks, as tuples of their parts, and whether it asks one by itself."""
-    if columns and document.keys() == set(columns):
+    is_by_column = bool(columns) and document.keys() == set(columns)
+    if is_by_column and list(columns) != [_SINGULAR]:
         return [_parts(document, columns)], True
     if _SINGULAR in document:
         return [_parts(document[_SINGULAR], columns)], True

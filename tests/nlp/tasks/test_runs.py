@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 import trellis
 import trellis.nlp.experiments
 from tests.nlp.data.small_text import write_corpus_file, write_vocabulary
-from tests.serving.served_models import application, client_of
 from trellis.cli.main import main
 from trellis.errors import ArgumentError, CheckpointFileError, DataError
 from trellis.experiments import (
@@ -27,7 +25,7 @@ from trellis.experiments import (
     read_params,
     run_experiment,
 )
-from trellis.nlp.answers import Prediction, Predictor, load_predictor, open_served_text
+from trellis.nlp.answers import Prediction, Predictor, load_predictor
 from trellis.nlp.answers.predictor import read_model
 from trellis.nlp.tasks.encoder_task import EncoderTask
 from trellis.tasks import get_task
@@ -307,38 +305,6 @@ def test_a_served_model_answers_text_as_its_run_does(
     assert_same_answers(
         list(load_predictor(str(served / "questions")).read(str(questions.parent / "squad.json"))), squad
     )
-
-
-@pytest.mark.parametrize(
-    ("name", "word", "texts"),
-    [
-        ("blanks", "fill", BLANKS),
-        ("sentences", "classify", PAIRS),
-        ("questions", "answer", [("who sat ?", PASSAGE), ("who ran ?", "a dog ran .")]),
-    ],
-)
-def test_a_server_answers_text_of_many_callers_as_the_served_model_does(
-    served: Path, name: str, word: str, texts: list[tuple[str, ...]]
-) -> None:
-    client = client_of(application(served / name, open_text=open_served_text))
-    expected = [prediction.values for prediction in load_predictor(str(served / name))(texts)]
-
-    def ask(number: int) -> Any:
-        text = {"text": list(texts[number % len(texts)])}
-        return client.post(f"/{word}", json=text).json()
-
-    together = client.post(f"/{word}", json={"texts": list(map(list, texts))}).json()["answers"]
-    with ThreadPoolExecutor(8) as threads:
-        answers = [*together, *threads.map(ask, range(20))]
-    for number, answer in enumerate(answers):
-        theirs = expected[number % len(texts)]
-        assert answer.keys() - {"model_name", "model_version"} == theirs.keys()
-        own = {key: answer[key] for key in theirs}
-        assert numbers_in(own) == pytest.approx(numbers_in(theirs), abs=1e-5)
-    refused = client.post(f"/{word}", json={"text": "the cat sat ."})
-    assert name == "sentences" or refused.status_code == 400
-    assert str(served) not in refused.text
-    assert client.post("/embed", json={"text": "the cat ."}).status_code == 404
 
 
 def test_the_command_asks_a_served_model_its_newest_version_and_that_of_an_executor(
