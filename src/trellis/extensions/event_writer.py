@@ -94,7 +94,7 @@ class EventWriter(Extension):
             raise FileWriteError(
                 f"`{self._path}` could not be written: {error.strerror}. The checkpoint files are untouched. Make room "
                 f"or bring the directory back, and start the same command again."
-            ) from error
+            ) from None
 
     def _sync(self) -> None:
         if self._path.exists():
