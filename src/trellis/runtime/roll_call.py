@@ -75,28 +75,32 @@ class RollCall:
         heard_at = -_SECONDS_OF_SILENCE
         while time.monotonic() < deadline:
             # Nobody listens yet, or it is a stranger, or the first process has ended and may be started again.
-            with suppress(OSError):
-                for word in self._words(deadline):
-                    missing, heard_at = word["missing"], time.monotonic()
-                    if word["is_over"]:
-                        return missing
+            for word in self._words(deadline):
+                missing, heard_at = word["missing"], time.monotonic()
+                if word["is_over"]:
+                    return missing
             time.sleep(_SECONDS_BETWEEN_CALLS)
         is_silent = time.monotonic() - heard_at > _SECONDS_OF_SILENCE / 2
         return sorted({0, *missing}) if is_silent else missing
 
     def _words(self, deadline: float) -> Iterator[dict[str, Any]]:
-        """Yields what the first process says."""
-        with socket.create_connection(host_and_port(self.address), _seconds_until(deadline)) as connection:
-            connection.sendall(_line({"process": self.index, "of": self.n_processes, "host": socket.gethostname()}))
-            with connection.makefile("rb") as lines:
-                while time.monotonic() < deadline:
-                    connection.settimeout(_seconds_until(deadline))
-                    word = _read(lines.readline(_MOST_BYTES))
-                    if "refused" in word:
-                        raise ArgumentError(str(word["refused"]))
-                    if not {"missing", "is_over"} <= word.keys():
-                        return
-                    yield word
+        """Yields what the first process says, as long as it says something."""
+        address, left = host_and_port(self.address), _seconds_until(deadline)
+        own = {"process": self.index, "of": self.n_processes, "host": socket.gethostname()}
+        with (
+            suppress(OSError),
+            socket.create_connection(address, left) as connection,
+            connection.makefile("rb") as lines,
+        ):
+            connection.sendall(_line(own))
+            while time.monotonic() < deadline:
+                connection.settimeout(_seconds_until(deadline))
+                word = _read(lines.readline(_MOST_BYTES))
+                if "refused" in word:
+                    raise ArgumentError(str(word["refused"]))
+                if not {"missing", "is_over"} <= word.keys():
+                    return
+                yield word
 
 
 class _Server(socketserver.ThreadingTCPServer):
