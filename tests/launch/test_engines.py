@@ -29,7 +29,7 @@ SETTINGS = [
     f"trainer.train_steps={LAST}",
     *(f"trainer.{name}_interval=200" for name in ("checkpoint", "validation", "summary")),
 ]
-SECONDS = 300
+SECONDS = 900
 DRAIN = """
 import subprocess, sys, ray
 ray.init(address=sys.argv[1], log_to_driver=False)
