@@ -29,7 +29,7 @@ SETTINGS = [
     f"trainer.train_steps={LAST}",
     *(f"trainer.{name}_interval=200" for name in ("checkpoint", "validation", "summary")),
 ]
-SECONDS = 300
+SECONDS = 900
 DRAIN = """
 import subprocess, sys, ray
 ray.init(address=sys.argv[1], log_to_driver=False)
@@ -247,9 +247,11 @@ def ancestors(pid: int) -> list[int]:
 @contextmanager
 def ray_node(*options: str) -> Iterator[tuple[str, int]]:
     """A node of Ray: the address of its cluster, if it is the head, and the number of its process group."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    own = ("--block", "--object-store-memory=150000000", *((f"--port={port}",) if "--head" in options else ()))
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        port, client_port = (each.getsockname()[1] for each in (server, other))
+    # Of two heads on a machine one would not get the port for clients that is Ray's own choice.
+    head = (f"--port={port}", f"--ray-client-server-port={client_port}") if "--head" in options else ()
+    own = ("--block", "--object-store-memory=150000000", *head)
     cpus = () if "--num-cpus=0" in options else ("--num-cpus=1",)
     node = subprocess.Popen(
         [str(Path(sys.executable).with_name("ray")), "start", *own, *cpus, *options],
@@ -260,9 +262,14 @@ def ray_node(*options: str) -> Iterator[tuple[str, int]]:
         start_new_session=True,
     )
     assert node.stdout is not None
+    lines = []
     for line in node.stdout:
+        lines.append(line)
         if "Ray runtime started" in line:
             break
+    else:
+        node.wait()
+        raise AssertionError("".join(lines))
     try:
         yield f"127.0.0.1:{port}", node.pid
     finally:
