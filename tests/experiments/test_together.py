@@ -40,8 +40,7 @@ SHORT_DIGITS = {
 }
 STAGES = ("--experiment=rows/stacking", "--mode=train_and_eval", *(f"--set={k}={v}" for k, v in SHORT_STAGES.items()))
 DIGITS = ("--experiment=digits/classifier", *(f"--set={k}={v}" for k, v in SHORT_DIGITS.items()))
-# What befalls the second process, each once: it is killed between two stages, stopped, stuck, fails, is interrupted and
-# told to stop.
+# What befalls the second process, each once: it is killed between two stages, stopped, stuck, and told to stop.
 HURTS = f"""
 import importlib.util, os, signal, sys, time
 from pathlib import Path
@@ -68,11 +67,6 @@ class Hurting:
             os.kill(os.getpid(), signal.SIGSTOP)
         if step >= 25 and once("stuck"):
             time.sleep(10_000)
-        if step >= 26 and once("failed"):
-            raise KeyError("a row that only this machine has")
-        if step >= 27 and once("interrupted"):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(2)
         if step >= 28 and once("told"):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(2)  # the others hear of it before the run is over
@@ -140,20 +134,16 @@ def test_stages_that_are_killed_stopped_stuck_and_told_to_stop_end_as_if_nothing
 
     Path("hurts").touch()
     flags = ("--restarts=3", "--worker_timeout=5", "--progress_timeout=12")
-    hurts = []
-    for code in (2, 143, 143):
-        hurts.append(launch(*flags, command=(*stages, "--model_dir=hurt")))
-        assert hurts[-1].returncode == code, hurts[-1].stdout + hurts[-1].stderr
-    told = "".join(hurt.stdout + hurt.stderr for hurt in hurts)
+    hurt = launch(*flags, command=(*stages, "--model_dir=hurt"))
+    told = hurt.stdout + hurt.stderr
+    assert hurt.returncode == 143, told
     assert "Process 1 of 2 was ended by SIGKILL. All were ended." in told
     assert re.search(r"Process 1 on \S+ is stopped or gone: nothing was heard of it for 5 seconds", told)
     stuck = r"Process 1 on \S+ has made no progress for 12 seconds .*process 1 on \S+ is at step 2\d, waiting for input"
     assert re.search(stuck, told)
     assert "File " in told, "the stacks of all processes"
-    assert re.search(r"Process 1 on \S+ has failed, so this one ends too: .*a row that only this", told)
-    assert len(re.findall("Stopped by SIGTERM: saved step", told)) == 2
     assert re.search(r"Stopped by SIGTERM: saved step [23]\d\. The same command continues the run", told)
-    for name in ("killed", "stopped", "stuck", "failed", "interrupted", "told"):
+    for name in ("killed", "stopped", "stuck", "told"):
         assert Path(name).exists()
 
     rest = launch(command=(*stages, "--model_dir=hurt"))
