@@ -46,7 +46,9 @@ class ReplicaLoop:
             return TrainTask(apply=model.apply, optimizer=optax.adam(numbers["rate"]), loss=cross_entropy, data=stream)
 
         rates = [1e-3, 1e-2]
-        loops = [TrainLoop(init=model.init, task=build_task({"rate": rate}), n_steps=1000) for rate in rates]
+        one = jax.devices()[:1]
+        tasks = [build_task({"rate": rate}) for rate in rates]
+        loops = [TrainLoop(init=model.init, task=task, n_steps=20, devices=one) for task in tasks]
         for index, checkpoint in ReplicaLoop(loops, numbers={"rate": rates}, build_task=build_task):
             print(index, checkpoint.step, checkpoint.loss)
 
