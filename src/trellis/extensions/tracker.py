@@ -42,9 +42,8 @@ class Tracker(Extension):
     resumed goes on there. What it does again is not told again; what it had no time to tell is taken from the
     `events.jsonl` of an `EventWriter` in the same directory, if there is one. A run that starts at step 0 is a new one.
 
-    Example:
-        process = serial(EvalLoop(task=task), EventWriter("runs/digits"), Tracker("mlflow", output_dir="runs/digits"))
-        loop.attach(process)  # or what happens before the first checkpoint is not told
+    As an extension it comes after the `EventWriter`: `Tracker("mlflow", output_dir="runs/digits")`. What happens before
+    the first checkpoint is told if it is attached: `loop.attach(process)`.
 
     Args:
         service: The name of one, or one of your own.

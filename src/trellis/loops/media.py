@@ -29,7 +29,7 @@ class Histogram(Media):
     NaN and infinities are in no bin: `n_not_finite` counts them.
 
     Example:
-        summary.with_media(train={"kernel": Histogram(checkpoint.model_params["Dense_0"]["kernel"])})
+        media = {"kernel": Histogram([0.5, 1.5, 2.0])}  # for summary.with_media(train=media)
     """
 
     def __init__(self, values: Any, *, n_bins: int = _N_BINS) -> None:
@@ -56,7 +56,7 @@ class Image(Media):
     Pixels are whole numbers from 0 to 255, or fractions from 0 to 1; what lies outside is cut off, and NaN is black.
 
     Example:
-        summary.with_media(eval={"hardest": Image(pixels)})
+        media = {"hardest": Image([[0.0, 1.0], [0.5, 0.0]])}
     """
 
     def __init__(self, pixels: Any) -> None:
@@ -91,7 +91,7 @@ class Text(Media):
     """Text, which TensorBoard and others show as Markdown.
 
     Example:
-        summary.with_media(eval={"answers": Text("What is 1 + 1? **3**")})
+        media = {"answers": Text("What is 1 + 1? **3**")}
     """
 
     def __init__(self, text: str) -> None:
