@@ -18,7 +18,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from trellis.runtime import flush_output, print_error, print_line
+from trellis.runtime import flush_output, print_error, print_json, print_line
 from trellis.serving.address import check_access
 from trellis.serving.application import Application, Limits
 from trellis.serving.batching import Batcher
@@ -312,4 +312,5 @@ def _told_as_text(event: str, text: str, **fields: object) -> None:
 
 
 def _told_as_json(event: str, text: str, **fields: object) -> None:
-    print_line(json.dumps({"event": event, "time": round(time.time(), 3), "text": text.strip(), **fields}))
+    document = {"event": event, "time": round(time.time(), 3), "text": text.strip(), **fields}
+    print_json(document, is_one_of_many=True)
