@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         experiments as experiments,
         launch as launch,
         tuning as tuning,
+        reports as reports,
         serving as serving,
         bridges as bridges,
         executor as executor,

@@ -18,7 +18,7 @@ from trellis.cli.main import main
     [
         ("trellis tr", ["train"]),
         ("trellis --v", ["--version"]),
-        ("trellis data ", ["vocabulary", "pretraining", "finetuning"]),
+        ("trellis data ", ["vocabulary", "pretraining", "show", "finetuning"]),
         ("trellis help conf", ["config"]),
         ("trellis help config ", ["show", "diff"]),
         ("trellis completion f", ["fish"]),

@@ -169,5 +169,5 @@ def test_a_model_is_blessed_by_examples_or_the_exit_code_says_that_it_is_not() -
     assert (done.returncode, "is worse than the" in done.stdout) == (3, True), done.stderr
     assert json.loads(Path("out/model_run/blessing.json").read_text())["is_blessed"] is False
     assert [path.name for path in Path("out/model_served").glob("[0-9]*")] == ["1"]
-    done = trellis_without_jax("run", *FLAGS, "--bless=mae,slice=kid")
+    done = trellis("run", *FLAGS, "--bless=mae,label=kind,slice=kid")
     assert (done.returncode, "Did you mean 'kind'" in done.stderr) == (2, True), done.stderr

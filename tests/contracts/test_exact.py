@@ -25,7 +25,7 @@ def programs(params: ExperimentConfig, model_dir: Path) -> Iterator[str]:
     trainer = Trainer(config=params.trainer, task=task, model_dir=model_dir, runtime=params.runtime)
     stage = trainer.build_stage(0)
     training = stage.train_loop
-    traced = training._traced
+    traced = training.traced
     state = training.state_shapes()
     batch = traced.outline.batch
     root = jax.random.key(0)

@@ -48,6 +48,7 @@ OUR_TRAINER: dict[str, Any] = {
     "early_stopping_steps": 0,
     "blow_up_factor": 10.0,
     "report_details": False,
+    "trackers": [],
 }
 RUNTIME: dict[str, Any] = {
     "distribution_strategy": "mirrored",

@@ -60,7 +60,7 @@ def test_open_mpi_that_does_not_tell_where_the_first_process_is_needs_its_addres
         join_processes(since_5)
     join_processes(since_5 | {"JAX_COORDINATOR_ADDRESS": "10.0.0.1:8476"})
     (call,) = joined
-    assert (call["coordinator_address"], call["num_processes"], call["process_id"]) == ("10.0.0.1:8476", 2, 1)
+    assert (call["address"], call["num_processes"], call["process_id"]) == ("10.0.0.1:8476", 2, 1)
     assert call["cluster_detection_method"] == "deactivate"
     assert find_cluster(since_5 | {"OMPI_COMM_WORLD_SIZE": "1"}) is None
 

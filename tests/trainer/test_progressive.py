@@ -323,7 +323,7 @@ def wrong(model_dir: Path, **returned: Any) -> trellis.ProgressiveTrainer:
 
 
 def test_a_policy_that_returns_what_does_not_fit_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="WrongPolicy.get_model\\(0\\) returned Stacked"):
+    with pytest.raises(ModelError, match="WrongPolicy.get_model\\(0\\) returned a Stacked"):
         wrong(tmp_path, model=Stacked(1)).train()
     given = {"layer_0": {"bias": np.zeros(3, np.float32)}, "layer_7": np.zeros(2, np.float32)}
     with pytest.raises(ModelError) as caught:

@@ -1,12 +1,11 @@
 """`trellis data show`: what a model sees."""
 
 import argparse
-import json
 
 from trellis import experiments
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.parser import Parser
-from trellis.runtime import line_width, print_coloured, print_line
+from trellis.runtime import line_width, print_coloured, print_json
 
 _EPILOG = """\
 The batches are those that `trellis train` gets with the same flags, from --step on. No model is made, and nothing is
@@ -29,7 +28,7 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag(
         "step", "N", "the batch that the step after so many trains on; the default is 0", type=_count, default=0
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    parser.add_json_flag()
 
 
 def show(flags: argparse.Namespace) -> None:
@@ -37,7 +36,7 @@ def show(flags: argparse.Namespace) -> None:
     params = resolve_flags(flags)
     peek = experiments.peek_data(params, side=flags.split, n_examples=flags.examples, step=flags.step)
     if flags.json:
-        print_line(json.dumps({"experiment": flags.experiment, **peek.as_json()}, ensure_ascii=False))
+        print_json({"experiment": flags.experiment, **peek.as_json()})
         return
     lines = experiments.describe_peek(peek, width=line_width())
     print_coloured("\n".join([f"{flags.experiment}", *lines]), _COLOURS)

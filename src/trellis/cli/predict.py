@@ -21,6 +21,7 @@ from trellis.serving import find_served_model
 
 if TYPE_CHECKING:
     from trellis.nlp.answers import Asked, Prediction
+    from trellis.serving import ArrayAnswers
 
 _EPILOG = """\
 Several --text are the parts of one question: a pair of sentences, or a question and the passage that answers it. They
@@ -150,12 +151,7 @@ def _predict_arrays(flags: argparse.Namespace, params: ExperimentConfig | None, 
         _tell(note)
     if not flags.output_file:
         for answers in asked.answers:
-            if flags.json:
-                for row in serving.answer_rows(answers, has_ids=asked.has_ids):
-                    print_json(row, is_one_of_many=True)
-                continue
-            for line in serving.answer_lines(answers):
-                print_line(line)
+            _print_answers(answers, has_ids=asked.has_ids, as_json=flags.json)
         return 0
     n_examples = 0
     with whole_file(Path(flags.output_file)) as output, Tally("Answering", unit="examples") as tally:
@@ -259,6 +255,14 @@ def _read_params(flags: argparse.Namespace) -> ExperimentConfig:
 
 def _listed(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _print_answers(answers: "ArrayAnswers", *, has_ids: bool, as_json: bool) -> None:
+    if as_json:
+        for row in serving.answer_rows(answers, has_ids=has_ids):
+            print_json(row, is_one_of_many=True)
+    else:
+        print_line("\n".join(serving.answer_lines(answers)))
 
 
 def _tell(text: str) -> None:

@@ -6,14 +6,14 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from trellis import experiments, loops, runtime
 from trellis.cli.experiments import resolve_flags
 from trellis.disk import local_path, write_whole
 from trellis.errors import ArgumentError, RunFailedError
-from trellis.experiments import ReplicaRun, get_mode, run_replicas
+from trellis.experiments import get_mode
 from trellis.extensions import read_summaries
 from trellis.json_text import without_nan
-from trellis.loops import begin_command
-from trellis.runtime import keep_programs, print_line, table
+from trellis.runtime import print_line, table
 
 
 def train_seeds(flags: argparse.Namespace, train: Callable[[argparse.Namespace], None]) -> None:
@@ -50,16 +50,20 @@ def train_seeds(flags: argparse.Namespace, train: Callable[[argparse.Namespace],
 def _train_together(flags: argparse.Namespace, seeds: Sequence[int], directory: Path) -> None:
     """Trains with all seeds as one program."""
     _refuse_with_together(flags)
-    runs = []
+    params_of = {}
     for seed in seeds:
         model_dir = directory / f"seed_{seed}"
         own = argparse.Namespace(**{**vars(flags), "set": [*flags.set, f"runtime.seed={seed}"]})
-        params = resolve_flags(own, mode=flags.mode, model_dir=str(model_dir))
-        runs.append(ReplicaRun(name=f"seed {seed}", params=params, model_dir=model_dir))
+        params_of[seed] = resolve_flags(own, mode=flags.mode, model_dir=str(model_dir))
     print_line(f"{flags.experiment}, {flags.mode}: {len(seeds)} seeds as one program. It writes to {directory}.")
-    begin_command()
-    keep_programs()
-    errors = run_replicas(runs, mode=flags.mode, paths=["runtime.seed"])
+    # This loads JAX, when all that can be known without it is known to be right.
+    loops.begin_command()
+    runtime.keep_programs()
+    runs = [
+        experiments.ReplicaRun(name=f"seed {seed}", params=params, model_dir=directory / f"seed_{seed}")
+        for seed, params in params_of.items()
+    ]
+    errors = experiments.run_replicas(runs, mode=flags.mode, paths=["runtime.seed"])
     failed = [(seed, error) for seed, error in zip(seeds, errors, strict=True) if error is not None]
     if failed:
         listed = "\n".join(f"  seed {seed}: {error}" for seed, error in failed)

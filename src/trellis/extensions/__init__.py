@@ -49,10 +49,7 @@ if TYPE_CHECKING:
     from trellis.extensions.summary_logger import SummaryLogger as SummaryLogger
     from trellis.extensions.summary_writer import SummaryWriter as SummaryWriter, steps_with_points as steps_with_points
     from trellis.extensions.tracker import Tracker as Tracker
-    from trellis.extensions.tracking_services import (
-        TrackedRun as TrackedRun,
-        TrackingService as TrackingService,
-        is_missing as is_missing,
-    )
+    from trellis.extensions.tracking_services import TrackedRun as TrackedRun, TrackingService as TrackingService
+    from trellis.extensions.configs import is_missing as is_missing
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -15,9 +15,10 @@ from pathlib import Path
 from trellis.aliases import JSON
 from trellis.disk import check_writable, local_path, write_whole
 from trellis.errors import ArgumentError
+from trellis.extensions.configs import ServiceName
 from trellis.extensions.event_lines import read_summaries
 from trellis.extensions.extension import Extension
-from trellis.extensions.tracking_services import ServiceName, Status, TrackedRun, TrackingService, build_service
+from trellis.extensions.tracking_services import Status, TrackedRun, TrackingService, build_service
 from trellis.loops import Checkpoint, Event, Media, Session, Summary
 from trellis.runtime import is_first_process, print_line
 from trellis.version import __version__

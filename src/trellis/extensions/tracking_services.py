@@ -1,7 +1,6 @@
 """Where runs are tracked, each behind a few calls: Weights & Biases, MLflow and trackio."""
 
 import importlib
-import importlib.util
 import json
 import os
 import re
@@ -15,10 +14,10 @@ from typing import Any, Literal, get_args
 
 from trellis.aliases import JSON
 from trellis.errors import ArgumentError, MissingPackageError
+from trellis.extensions.configs import ServiceName, is_missing
 from trellis.loops import Histogram, Image, Media, Text
 from trellis.spelling import did_you_mean
 
-ServiceName = Literal["wandb", "mlflow", "trackio"]
 Status = Literal["finished", "stopped", "failed"]
 
 _PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny", "trackio": "trackio"}
@@ -278,13 +277,6 @@ def build_service(name: str) -> TrackingService:
     # Here and not by the thread that calls it: Python 3.11 fails now and then if two threads import at a time.
     importlib.import_module(name)
     return _SERVICES[name]()
-
-
-def is_missing(name: str) -> bool:
-    """Whether the package of a service is not installed."""
-    spec = importlib.util.find_spec(name)
-    # A folder of this name, as wandb leaves one where it is used, is no package.
-    return spec is None or spec.origin is None
 
 
 def _plain_name(name: str) -> str:

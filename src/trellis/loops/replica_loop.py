@@ -169,7 +169,7 @@ class ReplicaLoop:
             # A place whose replica is ahead computes with something until that joins.
             self._fill(filler)
             for replica in waiting.values():
-                replica.loop.tell_start(replica.start.step, outline, seconds=time.perf_counter() - started)
+                replica.loop.tell_start(outline, step=replica.start.step, seconds=time.perf_counter() - started)
                 replica.loop.session.wait_for_steps = self._steps.wait
         return waiting
 

@@ -336,10 +336,10 @@ class TrainLoop:
         is_new = checkpoint.model_params is initializer.model_params
         self._running = self._new_state(checkpoint.step) if is_new else self._resume(checkpoint)
         self.session.wait_for_steps = self._running.steps.wait
-        self.tell_start(self._running.step, outline, seconds=time.perf_counter() - started)
+        self.tell_start(outline, step=self._running.step, seconds=time.perf_counter() - started)
         return self._running
 
-    def tell_start(self, step: int, outline: Outline, *, seconds: float) -> None:
+    def tell_start(self, outline: Outline, *, step: int, seconds: float) -> None:
         """Tells that the arrays for the step after `step` are there, and what was made in so many seconds."""
         weights = _describe_weights(outline.checkpoint)
         text = f"Total model initialization time is {seconds:.2f} seconds.\n{weights}\n"

@@ -240,14 +240,10 @@ class RunReader:
     def _add_metrics(self, groups: Any, step: int, time: float) -> None:
         for group, values in groups.items() if isinstance(groups, dict) else ():
             for name, value in values.items() if isinstance(values, dict) else ():
-                if not _is_number(value):
+                path = f"{group}/{name}"
+                if not _is_number(value) or (path not in self._curves and len(self._curves) >= _MOST_METRICS):
                     continue
-                curve = self._curves.get(path := f"{group}/{name}")
-                if curve is None:
-                    if len(self._curves) >= _MOST_METRICS:
-                        continue
-                    curve = self._curves[path] = Curve()
-                curve.append(Point(step, time, float(value)))
+                self._curves.setdefault(path, Curve()).append(Point(step, time, float(value)))
 
     def _add_time(self, event: dict[str, Any]) -> None:
         attempt = event.get("attempt")

@@ -97,7 +97,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _handler_of(report: LiveReport) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class Answers(BaseHTTPRequestHandler):
         """Answers for a page and its content, and refuses all else."""
 
         timeout = _SECONDS_OF_PATIENCE
@@ -151,4 +151,4 @@ def _handler_of(report: LiveReport) -> type[BaseHTTPRequestHandler]:
         def log_message(self, format: str, *args: Any) -> None:
             """Says nothing of each request."""
 
-    return Handler
+    return Answers

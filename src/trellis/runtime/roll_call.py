@@ -30,7 +30,7 @@ class RollCall:
     names those that have not.
 
     Example:
-        RollCall("10.0.0.1:8476", n_processes=4, index=2, seconds=300).hold(bind_address="10.0.0.1:8476")
+        roll_call = RollCall("10.0.0.1:8476", n_processes=4, index=2, seconds=300)  # then .hold(bind_address=…)
     """
 
     address: str

@@ -4,7 +4,6 @@
 Learning Repository, 1998, CC BY 4.0), unchanged, as scikit-learn ships it.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,9 @@ import numpy as np
 
 from trellis.aliases import Batch
 from trellis.data import DataConfig, ExampleStream
-from trellis.loops import Accuracy, Mean, MetricFunction, batch_size, cross_entropy, weighted_mean
+from trellis.loops import Accuracy, Mean, MetricFunction, cross_entropy, weighted_mean
 from trellis.tasks.batch_view import BatchView, view_of_sides
-from trellis.tasks.bound_model import BoundModel
 from trellis.tasks.configs import DigitsConfig, InputContext
-from trellis.tasks.samples import write_samples
 from trellis.tasks.task import Task, register_task_cls
 
 _FILE = Path(__file__).with_name("digits.csv.gz")
@@ -74,26 +71,6 @@ class DigitsTask(Task):
     def build_metrics(self, training: bool = True) -> dict[str, MetricFunction]:
         """The accuracy."""
         return {"accuracy": Accuracy()}
-
-    def validation_step(
-        self, inputs: Any, model: BoundModel, metrics: Mapping[str, MetricFunction] | None = None
-    ) -> Mapping[str, Any]:
-        """The loss and the accuracy, and what the page about a run shows of them."""
-        images, labels = inputs
-        logits = self.inference_step(images, model)
-        logs = self._measure(labels, logits, model, metrics, batch_size(inputs))
-        return {**logs, "logits": logits, "labels": labels, "images": images}
-
-    def aggregate_logs(self, state: Any, step_outputs: Mapping[str, Any]) -> Any:
-        """All logits, digits and pictures so far."""
-        return [*(state or []), tuple(step_outputs[name] for name in ("logits", "labels", "images"))]
-
-    def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: int | None = None) -> dict[str, float]:
-        """No further metrics; writes which digits are taken for which, and the pictures that are the hardest."""
-        logits, labels, images = (np.concatenate(part) for part in zip(*aggregated_logs, strict=True))
-        pictures = (255 * images).astype(np.uint8).reshape(-1, 8, 8)
-        write_samples(self.logging_dir, step=global_step, scores=logits, labels=labels, pictures=pictures)
-        return {}
 
 
 def _read_digits() -> tuple[np.ndarray, np.ndarray]:
