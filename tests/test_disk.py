@@ -441,6 +441,26 @@ def test_a_directory_that_was_made_again_is_owned_again(tmp_path: Path) -> None:
     assert names(tmp_path / "runs") == ["file"]
 
 
+def test_a_directory_that_comes_back_is_not_the_one_that_was_made_in_its_place(tmp_path: Path) -> None:
+    away, place = tmp_path / "away", tmp_path / "runs"
+    away.mkdir()
+    (away / "file").touch()
+    first = disk.Ownership(place)
+    disk.check_still_owned(place / "train")
+    shutil.rmtree(place)
+    disk.check_still_owned(place / "train")  # what is not there is told when it is written to
+    away.rename(place)
+    text = "is not the directory any more in which this run has begun: .* Start the same command again"
+    with pytest.raises(FileWriteError, match=text):
+        disk.check_still_owned(place / "train")
+    with pytest.raises(FileWriteError, match=text):
+        disk.Ownership(place)
+    first.release()
+    with disk.Ownership(place):
+        disk.check_still_owned(place)
+    assert names(place) == ["file"]
+
+
 def test_a_lock_does_not_outlive_its_owner_in_a_process_that_was_forked_from_it(tmp_path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; from trellis.disk import Ownership\n"

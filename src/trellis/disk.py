@@ -376,7 +376,9 @@ class Ownership:
         with _locks_guard:
             lock = _locks.get(file)
             if lock is not None and lock.descriptor is not None and not _is_at(lock.descriptor, file):
-                # A directory that was removed and made again is another one.
+                # A directory that was removed and made again is another one, and is free if nothing is there yet.
+                if any(directory.iterdir()):
+                    check_still_owned(directory)
                 os.close(lock.descriptor)
                 lock = None
             if lock is None:
@@ -402,6 +404,24 @@ def owned_in_turn(directory: Path) -> Iterator[None]:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
     with ownership:
         yield
+
+
+def check_still_owned(directory: Path) -> None:
+    """Raises an error if another directory is in the place of one that this process owns, or that this one is in.
+
+    So it is where a disk was away when a process began, which has made a new directory, and where the disk is back:
+    what the process knows is not of that directory, and would be wrong there.
+    """
+    folder = directory.resolve()
+    with _locks_guard:
+        for place in (folder, *folder.parents):
+            lock = _locks.get(place / _LOCK)
+            if lock is None or lock.descriptor is None or not place.is_dir() or _is_at(lock.descriptor, lock.file):
+                continue
+            raise FileWriteError(
+                f"`{place}` is not the directory any more in which this run has begun: it was away for a while, or "
+                f"another is in its place. Nothing was changed in it. Start the same command again."
+            )
 
 
 def is_owned(directory: Path) -> bool:

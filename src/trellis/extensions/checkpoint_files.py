@@ -19,6 +19,7 @@ from flax.traverse_util import unflatten_dict
 from trellis.aliases import JSON, Init, PyTree
 from trellis.disk import (
     Ownership,
+    check_still_owned,
     check_writable,
     describe_failure,
     hidden_path,
@@ -244,6 +245,7 @@ class FileWriter(Extension):
         final = self._dir / name
         replaced = final.with_name(f"{name}.replaced")
         with self._saving(hidden, step):
+            check_still_owned(self._dir)
             remove_whole(replaced)
             if final.exists():
                 final.rename(replaced)

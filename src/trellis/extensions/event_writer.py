@@ -7,7 +7,15 @@ import time
 from pathlib import Path
 
 from trellis.aliases import JSON
-from trellis.disk import check_writable, describe_failure, local_path, set_aside, sync_appended, write_whole
+from trellis.disk import (
+    check_still_owned,
+    check_writable,
+    describe_failure,
+    local_path,
+    set_aside,
+    sync_appended,
+    write_whole,
+)
 from trellis.errors import FileWriteError
 from trellis.extensions.event_lines import is_point_past, parse_event, with_checksum
 from trellis.extensions.extension import Extension
@@ -56,6 +64,7 @@ class EventWriter(Extension):
         summary = Summary.from_checkpoint(checkpoint)
         with self._lock:
             if self._last_step is None or summary.step < self._last_step:
+                check_still_owned(self._path.parent)
                 self._drop_points_past(summary.step - summary.n_completed_steps)
             self._last_step = summary.step
             self._append(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trellis.data import RecordWriter, read_records
-from trellis.disk import check_writable, describe_failure, local_path, set_aside, sync_appended
+from trellis.disk import check_still_owned, check_writable, describe_failure, local_path, set_aside, sync_appended
 from trellis.errors import CutShortError, DataError
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Histogram, Image, Media, Session, Summary, Text
@@ -67,6 +67,7 @@ class SummaryWriter(Extension):
         """Writes a summary, and returns the checkpoint as it came."""
         summary = Summary.from_checkpoint(checkpoint)
         if self._last_step is None or summary.step < self._last_step:
+            check_still_owned(self._dir)
             self._start = summary.step - summary.n_completed_steps
             for run in self._runs.values():
                 run.begin(self._start)
