@@ -6,15 +6,30 @@ from pathlib import Path
 import pytest
 
 from trellis.errors import ArgumentError
-from trellis.launch import RayOptions, check_address, launch_on_ray
+from trellis.launch import RayOptions, check_address, join_cluster, launch_on_ray
 
 
 def test_an_address_where_nobody_answers_is_told_at_once() -> None:
-    with pytest.raises(ConnectionError, match="refused"):
-        check_address("127.0.0.1:9")
+    for address in ("127.0.0.1:9", "ray://127.0.0.1:9"):
+        with pytest.raises(ConnectionError, match="refused"):
+            check_address(address)
 
 
-@pytest.mark.parametrize("address", ["", "auto", "ray://127.0.0.1:9"])
+def test_what_ray_says_of_an_address_is_told_in_one_line() -> None:
+    class Ray:
+        """A package that finds no cluster."""
+
+        def init(self, *, address: str) -> None:
+            raise ValueError(f"Many words.\nInvalid address format: {address}.")
+
+    told = (
+        r"^There is no cluster of Ray at nonsense: Invalid address format: nonsense. Start one with `ray start"
+    )
+    with pytest.raises(ArgumentError, match=told):
+        join_cluster(Ray(), "nonsense")
+
+
+@pytest.mark.parametrize("address", ["", "auto", "nonsense"])
 def test_an_address_that_is_no_host_and_port_is_left_to_ray(address: str) -> None:
     check_address(address)
 

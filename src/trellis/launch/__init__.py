@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from trellis.launch.ray import (
         RayOptions as RayOptions,
         check_address as check_address,
+        join_cluster as join_cluster,
         launch_on_ray as launch_on_ray,
     )
     from trellis.launch.ray_workers import launch_workers_on_ray as launch_workers_on_ray

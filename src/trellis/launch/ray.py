@@ -115,15 +115,7 @@ def connect(options: RayOptions, *, n_processes: int) -> Any:
         raise MissingPackageError("ray", "ray") from None
     ray: Any = untyped_ray
     if not ray.is_initialized():
-        address = options.address or os.environ.get("RAY_ADDRESS")
-        try:
-            check_address(address or "")
-        except ConnectionError as error:
-            raise ArgumentError(
-                f"There is no cluster of Ray at {address}: {error}. Start one with `ray start --head`, and give its "
-                f"address."
-            ) from None
-        ray.init(address=address, log_to_driver=True)
+        join_cluster(ray, options.address or os.environ.get("RAY_ADDRESS"), log_to_driver=True)
     machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
     room = sum(min(int(has.get(name, 0) // each) for name, each in options.need.items()) for has in machines)
     if room < n_processes:
@@ -136,9 +128,27 @@ def connect(options: RayOptions, *, n_processes: int) -> Any:
     return ray
 
 
+def join_cluster(ray: Any, address: str | None, **options: Any) -> None:
+    """Joins a cluster of Ray, or raises an error that names the address.
+
+    Args:
+        ray: The package.
+        address: None is this machine, on which Ray starts one.
+    """
+    try:
+        check_address(address or "")
+        ray.init(address=address, **options)
+    except Exception as error:  # noqa: BLE001  (Ray raises many kinds)
+        place = "this machine" if address in (None, "auto") else address
+        raise ArgumentError(
+            f"There is no cluster of Ray at {place}: {in_short(error).rstrip('.')}. Start one with `ray start --head`, "
+            f"and give its address, as in --address=10.0.0.1:6379."
+        ) from None
+
+
 def check_address(address: str) -> None:
     """Raises ConnectionError where nobody answers: Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdecimal() or "/" in host:
         return
     try:

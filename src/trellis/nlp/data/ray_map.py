@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from trellis.errors import ArgumentError, MissingPackageError, RunFailedError
-from trellis.launch import check_address
+from trellis.launch import join_cluster
 from trellis.nlp.data.token_cache import Block, OrderedMap, Result
 from trellis.version import __version__
 
@@ -35,15 +35,7 @@ def ray_map(address: str | None = None) -> OrderedMap:
         own = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         # Not None, for which Ray would start a cluster here: this machine's cores need none.
         address = address or os.environ.get("RAY_ADDRESS") or "auto"
-        try:
-            check_address(address)
-            ray.init(address=address, runtime_env={"env_vars": own}, logging_level=logging.WARNING)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            place = "this machine" if address == "auto" else address
-            raise ArgumentError(
-                f"There is no cluster of Ray at {place}: {_one_line(error)} Start one with `ray start --head`, and "
-                f"give its address."
-            ) from None
+        join_cluster(ray, address, runtime_env={"env_vars": own}, logging_level=logging.WARNING)
 
     def ordered_map(function: Callable[[Block], Result], blocks: Iterable[Block], /) -> Iterator[Result]:
         return _ray_map(ray, function, blocks)
