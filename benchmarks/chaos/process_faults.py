@@ -330,6 +330,10 @@ class Forked:
         """Its exit code; None while it runs."""
         return self.run.wait(0)
 
+    def is_stopped(self) -> bool:
+        """Whether it was stopped, and does not go on."""
+        return state_of(self.run.pid) == "T"
+
     def stop(self, *, seconds: float) -> None:
         """Ends it, after so many seconds by force."""
         deadline = time.monotonic() + seconds
@@ -455,10 +459,15 @@ def strike(scene: Scene, fault: Fault) -> tuple[str, float]:
 
 def is_running(pid: int) -> bool:
     """Whether a process runs, or is stopped; one that has ended and that nobody has asked for does not."""
+    return bool(pid) and state_of(pid) not in ("", "Z")
+
+
+def state_of(pid: int) -> str:
+    """What a process does, in a letter of the system's; empty if it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" if pid else False
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return ""
 
 
 def newest_step(directory: Path) -> int:

@@ -45,6 +45,11 @@ class _ScriptedWorker:
         self._stopped.append(self._index)
 
 
+class _StoppedWorker(_ScriptedWorker):
+    def is_stopped(self) -> bool:
+        return True
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trellis.launch.local._SECONDS_TO_TELL", 0.01)
@@ -84,6 +89,23 @@ def test_an_abort_of_jax_is_not_the_cause(tmp_path: Path, capsys: pytest.Capture
 def test_one_that_has_lost_another_is_not_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert launch(Scripted([75, -signal.SIGKILL]), tmp_path) == 128 + signal.SIGKILL
     assert "Process 1 of 2 was ended by SIGKILL" in capsys.readouterr().err
+
+
+def test_one_that_stays_stopped_is_named_though_no_other_has_noticed_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trellis.launch.local._SECONDS_TO_NOTICE", 0.1)
+    monkeypatch.setenv("TRELLIS_WORKER_TIMEOUT", "0.2")
+    ended: list[int] = []
+
+    def start(order: WorkerOrder) -> Worker:
+        kind = _StoppedWorker if order.index else _ScriptedWorker
+        return kind(None, order.index, ended)
+
+    assert launch_local(["train"], n_processes=2, log_dir=tmp_path, start=start) == 75
+    told = capsys.readouterr().err
+    assert "Process 1 of 2 has been stopped (SIGSTOP) for more than 0.2 seconds (--worker_timeout)" in told
+    assert sorted(ended) == [0, 1]
 
 
 def test_all_are_started_again_as_often_as_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,10 @@
 """How processes join: where the first one listens, and what is told before JAX is asked."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -206,3 +209,31 @@ def test_who_waits_for_one_that_has_failed_fails_as_it_did(service: Service) -> 
     service.told = {"trellis/failed/1": json.dumps({"text": "nothing was heard of process 2", "is_lost": True})}
     with pytest.raises(ProcessLostError, match="nothing was heard of process 2"):
         gathered("saving step 4")
+
+
+def test_one_that_fails_when_all_have_joined_ends_the_others_while_jax_waits_for_it() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    source = """
+import sys
+from trellis.errors import RunFailedError
+from trellis.runtime import join_processes, telling_failure, wait_for_processes
+
+join_processes()
+with telling_failure():
+    if sys.argv[1] == "0":
+        raise RunFailedError("The disk is gone.")
+    wait_for_processes("meeting")
+"""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", source, str(index)],
+            env=os.environ | variables(address, index=index) | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    first, other = (process.communicate(timeout=120)[1] for process in processes)
+    assert first.endswith("RunFailedError: The disk is gone.\n")
+    assert other.endswith(f"Process 0 on {socket.gethostname()} has failed, so this one ends too: The disk is gone.\n")
+    assert [process.returncode for process in processes] == [1, 2]

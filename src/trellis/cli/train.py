@@ -120,24 +120,25 @@ def _run(
 ) -> dict[str, float]:
     # These load JAX, when all that can be known without it is known to be right.
     runtime.join_processes()
-    runtime.keep_programs()
-    size = cache_size()
-    if size and runtime.is_first_process():
-        shown = runtime.describe_size(size).lstrip("=~ ")
-        print_line(f"Data and programs that were made before are in {cache_root()}, {shown}: see trellis cache.")
-    profiler = [extensions.Profiler(directory, start=profiled[0], stop=profiled[1])] if profiled else []
-    file = directory / f"operative_config.{flags.mode}.gin"
-    with gin_bindings(flags) as write_operative_config:
-        _, logs = experiments.run_together(
-            params,
-            mode=flags.mode,
-            model_dir=directory,
-            pretrain_steps=flags.pretrain_steps,
-            allow_changes=flags.allow_changes,
-            checkpoint=flags.checkpoint,
-            extensions=profiler,
-            when_ready=lambda: write_operative_config(file) if runtime.is_first_process() else None,
-        )
+    with runtime.telling_failure():
+        runtime.keep_programs()
+        size = cache_size()
+        if size and runtime.is_first_process():
+            shown = runtime.describe_size(size).lstrip("=~ ")
+            print_line(f"Data and programs that were made before are in {cache_root()}, {shown}: see trellis cache.")
+        profiler = [extensions.Profiler(directory, start=profiled[0], stop=profiled[1])] if profiled else []
+        file = directory / f"operative_config.{flags.mode}.gin"
+        with gin_bindings(flags) as write_operative_config:
+            _, logs = experiments.run_together(
+                params,
+                mode=flags.mode,
+                model_dir=directory,
+                pretrain_steps=flags.pretrain_steps,
+                allow_changes=flags.allow_changes,
+                checkpoint=flags.checkpoint,
+                extensions=profiler,
+                when_ready=lambda: write_operative_config(file) if runtime.is_first_process() else None,
+            )
     return logs
 
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from trellis.executor.process import (
         LocalProcess as LocalProcess,
         StartWorker as StartWorker,
+        WatchedWorker as WatchedWorker,
         Worker as Worker,
         WorkerOrder as WorkerOrder,
         address_of as address_of,

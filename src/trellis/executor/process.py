@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, NoReturn, Protocol
+from typing import IO, Any, NoReturn, Protocol, runtime_checkable
 
 from trellis.disk import scratch_directory, write_whole
 from trellis.errors import ArgumentError, Preempted, RunFailedError, TrellisError
@@ -66,6 +66,14 @@ class Worker(Protocol):
 
     def stop(self, *, seconds: float) -> None:
         """Ends it and all that it has started, after so many seconds by force; nothing of it runs afterwards."""
+
+
+@runtime_checkable
+class WatchedWorker(Worker, Protocol):
+    """A worker of which it is known whether it was stopped."""
+
+    def is_stopped(self) -> bool:
+        """Whether it was stopped (SIGSTOP) and does not go on."""
 
 
 class StartWorker(Protocol):
@@ -331,7 +339,7 @@ class _StartedWorker:
 
     def is_stopped(self) -> bool:
         """Whether it does not go on; known only of a process of this machine."""
-        return isinstance(self.worker, LocalProcess) and self.worker.is_stopped()
+        return isinstance(self.worker, WatchedWorker) and self.worker.is_stopped()
 
     def stopped_error(self, seconds: float) -> RunFailedError:
         """The error to raise if it is stopped for too long."""

@@ -14,7 +14,7 @@ from trellis.experiments.mode import get_mode
 from trellis.experiments.overrides import resolve
 from trellis.experiments.together import run_together
 from trellis.extensions import newest_file
-from trellis.runtime import is_first_process, join_processes, wait_for_processes
+from trellis.runtime import is_first_process, join_processes, telling_failure, wait_for_processes
 from trellis.spelling import did_you_mean
 
 _CHECKPOINT = "checkpoint"
@@ -45,11 +45,13 @@ def run_fn(fn_args: FnArgs) -> None:
     settings = _settings(fn_args.custom_config or {})
     params = _resolved(settings, fn_args)
     model_dir = Path(str(fn_args.model_run_dir))
+    allow_changes = bool(settings.get("allow_changes"))
     join_processes()
-    run_together(params, mode=settings["mode"], model_dir=model_dir, allow_changes=bool(settings.get("allow_changes")))
-    if is_first_process():
-        _publish(params, model_dir, Path(str(fn_args.serving_model_dir)))
-    wait_for_processes("publishing the model")
+    with telling_failure():
+        run_together(params, mode=settings["mode"], model_dir=model_dir, allow_changes=allow_changes)
+        if is_first_process():
+            _publish(params, model_dir, Path(str(fn_args.serving_model_dir)))
+        wait_for_processes("publishing the model")
 
 
 def _settings(custom_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from trellis.runtime import (
     print_line,
     process_name,
     sum_over_processes,
-    tell_failure,
+    telling_failure,
     wait_for_processes,
     watching_processes,
 )
@@ -49,29 +50,33 @@ def run_together(
     they run the same code and config, that their devices can add up a number, and that `model_dir` is one directory. If
     one of them stops or gets stuck, all end, with its name.
     """
-    _check_strategy(params)
-    if jax.process_count() == 1:
-        return run_in_turn(params, when_ready=when_ready, **options)
-    mode = get_mode(options["mode"])
-    model_dir = options.get("model_dir")
-    if model_dir is not None:
-        check_directory(model_dir, mode)
-    try:
-        with watching_processes():
+    with telling_failure():
+        _check_strategy(params)
+        if jax.process_count() == 1:
+            return run_in_turn(params, when_ready=when_ready, **options)
+        mode = get_mode(options["mode"])
+        model_dir = options.get("model_dir")
+        if model_dir is not None:
+            check_directory(model_dir, mode)
+        with watching_processes(), _naming_loss():
             _check_each_other(params, model_dir, trains=mode.trains)
             result = run_in_turn(params, when_ready=when_ready, **options)
             # JAX ends a process whose first one is gone.
             wait_for_processes("ending the run")
+        return result
+
+
+@contextmanager
+def _naming_loss() -> Iterator[None]:
+    """Says in words what JAX raises when it computes with a process that is gone."""
+    try:
+        yield
     except jax.errors.JaxRuntimeError as error:
         if not any(name in str(error) for name in _LOST):
             raise
         name = capitalized(process_name(jax.process_index()))
         text = f"{name} has lost another process, as it computed with it. Look at the output of the others for why."
         raise ProcessLostError(text) from error
-    except (Exception, KeyboardInterrupt) as error:
-        tell_failure(error)
-        raise
-    return result
 
 
 def _check_strategy(params: ExperimentConfig) -> None:

@@ -12,13 +12,23 @@ from pathlib import Path
 from typing import Protocol
 
 from trellis.errors import ArgumentError, Preempted
-from trellis.executor import StartWorker, Worker, WorkerOrder, local_cluster, preempted_by_sigterm, start_process
-from trellis.runtime import count_gpus, print_error, print_line
+from trellis.executor import (
+    StartWorker,
+    WatchedWorker,
+    Worker,
+    WorkerOrder,
+    local_cluster,
+    preempted_by_sigterm,
+    start_process,
+)
+from trellis.runtime import count_gpus, print_error, print_line, worker_seconds
 
 DONE, BAD_INPUT, LOST, INTERRUPTED, STOPPED = 0, 2, 75, 130, 143
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_TO_TELL = 2.0
 """How long others may take to end, too, after the first has failed: the first to be seen need not be the first."""
+_SECONDS_TO_NOTICE = 15.0
+"""How much later than the processes themselves the one that has started them tells of one that is stopped."""
 _SECONDS_TO_STOP = 5.0
 _SECONDS_TO_SAVE = 60.0
 _TAIL_BYTES = 4000
@@ -112,7 +122,7 @@ def _attempt(arguments: Sequence[str], *, cluster: Cluster, start: StartWorker, 
                     log_file=log_dir / f"process_{index}.log" if index else None,
                 )
                 workers.append((order, start(order)))
-            return _wait(workers)
+            return _wait(workers, silence=worker_seconds())
         except Preempted:
             _stop(workers, seconds=_SECONDS_TO_SAVE)
             return _Failure(STOPPED)
@@ -122,14 +132,25 @@ def _attempt(arguments: Sequence[str], *, cluster: Cluster, start: StartWorker, 
             return _Failure(INTERRUPTED)
 
 
-def _wait(workers: Sequence[tuple[WorkerOrder, Worker]]) -> _Failure | None:
-    """Waits until all have ended, or one has failed."""
+def _wait(workers: Sequence[tuple[WorkerOrder, Worker]], *, silence: float) -> _Failure | None:
+    """Waits until all have ended, or one has failed, or was stopped for longer than it may be silent."""
+    gone_on_at = dict.fromkeys(range(len(workers)), time.monotonic())
     while True:
         codes = [worker.poll() for _, worker in workers]
         if all(code == 0 for code in codes):
             return None
         if any(codes):
             break
+        now = time.monotonic()
+        gone_on_at |= {index: now for index, (_, worker) in enumerate(workers) if not _is_stopped(worker)}
+        index = min(gone_on_at, key=lambda index: gone_on_at[index])
+        # The others tell more, if they are far enough to notice it; one that is alone keeps nobody waiting.
+        if now - gone_on_at[index] > silence + _SECONDS_TO_NOTICE and len(workers) > 1:
+            return _Failure(
+                LOST,
+                f"Process {index} of {len(workers)} has been stopped (SIGSTOP) for more than {silence:g} seconds "
+                f"(--worker_timeout), and the others wait for it. All were ended.",
+            )
         time.sleep(_SECONDS_BETWEEN_LOOKS)
     deadline = time.monotonic() + _SECONDS_TO_TELL
     while None in (codes := [worker.poll() for _, worker in workers]) and time.monotonic() < deadline:
@@ -138,6 +159,10 @@ def _wait(workers: Sequence[tuple[WorkerOrder, Worker]]) -> _Failure | None:
     # That one is gone has the others end, or JAX abort them: that is not the cause.
     order, code = min(failed, key=lambda each: (each[1] == -signal.SIGABRT, each[1] == LOST))
     return _Failure(_exit_code(code), _told(order, code, n_processes=len(workers)))
+
+
+def _is_stopped(worker: Worker) -> bool:
+    return isinstance(worker, WatchedWorker) and worker.is_stopped()
 
 
 def _exit_code(code: int) -> int:

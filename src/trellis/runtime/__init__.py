@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         cluster_role as cluster_role,
         count_gpus as count_gpus,
         is_parameter_server as is_parameter_server,
+        worker_seconds as worker_seconds,
     )
     from trellis.runtime.agreement import (
         agreed as agreed,
@@ -41,10 +42,9 @@ if TYPE_CHECKING:
         note_progress as note_progress,
         process_name as process_name,
         tell as tell,
-        tell_failure as tell_failure,
         wait_for_processes as wait_for_processes,
     )
-    from trellis.runtime.watchdog import watching_processes as watching_processes
+    from trellis.runtime.watchdog import telling_failure as telling_failure, watching_processes as watching_processes
     from trellis.runtime.processes import (
         fetch as fetch,
         spans_processes as spans_processes,

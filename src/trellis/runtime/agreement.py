@@ -6,7 +6,7 @@ import math
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from jax._src import distributed  # JAX has no public name for the client of the
 from jax.experimental import multihost_utils
 
 from trellis.aliases import JSON
-from trellis.errors import ArgumentError, ProcessLostError, RunFailedError, TrellisError
+from trellis.errors import ProcessLostError, RunFailedError, TrellisError
 
 LOST = 75
 """The exit code of a run that has lost a process; to try again may help."""
@@ -59,20 +59,6 @@ def note_progress(phase: str, step: int | None = None) -> None:
         PROGRESS.step = step
 
 
-def seconds_in(environment: Mapping[str, str], name: str, *, default: float) -> float:
-    """The seconds that a variable gives."""
-    text = environment.get(name)
-    if not text:
-        return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not seconds > 0:
-        raise ArgumentError(f"{name} is {text!r}. Give a number of seconds above 0, such as {name}={default or 60:g}.")
-    return seconds
-
-
 @contextmanager
 def _waiting() -> Iterator[None]:
     """Notes that this process waits for others, and what it did before when it goes on."""
@@ -92,8 +78,13 @@ def client() -> Any:
 def announce() -> None:
     """Tells the others what machine this process is on; comes right after it has joined them."""
     if client() is not None:
-        index = distributed.global_state.process_id
-        client().key_value_set(f"trellis/host/{index}", socket.gethostname(), allow_overwrite=True)
+        client().key_value_set(f"trellis/host/{_own_index()}", socket.gethostname(), allow_overwrite=True)
+
+
+def _own_index() -> int:
+    """Which process this one is; `jax.process_index` waits for all others the first time that it is asked."""
+    index: int = distributed.global_state.process_id
+    return index
 
 
 def process_name(index: int) -> str:
@@ -225,17 +216,18 @@ def wait_for_processes(place: str, *, seconds: float | None = None) -> None:
 def tell_failure(error: BaseException) -> None:
     """Has the others, when they wait for this process, end too and say why."""
     # What JAX raises is that a process is gone, which it raises in all of them.
-    if client() is not None and not isinstance(error, jax.errors.JaxRuntimeError):
+    source = error.__cause__ if isinstance(error, ProcessLostError) else error
+    if client() is not None and not isinstance(source, jax.errors.JaxRuntimeError):
         text = str(error) if isinstance(error, TrellisError) else f"{type(error).__name__}: {error}".rstrip(": ")
         told = json.dumps({"text": text, "is_lost": isinstance(error, ProcessLostError)})
-        client().key_value_set(f"trellis/failed/{jax.process_index()}", told, allow_overwrite=True)
+        client().key_value_set(f"trellis/failed/{_own_index()}", told, allow_overwrite=True)
 
 
 def find_failure() -> RunFailedError | None:
     """The error to raise because another process has told of its end; None if none has."""
     for key, text in _listed("trellis/failed/"):
         index = int(key.rpartition("/")[2])
-        if index != jax.process_index():
+        if index != _own_index():
             told = json.loads(text)
             message = f"{capitalized(process_name(index))} has failed, so this one ends too: {told['text']}"
             return ProcessLostError(message) if told["is_lost"] else RunFailedError(message)

@@ -161,3 +161,22 @@ def _tasks_here(text: str, node: int) -> int:
     for n_tasks, n_nodes in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         counts += [int(n_tasks)] * int(n_nodes or 1)
     return counts[node] if node < len(counts) else 0
+
+
+def seconds_in(environment: Mapping[str, str], name: str, *, default: float) -> float:
+    """The seconds that a variable gives."""
+    text = environment.get(name)
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise ArgumentError(f"{name} is {text!r}. Give a number of seconds above 0, such as {name}={default or 60:g}.")
+    return seconds
+
+
+def worker_seconds(environment: Mapping[str, str] = os.environ) -> float:
+    """How long one of several processes may be silent, or be stopped: `TRELLIS_WORKER_TIMEOUT`, by default a minute."""
+    return seconds_in(environment, "TRELLIS_WORKER_TIMEOUT", default=60.0)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from typing import NoReturn
 
 import jax
 
@@ -23,8 +24,9 @@ from trellis.runtime.agreement import (
     is_first_process,
     note_progress,
     process_name,
-    seconds_in,
+    tell_failure,
 )
+from trellis.runtime.cluster import seconds_in, worker_seconds
 from trellis.runtime.console import flush_output, print_error
 
 _FAILED = 2
@@ -62,8 +64,9 @@ class Limits:
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> "Limits":
         """Those of `TRELLIS_WORKER_TIMEOUT` and `TRELLIS_PROGRESS_TIMEOUT`."""
-        silence = seconds_in(environment, "TRELLIS_WORKER_TIMEOUT", default=cls.silence)
-        return cls(silence, seconds_in(environment, "TRELLIS_PROGRESS_TIMEOUT", default=cls.progress))
+        return cls(
+            worker_seconds(environment), seconds_in(environment, "TRELLIS_PROGRESS_TIMEOUT", default=cls.progress)
+        )
 
 
 @dataclass
@@ -185,6 +188,54 @@ def watching_processes() -> Iterator[None]:
         watch.is_over.set()
 
 
+@contextmanager
+def telling_failure() -> Iterator[None]:
+    """Within it, an error of this process is told to those that it has joined, which end, too."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        tell_failure(error)
+        raise
+
+
+def listen_for_failures() -> None:
+    """Has this process end when another one fails, until they watch each other: comes when they have joined.
+
+    Until then JAX may wait for the one that has failed, which waits for this one to leave.
+    """
+    if client() is not None:
+        threading.Thread(target=_end_with_others, daemon=True, name="trellis-listener").start()
+
+
+def _end_with_others() -> None:
+    failure = None
+    while failure is None and not PROGRESS.n_marks:
+        time.sleep(_SECONDS_BETWEEN_BEATS)
+        with suppress(jax.errors.JaxRuntimeError):
+            failure = find_failure()
+    deadline = time.monotonic() + _SECONDS_TO_RAISE
+    while failure is not None and time.monotonic() < deadline:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    if failure is not None:
+        _end_after(failure)
+
+
+def _end_after(failure: RunFailedError) -> NoReturn:
+    """Ends this process, as another one has failed."""
+    print_error(str(failure))
+    flush_output()
+    # The other one cannot end before this one has left.
+    leaving = threading.Thread(target=_leave, daemon=True)
+    leaving.start()
+    leaving.join(_SECONDS_TO_HEAR)
+    os._exit(LOST if isinstance(failure, ProcessLostError) else _FAILED)
+
+
+def _leave() -> None:
+    with suppress(jax.errors.JaxRuntimeError):
+        client().shutdown()
+
+
 @cache
 def _note_compiled_programs() -> None:
     """Has a first call of a program count as a step when it is compiled: a step that never ends is no long compile."""
@@ -261,9 +312,7 @@ class _Watch:
             if lost:
                 self._end(lost, is_told=is_told)
             elif failure is not None:
-                print_error(str(failure))
-                flush_output()
-                os._exit(LOST if isinstance(failure, ProcessLostError) else _FAILED)
+                _end_after(failure)
 
     def _end(self, lost: str, *, is_told: bool) -> None:
         if not is_told:
