@@ -22,9 +22,7 @@ def test_what_ray_says_of_an_address_is_told_in_one_line() -> None:
         def init(self, *, address: str) -> None:
             raise ValueError(f"Many words.\nInvalid address format: {address}.")
 
-    told = (
-        r"^There is no cluster of Ray at nonsense: Invalid address format: nonsense. Start one with `ray start"
-    )
+    told = r"^There is no cluster of Ray at nonsense: Invalid address format: nonsense. Start one with `ray start"
     with pytest.raises(ArgumentError, match=told):
         join_cluster(Ray(), "nonsense")
 

@@ -1,5 +1,6 @@
 """Tells a process that is stopped or stuck from one that takes long, and ends a run that would wait for ever."""
 
+import atexit
 import faulthandler
 import json
 import os
@@ -36,6 +37,8 @@ _SECONDS_TO_RAISE = 5.0
 """How long a process has to say by itself that another has failed."""
 _SECONDS_TO_HEAR = 3.0
 """How long the first process, which all the others hear by, outlives the end of the run."""
+_SECONDS_TO_LEAVE = 3.0
+"""How long our threads are waited for: Python aborts a process that ends while one of them is in JAX's C++."""
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 """What JAX calls the event of a program that was compiled."""
 _MAY_TAKE_LONG = ("start", "compiling")
@@ -52,6 +55,10 @@ _PHASES = {
     "waiting": "waiting for others",
     "end": "at its end",
 }
+
+
+_IS_WATCHED = threading.Event()
+"""Set once the watch, or the end of this process, makes it needless to listen for failures."""
 
 
 @dataclass(frozen=True)
@@ -179,13 +186,20 @@ def watching_processes() -> Iterator[None]:
     _note_compiled_programs()
     watch = _Watch(Limits.of())
     note_progress("start", 0)
-    for work in (watch.tell_and_hear, watch.judge):
-        threading.Thread(target=work, daemon=True, name="trellis-watchdog").start()
+    _IS_WATCHED.set()
+    threads = [
+        threading.Thread(target=work, daemon=True, name="trellis-watchdog")
+        for work in (watch.tell_and_hear, watch.judge)
+    ]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         note_progress("end")
         watch.is_over.set()
+        for thread in threads:
+            thread.join(_SECONDS_TO_LEAVE)
 
 
 @contextmanager
@@ -204,19 +218,22 @@ def listen_for_failures() -> None:
     Until then JAX may wait for the one that has failed, which waits for this one to leave.
     """
     if client() is not None:
-        threading.Thread(target=_end_with_others, daemon=True, name="trellis-listener").start()
+        listener = threading.Thread(target=_end_with_others, daemon=True, name="trellis-listener")
+        listener.start()
+        atexit.register(_stop_listening, listener)
+
+
+def _stop_listening(listener: threading.Thread) -> None:
+    _IS_WATCHED.set()
+    listener.join(_SECONDS_TO_LEAVE)
 
 
 def _end_with_others() -> None:
     failure = None
-    while failure is None and not PROGRESS.n_marks:
-        time.sleep(_SECONDS_BETWEEN_BEATS)
+    while failure is None and not _IS_WATCHED.wait(_SECONDS_BETWEEN_BEATS):
         with suppress(jax.errors.JaxRuntimeError):
             failure = find_failure()
-    deadline = time.monotonic() + _SECONDS_TO_RAISE
-    while failure is not None and time.monotonic() < deadline:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    if failure is not None:
+    if failure is not None and not _IS_WATCHED.wait(_SECONDS_TO_RAISE):
         _end_after(failure)
 
 
