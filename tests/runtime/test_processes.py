@@ -216,10 +216,10 @@ def test_one_that_fails_when_all_have_joined_ends_the_others_while_jax_waits_for
     source = """
 import sys
 from trellis.errors import RunFailedError
-from trellis.runtime import join_processes, telling_failure, wait_for_processes
+from trellis.runtime import join_processes, failing_together, wait_for_processes
 
 join_processes()
-with telling_failure():
+with failing_together():
     if sys.argv[1] == "0":
         raise RunFailedError("The disk is gone.")
     wait_for_processes("meeting")

@@ -120,7 +120,7 @@ def _run(
 ) -> dict[str, float]:
     # These load JAX, when all that can be known without it is known to be right.
     runtime.join_processes()
-    with runtime.telling_failure():
+    with runtime.failing_together():
         runtime.keep_programs()
         size = cache_size()
         if size and runtime.is_first_process():

@@ -14,7 +14,7 @@ from trellis.experiments.mode import get_mode
 from trellis.experiments.overrides import resolve
 from trellis.experiments.together import run_together
 from trellis.extensions import newest_file
-from trellis.runtime import is_first_process, join_processes, telling_failure, wait_for_processes
+from trellis.runtime import failing_together, is_first_process, join_processes, wait_for_processes
 from trellis.spelling import did_you_mean
 
 _CHECKPOINT = "checkpoint"
@@ -47,7 +47,7 @@ def run_fn(fn_args: FnArgs) -> None:
     model_dir = Path(str(fn_args.model_run_dir))
     allow_changes = bool(settings.get("allow_changes"))
     join_processes()
-    with telling_failure():
+    with failing_together():
         run_together(params, mode=settings["mode"], model_dir=model_dir, allow_changes=allow_changes)
         if is_first_process():
             _publish(params, model_dir, Path(str(fn_args.serving_model_dir)))

@@ -22,13 +22,13 @@ from trellis.runtime import (
     ONE_DEVICE,
     agreed,
     capitalized,
+    failing_together,
     gathered,
     is_first_process,
     join_seconds,
     print_line,
     process_name,
     sum_over_processes,
-    telling_failure,
     wait_for_processes,
     watching_processes,
 )
@@ -50,7 +50,7 @@ def run_together(
     they run the same code and config, that their devices can add up a number, and that `model_dir` is one directory. If
     one of them stops or gets stuck, all end, with its name.
     """
-    with telling_failure():
+    with failing_together():
         _check_strategy(params)
         if jax.process_count() == 1:
             return run_in_turn(params, when_ready=when_ready, **options)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         tell as tell,
         wait_for_processes as wait_for_processes,
     )
-    from trellis.runtime.watchdog import telling_failure as telling_failure, watching_processes as watching_processes
+    from trellis.runtime.watchdog import failing_together as failing_together, watching_processes as watching_processes
     from trellis.runtime.processes import (
         fetch as fetch,
         spans_processes as spans_processes,

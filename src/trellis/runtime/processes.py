@@ -24,7 +24,6 @@ from trellis.runtime.agreement import LOST, announce
 from trellis.runtime.cluster import find_cluster, seconds_in, share_of_gpus
 from trellis.runtime.console import flush_output, print_error, print_line
 from trellis.runtime.roll_call import RollCall, family, host_and_port
-from trellis.runtime.watchdog import listen_for_failures
 
 _JAX_SECONDS = 100
 """After so many seconds JAX takes a silent process for dead, if nothing else is said."""
@@ -49,7 +48,6 @@ def join_processes(environment: Mapping[str, str] = os.environ) -> None:
     if not jax.distributed.is_initialized():
         _join(environment)
     announce()
-    listen_for_failures()
 
 
 def _join(environment: Mapping[str, str]) -> None:

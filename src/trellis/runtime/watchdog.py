@@ -1,6 +1,5 @@
 """Tells a process that is stopped or stuck from one that takes long, and ends a run that would wait for ever."""
 
-import atexit
 import faulthandler
 import json
 import os
@@ -57,8 +56,8 @@ _PHASES = {
 }
 
 
-_IS_WATCHED = threading.Event()
-"""Set once the watch, or the end of this process, makes it needless to listen for failures."""
+_ending = threading.Lock()
+"""Held by the thread that ends this process."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,6 @@ def watching_processes() -> Iterator[None]:
     _note_compiled_programs()
     watch = _Watch(Limits.of())
     note_progress("start", 0)
-    _IS_WATCHED.set()
     threads = [
         threading.Thread(target=work, daemon=True, name="trellis-watchdog")
         for work in (watch.tell_and_hear, watch.judge)
@@ -203,37 +201,33 @@ def watching_processes() -> Iterator[None]:
 
 
 @contextmanager
-def telling_failure() -> Iterator[None]:
-    """Within it, an error of this process is told to those that it has joined, which end, too."""
+def failing_together() -> Iterator[None]:
+    """Within it, all processes that have joined end if one of them fails, also before they watch each other.
+
+    Until then JAX may wait for the one that has failed, which cannot end before the others have left.
+    """
+    is_over = threading.Event()
+    listener = threading.Thread(target=_end_with_others, args=(is_over,), daemon=True, name="trellis-listener")
+    if client() is not None:
+        listener.start()
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
         tell_failure(error)
         raise
+    finally:
+        is_over.set()
+        if listener.is_alive():
+            listener.join(_SECONDS_TO_LEAVE)
 
 
-def listen_for_failures() -> None:
-    """Has this process end when another one fails, until they watch each other: comes when they have joined.
-
-    Until then JAX may wait for the one that has failed, which waits for this one to leave.
-    """
-    if client() is not None:
-        listener = threading.Thread(target=_end_with_others, daemon=True, name="trellis-listener")
-        listener.start()
-        atexit.register(_stop_listening, listener)
-
-
-def _stop_listening(listener: threading.Thread) -> None:
-    _IS_WATCHED.set()
-    listener.join(_SECONDS_TO_LEAVE)
-
-
-def _end_with_others() -> None:
+def _end_with_others(is_over: threading.Event) -> None:
+    """Ends this process if another one has failed, until the watch begins."""
     failure = None
-    while failure is None and not _IS_WATCHED.wait(_SECONDS_BETWEEN_BEATS):
+    while failure is None and not is_over.wait(_SECONDS_BETWEEN_BEATS) and not PROGRESS.n_marks:
         with suppress(jax.errors.JaxRuntimeError):
             failure = find_failure()
-    if failure is not None and not _IS_WATCHED.wait(_SECONDS_TO_RAISE):
+    if failure is not None and not is_over.wait(_SECONDS_TO_RAISE) and _ending.acquire(blocking=False):
         _end_after(failure)
 
 
