@@ -98,8 +98,10 @@ class Scene:
 
     def kill(self, number: int, index: int) -> None:
         """Sends a process a signal, if it is there."""
-        with suppress(ProcessLookupError):
-            os.kill(self.weather.pids[index], number)
+        # Before it is started its number is 0, which would be this script and all that it has started.
+        if pid := self.weather.pids[index]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def wait(self, seconds: float) -> None:
         """Waits for some time, or until the run has ended."""
