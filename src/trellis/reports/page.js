@@ -138,7 +138,7 @@ function drawRuns() {
 
 function spread(v) { return v ? shown(v[0]) + (isNumber(v[1]) ? ` ± ${shown(Number(v[1].toPrecision(2)))}` : "") : "—"; }
 function settingsOf(group) {
-  const fields = data.config.filter(([path]) => path !== "runtime.seed").slice(0, 3);
+  const fields = data.config.filter(([path, leaves]) => path !== "runtime.seed" && leaves[group.runs[0]][0] !== "not there").slice(0, 3);
   return fields.map(([path, leaves]) => `${path.split(".").at(-1)} ${valueText(leaves[group.runs[0]][0])}`).join(", ");
 }
 function drawMetrics() {
