@@ -280,7 +280,7 @@ function drawCurves() {
     const series = having.map(i => ({ label: data.runs[i].title, stroke: colour(i), width: 1.6, dash: dash(i), points: { size: 4 } }));
     const raw = weight ? having.map(i => ({ stroke: colour(i), width: 1, alpha: 0.25, points: { show: false } })) : [];
     const plot = new uPlot({
-      width: Math.max(160, card.clientWidth - 20), height: HEIGHT, legend: { show: false }, padding: [14, 10, 0, 0],
+      width: Math.max(160, card.clientWidth - 20), height: HEIGHT, legend: { show: false }, padding: [14, 16, 0, 0],
       cursor: {
         y: false, drag: { x: true, y: false, setScale: false }, sync: { key: "runs", setSeries: false, scales: ["x", null] },
         bind: { dblclick: () => () => { setZoom(null); return null; } },
