@@ -147,6 +147,12 @@ def ask_for(seconds: float, n_clients: int, client: Callable[[], Callable[[], ob
     return [each for own in times for each in own], time.perf_counter() - first
 
 
+def processor_seconds(process: int) -> float:
+    """What a process has had of the cores so far: unlike a time, it does not grow when others want them too."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def over_http(port: int, request: bytes) -> Callable[[], Callable[[], object]]:
     def client() -> Callable[[], object]:
         connection = socket.create_connection(("127.0.0.1", port))
@@ -185,12 +191,14 @@ def in_process(directory: Path) -> Callable[[], Callable[[], object]]:
 def measure(models: dict[str, Path], *, seconds: float, rounds: int) -> list[str]:
     """A table of latencies and throughputs."""
     results: dict[tuple[str, int, str], list[tuple[list[float], float]]] = {}
+    costs: dict[tuple[str, int, str], float] = {}
     for name, directory in models.items():
         request = request_of(directory, directory.name)
         with (
-            served(directory, "--port=0", "--batch_sizes=1") as (_, unbatched, _),
-            served(directory, "--port=0") as (_, batched, _),
+            served(directory, "--port=0", "--batch_sizes=1") as (one_by_one, unbatched, _),
+            served(directory, "--port=0") as (together, batched, _),
         ):
+            processes = {ALONE: os.getpid(), UNBATCHED: one_by_one.pid, BATCHED: together.pid}
             contenders = {
                 ALONE: in_process(directory),
                 UNBATCHED: over_http(unbatched, request),
@@ -204,18 +212,21 @@ def measure(models: dict[str, Path], *, seconds: float, rounds: int) -> list[str
                 for n_clients in CLIENTS:
                     for contender in order:
                         key = name, n_clients, contender
+                        before = processor_seconds(processes[contender])
                         results.setdefault(key, []).append(ask_for(seconds, n_clients, contenders[contender]))
+                        costs[key] = costs.get(key, 0) + processor_seconds(processes[contender]) - before
                         print(*key, len(results[key][-1][0]), flush=True)
     rows = [
-        "| model | clients | contender | p50 ms | p99 ms | requests/s | × |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| model | clients | contender | p50 ms | p99 ms | CPU ms | requests/s | × |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (name, n_clients, contender), all_times in results.items():
         first = results[name, n_clients, ALONE]
         rate, own = (median(len(times) / elapsed for times, elapsed in each) for each in (all_times, first))
         middle = median(median(times) for times, _ in all_times)
         late = median(quantiles(times, n=100)[98] for times, _ in all_times)
-        cells = f"{1000 * middle:.2f}", f"{1000 * late:.2f}", f"{rate:,.0f}", f"{rate / own:.2f}"
+        cost = costs[name, n_clients, contender] / sum(len(times) for times, _ in all_times)
+        cells = f"{1000 * middle:.2f}", f"{1000 * late:.2f}", f"{1000 * cost:.2f}", f"{rate:,.0f}", f"{rate / own:.2f}"
         rows.append(f"| {name} | {n_clients} | {contender} | {' | '.join(cells)} |")
     return rows
 
@@ -463,8 +474,8 @@ end took {longest:.1f} s."""
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=4, help="how long each contender is asked in a round")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.5, help="how long each contender is asked in a round")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=4000, help="how many wrong requests are sent")
     parser.add_argument("--slow", type=int, default=200, help="how many connections never end their head")
     parser.add_argument("--kills", type=int, default=10)
@@ -490,7 +501,8 @@ Made by `python benchmarks/serve_load.py` on {cpu}, {os.cpu_count()} cores; Pyth
 
 Load: medians of {flags.rounds} rounds of {flags.seconds:g} s. Each client has a connection, and asks for one example
 when it has the answer to the last. Clients and servers share the cores; `load_model` has no HTTP, no JSON and no other
-process. × is the throughput as a multiple of its.
+process. CPU is what a request cost the process that answers it, on all cores; for `load_model` that is also the one
+that asks. × is the throughput as a multiple of its.
 """
     parts = {"Load": table, "Attacks": attacked, "Kills": killed}
     text = [f"\n## {name}\n\n" + "\n".join(lines) + "\n" for name, lines in parts.items() if lines]

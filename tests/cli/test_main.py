@@ -298,3 +298,17 @@ def test_streams_that_were_closed_do_not_lend_their_numbers_to_files() -> None:
     )
     command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", program]
     assert subprocess.run(command, env=environment(), check=False).returncode == 0
+
+
+def test_no_word_imports_jax_or_an_extra_to_tell_of_itself() -> None:
+    program = """
+import sys
+from trellis.cli.main import WORDS, main
+HEAVY = {"jax", "numpy", "flax", "optax", "orbax", "pyarrow", "optuna", "starlette", "uvicorn", "mlflow", "wandb"}
+for word in WORDS:
+    code = main([*word.split(), "--help"])
+    if code or HEAVY & sys.modules.keys():
+        sys.exit(f"{word}: {code}, {HEAVY & sys.modules.keys()}")
+"""
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

@@ -64,9 +64,19 @@ def test_a_plan_tells_what_the_run_is_made_of_and_writes_nothing(tmp_path: Path)
     assert lines_of(report, "Memory")[0] == (
         "83.2 kB on each device: parameters 18.7 kB, gradients 18.7 kB, optimizer state 37.5 kB, batch 8.1 kB"
     )
+    (together,) = lines_of(report, "Together")
+    assert re.fullmatch(
+        r"a step of about \S+ FLOP leaves a cpu idle: several runs as one .* pay \(--together\)", together
+    )
     assert lines_of(report, "Start") == ["step 0, with new parameters"]
     assert "learning_rate.cosine.decay_steps is null: 500, the whole run" in lines_of(report, "Chosen")
     assert lines_of(report, "No effect") == ["runtime.enable_xla (--set): JAX compiles every step"]
+
+
+def test_a_step_that_fills_the_device_is_told_to_those_who_would_run_several_as_one_program(tmp_path: Path) -> None:
+    report, _ = planned(digits("task.hidden_size=4096", "task.train_data.global_batch_size=512"), tmp_path)
+    (together,) = lines_of(report, "Together")
+    assert "keeps a cpu busy by itself: runs as one program will hardly pay" in together
 
 
 def test_a_plan_counts_frozen_parameters_apart_and_tells_the_rates_of_groups(tmp_path: Path) -> None:

@@ -67,6 +67,21 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group(tmp_path: Path) -> N
     assert content["config"][1] == ["task.rate", [[0.1, "a.yaml:3"], [0.1, "a.yaml:3"], [0.2, "a.yaml:3"]]]
 
 
+def test_a_run_without_a_config_hides_nothing_in_which_the_others_differ(tmp_path: Path) -> None:
+    for rate in (0.1, 0.2):
+        run = tmp_path / f"{rate}"
+        write_events(run, summary(1, accuracy=0.9))
+        (run / "params.yaml").write_text(f"task:\n  path: ''\n  rate: {rate}\n")
+    write_events(tmp_path / "bare", summary(1, accuracy=math.inf))
+    page = tmp_path / "report.html"
+    assert main(["report", str(tmp_path), "-o", str(page)]) == 0
+    content = content_of(page)
+    (differing,) = content["config"]
+    assert differing[0] == "task.rate"
+    assert [value for value, _ in differing[1]] == [0.1, 0.2, "not there"]
+    assert content["groups"][-1]["last"]["eval/accuracy"] == ["inf", None, 1]
+
+
 @pytest.mark.parametrize(
     ("lines", "told"),
     [

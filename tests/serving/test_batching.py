@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from tests.serving.served_models import export_doubling, export_function
 from trellis.errors import DataError, RequestRefusedError
 from trellis.serving import load_model
-from trellis.serving.batching import Batcher
+from trellis.serving.batching import Batcher, _function
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +96,38 @@ def test_more_examples_than_a_batch_has_are_asked_in_several(batcher: Batcher, o
     outputs = batcher.submit({"inputs": rows_of(5, 37)}).result(60)["outputs"]
     assert np.array_equal(outputs, 2 * rows_of(5, 37))
     assert [n for n, _ in observed.batches][:2] == [16, 16]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "n_waiting", "size"),
+    [
+        ({1: 1.0, 8: 1.0, 32: 1.0}, 9, 32),  # a device that a batch does not fill: all at once
+        ({1: 1.0, 8: 8.0, 32: 32.0}, 9, 8),  # one that an example fills: no rows for nothing
+        ({1: 1.0, 8: 8.0, 32: 32.0}, 1, 1),
+        ({1: 1.0, 8: 8.0, 32: 32.0}, 100, 32),  # as fast by example, and fewer batches
+        ({1: 1.0, 8: 4.0, 32: 48.0}, 100, 8),  # one whose caches a large batch leaves
+        ({}, 9, 32),  # not known
+    ],
+)
+def test_a_batch_has_the_size_that_answers_most_examples_in_a_second(
+    doubling: Path, seconds: dict[int, float], n_waiting: int, size: int
+) -> None:
+    signature = load_model(doubling).signatures["inference_step"]
+    function = replace(_function(signature, (1, 8, 32)), seconds=seconds)
+    assert function.best_size(n_waiting) == size
+    assert function.best_size(n_waiting, at_least=32) == 32
+
+
+def test_examples_wait_for_the_next_batch_where_a_larger_one_does_not_pay(batcher: Batcher, observed: Observed) -> None:
+    held(batcher, observed)
+    batcher._functions["inference_step"].seconds = {1: 1.0, 4: 4.0, 16: 64.0}
+    futures = [batcher.submit({"inputs": rows_of(caller, 3)}) for caller in range(2)]
+    futures += [batcher.submit({"inputs": rows_of(2, 9)})]
+    observed.goes_on.set()
+    answers = [future.result(60)["outputs"] for future in futures]
+    assert all(np.array_equal(answer, 2 * rows_of(n, len(answer))) for n, answer in enumerate(answers))
+    assert {size for _, size in observed.batches} == {1, 4}
+    assert sum(n for n, _ in observed.batches) == 16
 
 
 def test_a_question_that_is_given_up_is_not_asked(batcher: Batcher, observed: Observed) -> None:

@@ -10,7 +10,7 @@ from trellis.cli.gin_bindings import add_gin_flags, check_gin_flags, gin_binding
 from trellis.cli.parser import Parser
 from trellis.disk import local_path
 from trellis.errors import ArgumentError
-from trellis.experiments import StepReport, read_params, register_experiments
+from trellis.experiments import read_params, register_experiments
 from trellis.json_text import without_nan
 from trellis.runtime import print_json, print_line, table
 
@@ -53,7 +53,7 @@ def replay(flags: argparse.Namespace) -> None:
         print_line("\n".join(_lines(report)))
 
 
-def _lines(report: StepReport) -> Iterator[str]:
+def _lines(report: "experiments.StepReport") -> Iterator[str]:
     steps = "1 step was" if report.n_steps == 1 else f"{report.n_steps} steps were"
     yield f"Step {report.step}, from {report.started_from}: {steps} run again."
     metrics = ", ".join(f"{name} {value:.6g}" for name, value in report.metrics.items())
@@ -68,7 +68,7 @@ def _lines(report: StepReport) -> Iterator[str]:
     yield f"Not finite  {report.first_not_finite or 'nothing'}{' is the first' if report.first_not_finite else ''}"
 
 
-def _gradients(report: StepReport) -> Iterator[str]:
+def _gradients(report: "experiments.StepReport") -> Iterator[str]:
     if not report.gradients:
         yield "Gradients   the task's own train_step does not tell them (StepOutput.grads)"
         return
@@ -87,7 +87,7 @@ def _damage(n_not_finite: int) -> str:
     return f"{n_not_finite} not finite" if n_not_finite else ""
 
 
-def _as_json(report: StepReport) -> object:
+def _as_json(report: "experiments.StepReport") -> object:
     content = dataclasses.asdict(report)
     content["gradient_norms"] = {name or "all": norm for name, norm in report.gradient_norms.items()}
     return without_nan(content)

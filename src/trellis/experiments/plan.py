@@ -17,6 +17,7 @@ from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
 from trellis.experiments.mode import Mode, get_mode, mode_problems
 from trellis.experiments.preflight import Preflight, n_batches, n_bytes, size_text, warm_start_problems
+from trellis.experiments.replicas import describe_together
 from trellis.experiments.reports import leaves_of
 from trellis.experiments.run import build_task, build_trainer, find_checkpoint
 from trellis.experiments.step_cost import short_time
@@ -27,7 +28,7 @@ from trellis.remote import working_directory
 from trellis.runtime import chip_peak, describe_exactness, table
 from trellis.spelling import nearest
 from trellis.tasks import BoundModel, Task, TaskConfig
-from trellis.trainer import computing_model, metric_name
+from trellis.trainer import Trainer, computing_model, metric_name
 
 _LABEL_WIDTH = 11
 _N_TIMED_BATCHES = 5
@@ -104,6 +105,7 @@ def _report(run: Preflight, *, original: ExperimentConfig) -> Iterator[str]:
         "Devices": _devices(run),
         "Memory": _memory(run),
         "Disk": _disk(run) if run.mode.trains else [],
+        "Together": _together(run) if run.mode.trains else [],
         "Start": _start(run),
         "Chosen": [*_filled_in(original.task, run.params.task), *_chosen(run)],
         "Writes": _writes(run),
@@ -281,6 +283,12 @@ def _disk(run: Preflight) -> Iterator[str]:
         return
     yield f"{size_text(disk.file)} a checkpoint file, up to {disk.n_files} more: {size_text(disk.total)}"
     yield f"{size_text(disk.free)} are free"
+
+
+def _together(run: Preflight) -> Iterator[str]:
+    # Runs that have stages are no replicas of each other.
+    if isinstance(run.trainer, Trainer) and run.outline.train is not None and run.outline.train.flops:
+        yield describe_together(run.outline)
 
 
 def _start(run: Preflight) -> Iterator[str]:

@@ -135,15 +135,21 @@ def _plain(trainer: StagedTrainer) -> Trainer:
     return trainer
 
 
+def describe_together(outline: StageOutline) -> str:
+    """Whether it will pay to run several of such runs as one program, in a line."""
+    flops, kind, is_busy = _work_of_a_step(outline)
+    if is_busy:
+        return f"a step of about {flops:.2g} FLOP keeps a {kind} busy by itself: runs as one program will hardly pay"
+    return f"a step of about {flops:.2g} FLOP leaves a {kind} idle: several runs as one program pay (--together)"
+
+
 def pay_notices(outline: StageOutline, *, n_replicas: int) -> list[str]:
     """Says if to run so many as one program will not pay, or has no room."""
     notices = []
-    device = outline.placement.devices[0]
-    flops = 0.0 if outline.train is None else outline.train.flops
-    busy = _BUSY_FLOPS.get(device.platform, _BUSY_FLOPS_ON_ACCELERATORS)
-    if flops > busy:
+    flops, kind, is_busy = _work_of_a_step(outline)
+    if is_busy:
         notices.append(
-            f"A step of one run is about {flops:.2g} FLOP, which keeps a {device.device_kind} busy by itself: "
+            f"A step of one run is about {flops:.2g} FLOP, which keeps a {kind} busy by itself: "
             f"{n_replicas} of them as one program will hardly be quicker than one after the other."
         )
     checkpoint = outline.checkpoint
@@ -157,6 +163,13 @@ def pay_notices(outline: StageOutline, *, n_replicas: int) -> list[str]:
             f"gradients: take fewer together."
         )
     return notices
+
+
+def _work_of_a_step(outline: StageOutline) -> tuple[float, str, bool]:
+    """The operations of one step, on what device they are, and whether they keep it busy."""
+    device = outline.placement.devices[0]
+    flops = 0.0 if outline.train is None else outline.train.flops
+    return flops, device.device_kind, flops > _BUSY_FLOPS.get(device.platform, _BUSY_FLOPS_ON_ACCELERATORS)
 
 
 def _problem(params: ExperimentConfig, path: str, text: str) -> Problem:

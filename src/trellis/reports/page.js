@@ -138,7 +138,7 @@ function drawRuns() {
 
 function spread(v) { return v ? shown(v[0]) + (isNumber(v[1]) ? ` ± ${shown(Number(v[1].toPrecision(2)))}` : "") : "—"; }
 function settingsOf(group) {
-  const fields = data.config.filter(([path]) => path !== "runtime.seed").slice(0, 3);
+  const fields = data.config.filter(([path, leaves]) => path !== "runtime.seed" && leaves[group.runs[0]][0] !== "not there").slice(0, 3);
   return fields.map(([path, leaves]) => `${path.split(".").at(-1)} ${valueText(leaves[group.runs[0]][0])}`).join(", ");
 }
 function drawMetrics() {
@@ -280,7 +280,7 @@ function drawCurves() {
     const series = having.map(i => ({ label: data.runs[i].title, stroke: colour(i), width: 1.6, dash: dash(i), points: { size: 4 } }));
     const raw = weight ? having.map(i => ({ stroke: colour(i), width: 1, alpha: 0.25, points: { show: false } })) : [];
     const plot = new uPlot({
-      width: Math.max(160, card.clientWidth - 20), height: HEIGHT, legend: { show: false }, padding: [14, 10, 0, 0],
+      width: Math.max(160, card.clientWidth - 20), height: HEIGHT, legend: { show: false }, padding: [14, 16, 0, 0],
       cursor: {
         y: false, drag: { x: true, y: false, setScale: false }, sync: { key: "runs", setSeries: false, scales: ["x", null] },
         bind: { dblclick: () => () => { setZoom(null); return null; } },

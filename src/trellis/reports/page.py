@@ -53,7 +53,9 @@ def build_content(runs: Sequence[RunLedger]) -> str:
 def _content(runs: Sequence[RunLedger]) -> dict[str, object]:
     metrics = sorted(dict.fromkeys(name for run in runs for name in run.curves), key=_place_of)
     paths = dict.fromkeys(path for run in runs for path in run.config)
-    differing = [path for path in paths if len({repr(run.config.get(path, (None,))[0]) for run in runs}) > 1]
+    # A run that has left no config does not differ in all of it.
+    configs = [run.config for run in runs if run.config]
+    differing = [path for path in paths if len({repr(config.get(path, (None,))[0]) for config in configs}) > 1]
     least, most = _POINTS_OF_A_CURVE
     n_curves = sum(len(run.curves) for run in runs)
     n_points = min(max(_MOST_POINTS // max(n_curves, 1), least), most)
@@ -156,5 +158,5 @@ def _spread(values: Sequence[float]) -> list[Any] | None:
     if not values:
         return None
     if not all(math.isfinite(value) for value in values):
-        return [math.nan, None, len(values)]
+        return [sum(values), None, len(values)]
     return [statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values)]

@@ -19,6 +19,11 @@ from trellis.serving.manifest import BATCH, ArraySpec
 
 Arrays = Mapping[str, np.ndarray]
 """Inputs or outputs by name; the first axis is the examples."""
+_MOST_ROUNDS = 5
+_SECONDS_OF_ROUNDS = 1.0
+"""How long the sizes of batches are timed, beside the first round."""
+_NEARLY = 0.9
+"""What part of the best rate is as good: a larger batch is fewer of them."""
 
 
 class BatchObserver(Protocol):
@@ -76,12 +81,22 @@ class _Function:
     """Whether examples of several callers may be in one batch, and be filled up; else each question is one batch."""
     is_fixed: bool = False
     """Whether it takes batches of one size only."""
+    seconds: dict[int, float] = field(default_factory=dict)
+    """How long a batch of each size takes, once it is known."""
+
+    def best_size(self, n_waiting: int, *, at_least: int = 1) -> int:
+        """The size of the next batch: that which answers the most of those who wait in a second."""
+        sizes = [size for size in self.sizes if size >= at_least]
+        rates = {size: min(n_waiting, size) / self.seconds.get(size, 1.0) for size in sizes}
+        return max(size for size in sizes if rates[size] >= _NEARLY * max(rates.values()))
 
 
 @dataclass(eq=False)
 class Batcher:
-    """Asks a model for many callers at once: all that waits goes into one batch, filled up to a compiled size.
+    """Asks a model for many callers at once: what waits goes into one batch, filled up to a compiled size.
 
+    Of the sizes it is the one that answers the most examples in a second, by the time that each took at the start:
+    where a batch of 32 takes as long as one of 1, all that waits, and less where large batches bring nothing.
     While a batch is computed, the next gathers; nobody waits for others to come. A caller gets the rows of its own
     examples. Examples whose answers depend on others in their batch are found at the start, and never put together.
 
@@ -117,14 +132,22 @@ class Batcher:
         """The sizes of batches of the default function."""
         return self._functions[self.model.manifest.default_signature].sizes
 
+    @property
+    def best_size(self) -> int:
+        """The size of batches in which the default function answers the most examples in a second."""
+        function = self._functions[self.model.manifest.default_signature]
+        return function.best_size(function.sizes[-1])
+
     def warm_up(self) -> None:
-        """Compiles each function for each size, and starts to answer."""
+        """Compiles each function for each size, times them, and starts to answer."""
         for function in self._functions.values():
             for size in function.sizes:
                 _call(function, _zeros(function.inputs, size))
             largest = function.sizes[-1]
             if function.is_joint and largest > 1 and not _is_by_example(function, largest):
                 function.is_joint = False
+            if function.is_joint:
+                function.seconds = _timed(function)
         threading.Thread(target=self._work, name="batches", daemon=True).start()
 
     def asked_alone(self) -> list[str]:
@@ -144,7 +167,7 @@ class Batcher:
         function = self._functions[name]
         checked = _checked(arrays, function)
         n_examples = len(next(iter(checked.values())))
-        largest = function.sizes[-1]
+        largest = function.best_size(n_examples)
         if not function.is_joint:
             _check_size_of_alone(name, function, n_examples)
             largest = n_examples
@@ -221,9 +244,8 @@ class Batcher:
             if part.question.future.done():  # given up by its caller, or another part of it has failed
                 self._n_waiting -= part.n_examples
                 continue
-            function = self._functions[part.signature]
             if not taken:
-                room = function.sizes[-1] if function.is_joint else part.n_examples
+                room = self._room(part)
             if (not taken or part.signature == taken[0].signature) and part.n_examples <= room:
                 taken.append(part)
                 room -= part.n_examples
@@ -232,6 +254,14 @@ class Batcher:
                 left.append(part)
         self._waiting = left
         return taken
+
+    def _room(self, first: _Part) -> int:
+        """How many examples the next batch has at the most, if a part is the first in it."""
+        function = self._functions[first.signature]
+        if not function.is_joint:
+            return first.n_examples
+        n_waiting = sum(part.n_examples for part in self._waiting if part.signature == first.signature)
+        return function.best_size(n_waiting, at_least=first.n_examples)
 
     def _answer(self, parts: Sequence[_Part]) -> None:
         function = self._functions[parts[0].signature]
@@ -308,6 +338,21 @@ def _call(function: _Function, batch: Arrays) -> dict[str, np.ndarray]:
     outputs = jax.device_get(function.signature.call_by_name(batch))
     leaves = jax.tree_util.tree_leaves_with_path(outputs)
     return {path_name(path, "outputs"): np.asarray(leaf) for path, leaf in leaves}
+
+
+def _timed(function: _Function) -> dict[int, float]:
+    """The least seconds that a batch of each size took, in a few rounds."""
+    seconds = dict.fromkeys(function.sizes, float("inf"))
+    start = time.perf_counter()
+    for _ in range(_MOST_ROUNDS):
+        for size in function.sizes:
+            batch = _zeros(function.inputs, size)
+            asked = time.perf_counter()
+            _call(function, batch)
+            seconds[size] = min(seconds[size], time.perf_counter() - asked)
+        if time.perf_counter() - start > _SECONDS_OF_ROUNDS:
+            break
+    return seconds
 
 
 def _zeros(inputs: Sequence[ArraySpec], size: int) -> dict[str, np.ndarray]:

@@ -161,7 +161,9 @@ class _Serving:
         for signature in version.model.signatures.values():
             self._tell("signature", f"  {signature!r}", name=signature.name)
         sizes = ", ".join(map(str, version.batcher.compiled_sizes))
-        self._tell("compiled", f"Compiled for batches of {sizes}.", sizes=list(version.batcher.compiled_sizes))
+        best = version.batcher.best_size
+        text = f"Compiled for batches of {sizes}; {best} at once are answered fastest."
+        self._tell("compiled", text, sizes=list(version.batcher.compiled_sizes), best_size=best)
         for name in version.batcher.asked_alone():
             text = f"{name} answers for a batch as a whole: requests are asked one by one, and not filled up."
             self._tell("asked_alone", text, name=name)
