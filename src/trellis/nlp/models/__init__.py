@@ -10,7 +10,10 @@ if TYPE_CHECKING:
         TransformerConfig as TransformerConfig,
         BertEncoderConfig as BertEncoderConfig,
         AlbertEncoderConfig as AlbertEncoderConfig,
+        DistilBertEncoderConfig as DistilBertEncoderConfig,
         MobileBertEncoderConfig as MobileBertEncoderConfig,
+        RobertaEncoderConfig as RobertaEncoderConfig,
+        XlmRobertaEncoderConfig as XlmRobertaEncoderConfig,
         ClsHeadConfig as ClsHeadConfig,
         PretrainerConfig as PretrainerConfig,
     )
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
         build_encoder as build_encoder,
         BertEncoder as BertEncoder,
         AlbertEncoder as AlbertEncoder,
+        DistilBertEncoder as DistilBertEncoder,
+        RobertaEncoder as RobertaEncoder,
     )
     from trellis.nlp.models.mobilebert import MobileBertEncoder as MobileBertEncoder
     from trellis.nlp.models.transformer import (

@@ -109,6 +109,7 @@ class BertClassifier(nn.Module):
         head = ClassificationHead(
             num_classes=self.num_classes,
             inner_dim=0 if self.use_encoder_pooler else self.encoder.config.hidden_size,
+            activation=getattr(self.encoder.config, "head_activation", "tanh"),
             dropout_rate=self.dropout_rate,
             initializer_range=self.encoder.config.initializer_range,
             name="sentence_prediction",
