@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         BertEncoderConfig as BertEncoderConfig,
         AlbertEncoderConfig as AlbertEncoderConfig,
         MobileBertEncoderConfig as MobileBertEncoderConfig,
+        ModernBertEncoderConfig as ModernBertEncoderConfig,
         ClsHeadConfig as ClsHeadConfig,
         PretrainerConfig as PretrainerConfig,
     )
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         AlbertEncoder as AlbertEncoder,
     )
     from trellis.nlp.models.mobilebert import MobileBertEncoder as MobileBertEncoder
+    from trellis.nlp.models.modernbert import ModernBertEncoder as ModernBertEncoder
     from trellis.nlp.models.transformer import (
         LayeredEncoder as LayeredEncoder,
         MultiHeadAttention as MultiHeadAttention,

@@ -10,6 +10,7 @@ from trellis.errors import ArgumentError, ModelError, shown
 from trellis.nlp.models.configs import AlbertEncoderConfig, BertEncoderConfig, EncoderConfig, MobileBertEncoderConfig
 from trellis.nlp.models.layers import Embeddings, EncoderInputs
 from trellis.nlp.models.mobilebert import MobileBertEncoder
+from trellis.nlp.models.modernbert import ModernBertEncoder as ModernBertEncoder
 from trellis.nlp.models.transformer import (
     AttentionClass,
     FeedForward,
