@@ -1,7 +1,8 @@
 """Records what Hugging Face's models compute, for the tests that ours compute the same.
 
-For a tiny random BERT, ALBERT and MobileBERT: the model as a directory, outputs, gradients, the losses of fifty steps
-of AdamW with the published exclusions from weight decay and clipping of gradients.
+For a tiny random encoder of each kind: the model as a directory, outputs, gradients, the losses of fifty steps of AdamW
+with the published exclusions from weight decay and clipping of gradients. For encoders that have heads of their own
+kind, also the weights and outputs of a classifier and of a head for questions on the same encoder.
 
     pip install -r benchmarks/requirements.txt
     python benchmarks/hugging_face_goldens.py        # writes tests/golden/hugging_face
@@ -10,6 +11,7 @@ of AdamW with the published exclusions from weight decay and clipping of gradien
 import argparse
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +47,38 @@ MODELS: dict[str, Any] = {
             **_SIZES, embedding_size=8, intra_bottleneck_size=8, num_feedforward_networks=3, classifier_dropout=0.0
         )
     ),
+    "roberta": lambda: transformers.RobertaForMaskedLM(
+        transformers.RobertaConfig(**_SIZES | {"pad_token_id": 1, "type_vocab_size": 1, "layer_norm_eps": 1e-5})
+    ),
+    "distilbert": lambda: transformers.DistilBertForMaskedLM(
+        transformers.DistilBertConfig(
+            vocab_size=VOCAB_SIZE,
+            dim=16,
+            n_layers=2,
+            n_heads=2,
+            hidden_dim=24,
+            max_position_embeddings=16,
+            dropout=0.0,
+            attention_dropout=0.0,
+            pad_token_id=None,
+            attn_implementation="eager",
+        )
+    ),
 }
+CLASSES: Mapping[str, str] = {"roberta": "Roberta", "distilbert": "DistilBert"}
+"""Encoders without a head for next sentences, and with classifiers of their own kind."""
+PADS: Mapping[str, int] = {"roberta": 1}
+"""The ids of padding that are not 0."""
 
 
-def batches() -> dict[str, torch.Tensor]:
+def batches(pad: int) -> dict[str, torch.Tensor]:
     """Several batches, one after the other, with rows of different lengths."""
     n = N_BATCHES * BATCH_SIZE
     lengths = torch.randint(LENGTH // 2, LENGTH + 1, (n, 1))
     mask = torch.arange(LENGTH)[None] < lengths
     positions = torch.stack([torch.randperm(int(length))[:N_PREDICTIONS] for length in lengths])
     return {
-        "input_word_ids": torch.randint(1, VOCAB_SIZE, (n, LENGTH)) * mask,
+        "input_word_ids": torch.where(mask, torch.randint(pad + 1, VOCAB_SIZE, (n, LENGTH)), pad),
         "input_mask": mask.long(),
         "input_type_ids": ((torch.arange(LENGTH)[None] >= LENGTH // 2) & mask).long(),
         "masked_lm_positions": positions,
@@ -67,6 +90,9 @@ def batches() -> dict[str, torch.Tensor]:
 def run(kind: str, model: Any, batch: dict[str, torch.Tensor]) -> Any:
     labels = torch.full_like(batch["input_word_ids"], -100)
     labels.scatter_(1, batch["masked_lm_positions"], batch["masked_lm_ids"])
+    if kind in CLASSES:
+        inputs = {"input_ids": batch["input_word_ids"], "attention_mask": batch["input_mask"]}
+        return model(**inputs, labels=labels, output_hidden_states=True)
     order = "sentence_order_label" if kind == "albert" else "next_sentence_label"
     return model(
         input_ids=batch["input_word_ids"],
@@ -97,6 +123,24 @@ def train(kind: str, model: Any, data: dict[str, torch.Tensor]) -> torch.Tensor:
     return torch.stack(losses)
 
 
+def heads_of(kind: str, directory: Path, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights and outputs of other heads on the encoder in a directory."""
+    recorded = {}
+    for head in ("SequenceClassification", "QuestionAnswering"):
+        model = getattr(transformers, f"{CLASSES[kind]}For{head}").from_pretrained(directory).eval()
+        with torch.no_grad():
+            own = {name: p for name, p in model.named_parameters() if not name.startswith(f"{kind}.")}
+            for name, parameter in own.items():
+                parameter += 0.2 * torch.randn_like(parameter)
+                recorded[f"heads/{name}"] = parameter
+            outputs = model(**inputs)
+        if head == "SequenceClassification":
+            recorded["outputs/sentence_prediction"] = outputs.logits
+        else:
+            recorded |= {f"outputs/{end}_logits": outputs[f"{end}_logits"] for end in ("start", "end")}
+    return recorded
+
+
 def record(kind: str, directory: Path) -> None:
     torch.manual_seed(0)
     model = MODELS[kind]().eval()
@@ -105,21 +149,24 @@ def record(kind: str, directory: Path) -> None:
             parameter += 0.2 * torch.randn_like(parameter)
     shutil.rmtree(directory, ignore_errors=True)
     model.save_pretrained(directory)
-    data = batches()
+    data = batches(PADS.get(kind, 0))
     first = {name: array[:BATCH_SIZE] for name, array in data.items()}
     outputs = run(kind, model, first)
     outputs.loss.backward()
     with torch.no_grad():
         inputs = {"input_ids": first["input_word_ids"], "attention_mask": first["input_mask"]}
-        encoded = getattr(model, kind)(**inputs, token_type_ids=first["input_type_ids"])
+        types = {} if kind in CLASSES else {"token_type_ids": first["input_type_ids"]}
+        encoded = getattr(model, kind)(**inputs, **types)
     recorded = {f"batches/{name}": array.int() for name, array in data.items()}
-    recorded |= {
-        "outputs/sequence_output": encoded.last_hidden_state,
-        "outputs/pooled_output": encoded.pooler_output,
-        "outputs/mlm_logits": outputs.prediction_logits,
-        "outputs/next_sentence": outputs.sop_logits if kind == "albert" else outputs.seq_relationship_logits,
-        "outputs/loss": outputs.loss,
-    }
+    recorded |= {"outputs/sequence_output": encoded.last_hidden_state, "outputs/loss": outputs.loss}
+    if kind in CLASSES:
+        recorded |= {"outputs/mlm_logits": outputs.logits, **heads_of(kind, directory, inputs)}
+    else:
+        recorded |= {
+            "outputs/pooled_output": encoded.pooler_output,
+            "outputs/mlm_logits": outputs.prediction_logits,
+            "outputs/next_sentence": outputs.sop_logits if kind == "albert" else outputs.seq_relationship_logits,
+        }
     recorded |= {f"gradients/{name}": p.grad for name, p in model.named_parameters()}
     recorded["losses"] = train(kind, model, data)
     arrays = {name: array.detach().contiguous().clone() for name, array in recorded.items()}
@@ -130,8 +177,9 @@ def record(kind: str, directory: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output_dir", type=Path, default=GOLDENS)
+    parser.add_argument("--only", choices=MODELS, action="append", help="an encoder; all by default")
     arguments = parser.parse_args()
-    for kind in MODELS:
+    for kind in arguments.only or MODELS:
         record(kind, arguments.output_dir / kind)
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face's directories of BERT, ALBERT and MobileBERT: read and written, without torch and transformers."""
+"""Hugging Face's directories of encoders: read and written, without torch and transformers."""
 
 import json
 import shutil
@@ -12,7 +12,15 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from trellis.aliases import PyTree
-from trellis.bridges.hugging_face_names import Weight, fields_not_used, read_config, weights_of, write_config
+from trellis.bridges.hugging_face_names import (
+    FAMILIES,
+    Family,
+    Weight,
+    fields_not_used,
+    read_config,
+    weights_of,
+    write_config,
+)
 from trellis.disk import local_path, whole_directory
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, MissingPackageError
 from trellis.json_text import parse_json
@@ -22,8 +30,6 @@ _MOST_LABELS = 1_000_000
 _SHARDS = "model-*-of-*.safetensors"
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
-_INSIDE = ("embeddings.", "encoder.", "pooler.")
-"""How the names of an encoder's weights begin."""
 _POOLED_HEADS = ("sentence_prediction", "next_sentence")
 _ARCHITECTURES = {
     ("masked_lm", "next_sentence"): "ForPreTraining",
@@ -34,7 +40,6 @@ _ARCHITECTURES = {
     (): "Model",
 }
 _WITHOUT_POOLER = ("ForMaskedLM", "ForQuestionAnswering")
-_CLASS_NAMES = {"bert": "Bert", "albert": "Albert", "mobilebert": "MobileBert"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +56,10 @@ class HuggingFaceSettings:
     """The names of the classes, in order; empty if they have only numbers."""
     n_classes: int
     problem_type: str | None
+    mlm_activation: str
+    """That of its masked-LM head, if there is one, under our name."""
+    head_has_pooler: bool
+    """Whether a head that classifies sequences has a dense layer of its own; else it has the encoder's."""
     not_used: tuple[str, ...]
     """The fields of the file that nothing is read from."""
 
@@ -67,7 +76,8 @@ def read_hugging_face_settings(directory: str | Path) -> HuggingFaceSettings:
     place = str(Path(directory, _CONFIG))
     encoder = read_config(raw, place=place)
     architecture = _architecture(raw)
-    suffix = architecture.removeprefix(_CLASS_NAMES[raw["model_type"]])
+    family = FAMILIES[encoder["type"]]
+    suffix = architecture.removeprefix(family.class_name)
     names = _label_names(raw, place)
     return HuggingFaceSettings(
         encoder=encoder,
@@ -76,6 +86,8 @@ def read_hugging_face_settings(directory: str | Path) -> HuggingFaceSettings:
         label_names=() if names == [f"LABEL_{number}" for number in range(len(names))] else tuple(names),
         n_classes=len(names),
         problem_type=raw.get("problem_type"),
+        mlm_activation=family.mlm_activation or encoder[encoder["type"]]["hidden_activation"],
+        head_has_pooler=family.classifier_dense is not None,
         not_used=tuple(fields_not_used(raw)),
     )
 
@@ -89,8 +101,9 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
     """Returns the fields of an `EncoderConfig`, and the parameters, in float32.
 
     The parameters have `encoder` and what there is of `masked_lm`, `next_sentence`, `sentence_prediction` and
-    `span_labeling`, under the names of our models; a head that uses the pooler has a copy of it as `pooler_dense`. A
-    masked-LM head has the encoder's activation. Heads of other kinds, such as those of tokens, are left out.
+    `span_labeling`, under the names of our models; a head that uses the pooler has a copy of it as `pooler_dense`. The
+    activation of a masked-LM head is told by `read_hugging_face_settings`. Heads of other kinds, such as those of
+    tokens, are left out.
 
     Example:
         fields, params = read_hugging_face("weights/bert-base-uncased")
@@ -101,8 +114,9 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
     raw = _read_json(folder)
     fields = read_config(raw, place=str(folder / _CONFIG))
     kind = fields["type"]
-    arrays = _plain_names(_read_arrays(folder), kind)
-    for name in ("num_hidden_layers", "num_feedforward_networks"):
+    family = FAMILIES[kind]
+    arrays = _plain_names(_read_arrays(folder), family.base)
+    for name in ("num_hidden_layers", "num_feedforward_networks", "n_layers"):
         # Those of ALBERT's layers are shared. A list of the weights of a billion layers would never end.
         if kind != "albert" and raw.get(name, 0) > len(arrays):
             raise CheckpointMismatchError(
@@ -110,27 +124,30 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
                 f"the two files is of another model."
             )
     if not _is_used_classifier(raw):
-        arrays = {name: array for name, array in arrays.items() if not name.startswith("classifier.")}
+        heads = ("classifier.", "pre_classifier.")
+        arrays = {name: array for name, array in arrays.items() if not name.startswith(heads)}
     if fields[kind].get("use_bottleneck_attention"):
         arrays = {name: array for name, array in arrays.items() if ".bottleneck.attention." not in name}
-    _merge_tied(folder, raw, arrays)
-    n_classes = arrays["classifier.bias"].shape[0] if "classifier.bias" in arrays else 2
+    theirs = write_config(fields)
+    _merge_tied(folder, raw, arrays, bias=_mlm_bias(family, theirs), decoder=family.decoder)
+    classes = f"{family.classifier}.bias"
+    n_classes = arrays[classes].shape[0] if classes in arrays else 2
     n_labels = len(_label_names(raw, str(folder / _CONFIG)))
-    if "classifier.bias" in arrays and n_classes != n_labels:
+    if classes in arrays and n_classes != n_labels:
         raise CheckpointMismatchError(
             f"`{folder}`: the classifier has {n_classes} classes, but {_CONFIG} has {n_labels} labels (id2label). "
             f"One of the two files is of another model."
         )
     _check_vocabulary(folder, len(arrays.get("embeddings.word_embeddings.weight", ())), raw["vocab_size"])
-    parts = weights_of(kind, write_config(fields), n_classes=n_classes)
+    parts = weights_of(kind, theirs, n_classes=n_classes)
     weights = _present_weights(parts, lambda weight: weight.theirs in arrays)
     shapes = {weight.theirs: weight.their_shape for weight in weights}
     # Heads of other kinds are left out, but in an encoder everything has to be known.
-    looked_at = {name: array for name, array in arrays.items() if name in shapes or name.startswith(_INSIDE)}
+    looked_at = {name: array for name, array in arrays.items() if name in shapes or name.startswith(family.inside)}
     message = f"The weights in `{folder}` are not those of the model that its {_CONFIG} describes:"
     _check_arrays(looked_at, shapes, message=message)
     flat = {weight.ours: weight.to_ours(arrays[weight.theirs]) for weight in weights}
-    for head in _POOLED_HEADS:
+    for head in _POOLED_HEADS if family.classifier_dense is None else ():
         if "encoder/pooler/kernel" in flat and f"{head}/logits/kernel" in flat:
             flat |= {f"{head}/pooler_dense/{leaf}": flat[f"encoder/pooler/{leaf}"] for leaf in ("kernel", "bias")}
     return fields, unflatten_dict(flat, sep="/")
@@ -159,7 +176,7 @@ def write_hugging_face(
         config: All fields of an `EncoderConfig`.
         params: `encoder`, and at most the heads that one of Hugging Face's models has. The pooler of a head is written
             in the place of the encoder's, which that head does not use.
-        mlm_activation: That of the masked-LM head, if there is one; None is that of the encoder.
+        mlm_activation: That of the masked-LM head, if there is one; None is the one that Hugging Face's has.
         label_names: The names of the classes; the default is LABEL_0 and so on.
         tokenizer_config: How text is cut: the fields of `tokenizer_config.json`, if it is not among `vocab_files`.
         vocab_files: The files of the tokenizer, by the names to give them.
@@ -172,22 +189,29 @@ def write_hugging_face(
     if missing:
         raise ArgumentError(f"vocab_files: there is no {', '.join(missing)}.")
     theirs = write_config(config)
-    kind = theirs["model_type"]
+    kind = config["type"]
+    family = FAMILIES[kind]
     flat = {name: np.asarray(array, np.float32) for name, array in flatten_dict(params, sep="/").items()}
     heads = tuple(sorted({name.partition("/")[0] for name in flat} - {"encoder"}))
     architecture = _ARCHITECTURES.get(heads)
-    if architecture is None:
-        raise ArgumentError(f"Hugging Face has no model with the heads {', '.join(heads)}. Leave some out of params.")
-    _check_mlm_activation(heads, mlm_activation, config[kind]["hidden_activation"])
-    flat, uses_pooler = _with_one_pooler(flat, heads, theirs)
+    if architecture is None or ("next_sentence" in heads and family.next_sentence is None):
+        name = "model" if architecture is None else kind
+        raise ArgumentError(f"Hugging Face has no {name} with the heads {', '.join(heads)}. Leave some out of params.")
+    _check_mlm_activation(kind, heads, mlm_activation, config[kind]["hidden_activation"])
+    uses_pooler = False
+    if family.classifier_dense is None:
+        flat, uses_pooler = _with_one_pooler(flat, heads, kind)
+    else:
+        flat = _with_own_pooler(flat, heads, kind)
     if kind == "mobilebert" and any(head in _POOLED_HEADS for head in heads):
         theirs["classifier_activation"] = uses_pooler
-    arrays = _their_arrays(flat, theirs)
+    arrays = _their_arrays(flat, theirs, kind)
     if architecture != "Model":
-        arrays = {f"{kind}.{name}" if name.startswith(_INSIDE) else name: array for name, array in arrays.items()}
-    theirs["architectures"] = [f"{_CLASS_NAMES[kind]}{architecture}"]
+        inside, base = family.inside, family.base
+        arrays = {f"{base}.{name}" if name.startswith(inside) else name: array for name, array in arrays.items()}
+    theirs["architectures"] = [f"{family.class_name}{architecture}"]
     if "sentence_prediction" in heads:
-        theirs |= _label_settings(arrays["classifier.bias"].shape[0], label_names)
+        theirs |= _label_settings(arrays[f"{family.classifier}.bias"].shape[0], label_names)
     texts = {_CONFIG: theirs}
     if tokenizer_config is not None and _TOKENIZER_CONFIG not in files:
         texts[_TOKENIZER_CONFIG] = dict(tokenizer_config)
@@ -221,7 +245,7 @@ def _read_json(folder: Path) -> dict[str, Any]:
 def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
     files = [folder / _WEIGHTS] if (folder / _WEIGHTS).is_file() else sorted(folder.glob(_SHARDS))
     if not files:
-        pickled = sorted(file.name for file in folder.glob("*.bin"))
+        pickled = sorted(file.name for file in folder.iterdir() if file.suffix in (".bin", ".pt", ".pth", ".ckpt"))
         instead = f" It has {', '.join(pickled)}, but pickled weights are not read." if pickled else ""
         raise CheckpointFileError(
             f"`{folder}` has no {_WEIGHTS}.{instead} Load the model with transformers and save it: "
@@ -247,11 +271,11 @@ def _safetensors() -> Any:
     return safetensors.numpy
 
 
-def _plain_names(arrays: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
+def _plain_names(arrays: Mapping[str, np.ndarray], base: str) -> dict[str, np.ndarray]:
     """The arrays in float32 under today's names, without the names' common beginning."""
     plain_arrays = {}
     for name, array in arrays.items():
-        plain = name.removeprefix(f"{kind}.")
+        plain = name.removeprefix(f"{base}.")
         for old, new in _OLD_NAMES.items():
             plain = plain.removesuffix(old) + new if plain.endswith(old) else plain
         if plain not in _BUFFERS:
@@ -286,19 +310,30 @@ def _label_names(raw: Mapping[str, Any], place: str) -> list[str]:
         ) from None
 
 
-def _merge_tied(folder: Path, raw: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Takes the masked-LM head's own copies of the embeddings and of its bias out; raises an error if they differ."""
-    head = "predictions" if raw["model_type"] == "albert" else "cls.predictions"
-    decoder_bias = arrays.pop(f"{head}.decoder.bias", None)
-    if decoder_bias is not None:
-        arrays.setdefault(f"{head}.bias", decoder_bias)
-    decoder = arrays.pop(f"{head}.decoder.weight", None)
-    if f"{head}.bias" not in arrays:
+def _mlm_bias(family: Family, theirs: Mapping[str, Any]) -> str:
+    """The name of the bias of the masked-LM head."""
+    return next(weight.theirs for weight in family.masked_lm(theirs) if weight.ours == "masked_lm/output_bias")
+
+
+def _merge_tied(
+    folder: Path, raw: Mapping[str, Any], arrays: dict[str, np.ndarray], *, bias: str, decoder: str
+) -> None:
+    """Takes the masked-LM head's own copies of the embeddings and of its bias out; raises an error if they differ.
+
+    Args:
+        bias: The name of the head's bias.
+        decoder: The name of what the copies are of.
+    """
+    own_bias = arrays.pop(f"{decoder}.bias", None)
+    if own_bias is not None:
+        arrays.setdefault(bias, own_bias)
+    own_table = arrays.pop(f"{decoder}.weight", None)
+    if bias not in arrays:
         return
     is_tied = raw.get("tie_word_embeddings", True)
     pairs = {
-        f"{head}.decoder.weight": (decoder, arrays.get("embeddings.word_embeddings.weight")),
-        f"{head}.decoder.bias": (decoder_bias, arrays[f"{head}.bias"]),
+        f"{decoder}.weight": (own_table, arrays.get("embeddings.word_embeddings.weight")),
+        f"{decoder}.bias": (own_bias, arrays[bias]),
     }
     for name, (own, shared) in pairs.items():
         if not (is_tied if own is None or shared is None else np.array_equal(own, shared)):
@@ -343,8 +378,13 @@ def _check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[i
         raise CheckpointMismatchError("\n".join([message, *lines]))
 
 
-def _check_mlm_activation(heads: Sequence[str], mlm_activation: str | None, hidden_activation: str) -> None:
-    if "masked_lm" in heads and mlm_activation not in (None, hidden_activation):
+def _check_mlm_activation(kind: str, heads: Sequence[str], mlm_activation: str | None, hidden_activation: str) -> None:
+    own = FAMILIES[kind].mlm_activation
+    if "masked_lm" in heads and own is not None and mlm_activation not in (None, own):
+        raise ArgumentError(
+            f"mlm_activation is {mlm_activation!r}, but the masked-LM head of Hugging Face's {kind} has {own!r}."
+        )
+    if "masked_lm" in heads and own is None and mlm_activation not in (None, hidden_activation):
         raise ArgumentError(
             f"mlm_activation is {mlm_activation!r} and the encoder's hidden_activation {hidden_activation!r}, but "
             f"Hugging Face's models have one for both."
@@ -363,7 +403,7 @@ def _label_settings(n_classes: int, label_names: Sequence[str]) -> dict[str, Any
 
 
 def _with_one_pooler(
-    flat: Mapping[str, np.ndarray], heads: Sequence[str], config: Mapping[str, Any]
+    flat: Mapping[str, np.ndarray], heads: Sequence[str], kind: str
 ) -> tuple[dict[str, np.ndarray], bool]:
     """The parameters with the pooler that the head uses in the place of the encoder's; and whether there is one."""
     arrays = {name: array for name, array in flat.items() if "/pooler_dense/" not in name}
@@ -378,19 +418,38 @@ def _with_one_pooler(
         return arrays | {f"encoder/pooler/{leaf}": array for leaf, array in own.items()}, True
     # Without a pooler of its own `next_sentence` takes the first token as it is, `sentence_prediction` the encoder's.
     has_pooler = "encoder/pooler/kernel" in arrays and head != "next_sentence"
-    if head is not None and not has_pooler and config["model_type"] != "mobilebert":
-        raise ArgumentError(
-            f"The head {head} takes the first token without a pooler, but Hugging Face's {config['model_type']} always "
-            f"has one. Give the head one (inner_dim), or leave it out of params."
-        )
+    if head is not None and not has_pooler and kind != "mobilebert":
+        raise _without_pooler(head, kind)
     is_left_out = not has_pooler if head is not None else _ARCHITECTURES[tuple(heads)] in _WITHOUT_POOLER
     if is_left_out:
         arrays = {name: array for name, array in arrays.items() if not name.startswith("encoder/pooler/")}
     return arrays, has_pooler
 
 
-def _their_arrays(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    kind = config["model_type"]
+def _with_own_pooler(flat: Mapping[str, np.ndarray], heads: Sequence[str], kind: str) -> dict[str, np.ndarray]:
+    """The parameters for a family whose head has a dense layer of its own: without the encoder's where it is not used.
+
+    A head that takes the encoder's pooled output gets a copy of that pooler.
+    """
+    head, poolers = "sentence_prediction", ("kernel", "bias")
+    arrays = dict(flat)
+    if head in heads and f"{head}/pooler_dense/kernel" not in flat:
+        if "encoder/pooler/kernel" not in flat:
+            raise _without_pooler(head, kind)
+        arrays |= {f"{head}/pooler_dense/{leaf}": flat[f"encoder/pooler/{leaf}"] for leaf in poolers}
+    if heads:
+        arrays = {name: array for name, array in arrays.items() if not name.startswith("encoder/pooler/")}
+    return arrays
+
+
+def _without_pooler(head: str, kind: str) -> ArgumentError:
+    return ArgumentError(
+        f"The head {head} takes the first token without a pooler, but Hugging Face's {kind} always has one. Give the "
+        f"head one (inner_dim), or leave it out of params."
+    )
+
+
+def _their_arrays(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], kind: str) -> dict[str, np.ndarray]:
     parts = weights_of(kind, config, n_classes=len(arrays.get("sentence_prediction/logits/bias", (0, 0))))
     weights = _present_weights(parts, lambda weight: weight.ours in arrays)
     message = f"The parameters are not those of Hugging Face's {kind} with these settings:"

@@ -1,7 +1,8 @@
 """Settings and weights of encoders under their two names: as Hugging Face has them, and as Trellis has them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +49,15 @@ _WORDS_AND_LAYERS = (
     Setting("num_hidden_layers", "num_layers", None),
     Setting("max_position_embeddings", "max_position_embeddings", 512),
 )
-SETTINGS: Mapping[str, tuple[Setting, ...]] = {
+_ROBERTA = (
+    *_ALL_KINDS,
+    *_WORDS_AND_LAYERS,
+    Setting("hidden_act", "hidden_activation", "gelu"),
+    Setting("hidden_dropout_prob", "dropout_rate", 0.1),
+    Setting("attention_probs_dropout_prob", "attention_dropout_rate", 0.1),
+    Setting("pad_token_id", "pad_token_id", 1),
+)
+_SETTINGS: Mapping[str, tuple[Setting, ...]] = {
     "bert": (
         *_ALL_KINDS,
         *_WORDS_AND_LAYERS,
@@ -80,16 +89,27 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("normalization_type", "normalization_type", "no_norm"),
         Setting("classifier_activation", "classifier_activation", True),
     ),
+    "distilbert": (
+        Setting("vocab_size", "vocab_size", None),
+        Setting("max_position_embeddings", "max_position_embeddings", 512),
+        Setting("n_layers", "num_layers", 6),
+        Setting("n_heads", "num_attention_heads", 12),
+        Setting("dim", "hidden_size", 768),
+        Setting("hidden_dim", "intermediate_size", 3072),
+        Setting("dropout", "dropout_rate", 0.1),
+        Setting("attention_dropout", "attention_dropout_rate", 0.1),
+        Setting("activation", "hidden_activation", "gelu"),
+        Setting("initializer_range", "initializer_range", 0.02),
+    ),
 }
-"""By `model_type`, which is also the type of encoder."""
+"""By type of encoder."""
 
 _THEIR_CONSTANTS: Mapping[str, Mapping[str, Sequence[Any]]] = {
-    "bert": {},
     "albert": {"num_hidden_groups": (1,), "inner_group_num": (1,)},
     # A row's last word sees the padding behind it, and ours is padded with 0.
     "mobilebert": {"trigram_input": (True,), "use_bottleneck": (True,), "pad_token_id": (0, None)},
 }
-"""Settings that have one value in all of our models, or one of a few, by `model_type`."""
+"""Settings that have one value in all of our models, or one of a few, by type of encoder."""
 _THEIR_COMMON_CONSTANTS: Mapping[str, Sequence[Any]] = {
     "position_embedding_type": ("absolute",),
     "is_decoder": (False,),
@@ -107,7 +127,15 @@ _SIZES = (
     "embedding_size",
     "intra_bottleneck_size",
     "num_feedforward_networks",
+    "n_layers",
+    "n_heads",
+    "dim",
+    "hidden_dim",
+    "pad_token_id",
 )
+_FROM_ZERO = ("num_hidden_layers", "n_layers", "pad_token_id")
+_DISTILBERT_EPSILON = 1e-12
+"""That of all norms of Hugging Face's DistilBERT, which has no setting for it."""
 _OUR_CONSTANTS: Mapping[str, Any] = {"norm_first": False, "embedding_size": None}
 _TORCH_EPSILON = 1e-5
 """That of two norms of Hugging Face's MobileBERT, whatever `layer_norm_eps` is."""
@@ -120,27 +148,30 @@ def read_config(config: Mapping[str, Any], *, place: str) -> dict[str, Any]:
     Args:
         place: What errors call the file.
     """
-    kind = config.get("model_type", "")
-    if not isinstance(kind, str) or kind not in SETTINGS:
-        raise ArgumentError(f"{place}: model_type is {kind!r:.40}, but only {', '.join(SETTINGS)} can be read.")
+    kind = encoder_type(config, place=place)
     for name, values in _constants(kind).items():
         if config.get(name, values[0]) not in values:
             raise ArgumentError(f"{place}: {name} is {config[name]!r}, but only models with {values[0]!r} can be read.")
-    for setting in SETTINGS[kind]:
+    settings = FAMILIES[kind].settings
+    for setting in settings:
         name, value = setting.theirs, config.get(setting.theirs)
-        least = 0 if name == "num_hidden_layers" else 1
+        least = 0 if name in _FROM_ZERO else 1
         is_size = isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31
         if name in _SIZES and value is not None and not is_size:
             raise ArgumentError(f"{place}: {name} is {value!r:.40}, but it is a whole number from {least} on.")
-    fields = {setting.ours: config.get(setting.theirs, setting.default) for setting in SETTINGS[kind]}
-    missing = [setting.theirs for setting in SETTINGS[kind] if fields[setting.ours] is None]
+    fields = {setting.ours: config.get(setting.theirs, setting.default) for setting in settings}
+    missing = [setting.theirs for setting in settings if fields[setting.ours] is None]
     if missing:
         raise ArgumentError(f"{place} does not say {', '.join(missing)}, which its weights cannot be read without.")
-    fields["hidden_activation"] = _translated(_THEIR_ACTIVATIONS, fields["hidden_activation"], f"{place}: hidden_act")
+    their_name = _their_activation(kind)
+    fields["hidden_activation"] = _translated(_THEIR_ACTIVATIONS, fields["hidden_activation"], f"{place}: {their_name}")
     width = fields.get("intra_bottleneck_size", fields["hidden_size"])
     n_heads = fields["num_attention_heads"]
     if width % n_heads:
-        raise ArgumentError(f"{place}: num_attention_heads is {n_heads}, which does not divide the width, {width}.")
+        name = next(setting.theirs for setting in settings if setting.ours == "num_attention_heads")
+        raise ArgumentError(f"{place}: {name} is {n_heads}, which does not divide the width, {width}.")
+    if kind == "distilbert":
+        fields["norm_epsilon"] = _DISTILBERT_EPSILON
     if kind == "mobilebert":
         inside = fields["intra_bottleneck_size"]
         if config.get("true_hidden_size", inside) != inside:
@@ -157,8 +188,8 @@ def read_config(config: Mapping[str, Any], *, place: str) -> dict[str, Any]:
 
 def fields_not_used(config: Mapping[str, Any]) -> list[str]:
     """Returns the names of the fields of `config.json` that nothing is read from."""
-    kind = config["model_type"]
-    used = {setting.theirs for setting in SETTINGS[kind]} | set(_constants(kind)) | set(_OUTSIDE_ENCODER)
+    kind = encoder_type(config, place="config.json")
+    used = {setting.theirs for setting in FAMILIES[kind].settings} | set(_constants(kind)) | set(_OUTSIDE_ENCODER)
     used |= {"tie_word_embeddings", "true_hidden_size"}
     return sorted(config.keys() - used)
 
@@ -166,23 +197,47 @@ def fields_not_used(config: Mapping[str, Any]) -> list[str]:
 def write_config(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of `config.json` from those of an `EncoderConfig`, all of which have to be there."""
     kind = fields["type"]
-    if kind not in SETTINGS:
-        raise ArgumentError(f"encoder.type is {kind}, but Hugging Face's models are {', '.join(SETTINGS)}.")
+    if kind not in FAMILIES:
+        raise ArgumentError(f"encoder.type is {kind}, but Hugging Face's models are {', '.join(FAMILIES)}.")
     ours = fields[kind]
     for name, value in _OUR_CONSTANTS.items():
         if ours.get(name, value) not in (value, ours["hidden_size"]):
             raise ArgumentError(f"encoder.{kind}.{name} is {ours[name]!r}, which Hugging Face's {kind} does not have.")
-    config = {setting.theirs: ours[setting.ours] for setting in SETTINGS[kind]}
-    name = f"encoder.{kind}.hidden_activation"
-    config["hidden_act"] = _translated(_OUR_ACTIVATIONS, config["hidden_act"], name)
+    config = {setting.theirs: ours[setting.ours] for setting in FAMILIES[kind].settings}
+    their_name = _their_activation(kind)
+    place = f"encoder.{kind}.hidden_activation"
+    config[their_name] = _translated(_OUR_ACTIVATIONS, config[their_name], place)
+    if kind == "distilbert" and ours["norm_epsilon"] != _DISTILBERT_EPSILON:
+        raise ArgumentError(
+            f"encoder.distilbert.norm_epsilon is {ours['norm_epsilon']}, but Hugging Face's distilbert has "
+            f"{_DISTILBERT_EPSILON}, so it would answer otherwise. Train with norm_epsilon={_DISTILBERT_EPSILON}."
+        )
     if kind == "mobilebert":
         config["key_query_shared_bottleneck"] &= not config["use_bottleneck_attention"]
         _check_mobilebert_norms(ours)
-    return {"model_type": kind, **config}
+    return {"model_type": FAMILIES[kind].model_type, **config}
+
+
+def encoder_type(config: Mapping[str, Any], *, place: str) -> str:
+    """Returns the type of the encoder that `config.json` describes, as an `EncoderConfig` has it.
+
+    Args:
+        place: What errors call the file.
+    """
+    theirs = config.get("model_type", "")
+    kind = next((ours for ours, family in FAMILIES.items() if family.model_type == theirs), None)
+    if kind is None:
+        known = ", ".join(family.model_type for family in FAMILIES.values())
+        raise ArgumentError(f"{place}: model_type is {theirs!r:.40}, but only {known} can be read.")
+    return kind
 
 
 def _constants(kind: str) -> dict[str, Sequence[Any]]:
-    return {**_THEIR_COMMON_CONSTANTS, **_THEIR_CONSTANTS[kind]}
+    return {**_THEIR_COMMON_CONSTANTS, **_THEIR_CONSTANTS.get(kind, {})}
+
+
+def _their_activation(kind: str) -> str:
+    return next(setting.theirs for setting in FAMILIES[kind].settings if setting.ours == "hidden_activation")
 
 
 def _check_mobilebert_norms(ours: Mapping[str, Any]) -> None:
@@ -233,18 +288,23 @@ def weights_of(kind: str, config: Mapping[str, Any], *, n_classes: int = 2) -> d
         config: The fields of `config.json`.
         n_classes: The number of classes of `sentence_prediction`.
     """
-    encoders = {"bert": _bert, "albert": _albert, "mobilebert": _mobilebert}
-    hidden_size = config["hidden_size"]
-    pooler = "pooler" if kind == "albert" else "pooler.dense"
-    next_sentence = "sop_classifier.classifier" if kind == "albert" else "cls.seq_relationship"
-    return {
-        "encoder": list(encoders[kind](config)),
-        "pooler": list(_dense(pooler, "encoder/pooler", hidden_size, hidden_size)),
-        "masked_lm": list(_masked_lm(kind, config)),
-        "next_sentence": list(_dense(next_sentence, "next_sentence/logits", hidden_size, 2)),
-        "sentence_prediction": list(_dense("classifier", "sentence_prediction/logits", hidden_size, n_classes)),
-        "span_labeling": list(_dense("qa_outputs", "span_labeling/logits", hidden_size, 2)),
+    family = FAMILIES[kind]
+    hidden_size = config["dim" if kind == "distilbert" else "hidden_size"]
+    classifier = [_dense(family.classifier, "sentence_prediction/logits", hidden_size, n_classes)]
+    if family.classifier_dense is not None:
+        pooler = _dense(family.classifier_dense, "sentence_prediction/pooler_dense", hidden_size, hidden_size)
+        classifier.insert(0, pooler)
+    parts = {
+        "encoder": family.encoder(config),
+        "masked_lm": family.masked_lm(config),
+        "sentence_prediction": chain.from_iterable(classifier),
+        "span_labeling": _dense("qa_outputs", "span_labeling/logits", hidden_size, 2),
     }
+    if family.pooler is not None:
+        parts["pooler"] = _dense(family.pooler, "encoder/pooler", hidden_size, hidden_size)
+    if family.next_sentence is not None:
+        parts["next_sentence"] = _dense(family.next_sentence, "next_sentence/logits", hidden_size, 2)
+    return {name: list(weights) for name, weights in parts.items()}
 
 
 def _dense(
@@ -279,8 +339,10 @@ def _tables(config: Mapping[str, Any], *, word_width: int, width: int) -> Iterat
     for theirs, ours, shape in (
         ("word_embeddings", "word_embeddings", (config["vocab_size"], word_width)),
         ("position_embeddings", "position_embeddings", (config["max_position_embeddings"], width)),
-        ("token_type_embeddings", "type_embeddings", (config["type_vocab_size"], width)),
+        ("token_type_embeddings", "type_embeddings", (config.get("type_vocab_size", 0), width)),
     ):
+        if not shape[0]:
+            continue  # an encoder without types
         yield Weight(f"embeddings.{theirs}.weight", f"encoder/embeddings/{ours}/embedding", shape, shape)
     yield from _norm("embeddings.LayerNorm", "encoder/embeddings/layer_norm", width)
 
@@ -298,6 +360,21 @@ def _bert(config: Mapping[str, Any]) -> Iterator[Weight]:
         yield from _dense(f"{theirs}.intermediate.dense", f"{ours}/feedforward/intermediate", width, inner)
         yield from _dense(f"{theirs}.output.dense", f"{ours}/feedforward/output", inner, width)
         yield from _norm(f"{theirs}.output.LayerNorm", f"{ours}/output_layer_norm", width)
+
+
+def _distilbert(config: Mapping[str, Any]) -> Iterator[Weight]:
+    width, inner, n_heads = config["dim"], config["hidden_dim"], config["n_heads"]
+    yield from _tables(config, word_width=width, width=width)
+    for index in range(config["n_layers"]):
+        theirs, ours = f"transformer.layer.{index}", f"encoder/layer_{index}"
+        for their_name, our_name in (("q_lin", "query"), ("k_lin", "key"), ("v_lin", "value")):
+            place, our_place = f"{theirs}.attention.{their_name}", f"{ours}/attention/{our_name}"
+            yield from _to_heads(place, our_place, width, width, n_heads=n_heads)
+        yield from _from_heads(f"{theirs}.attention.out_lin", f"{ours}/attention/output", width, n_heads=n_heads)
+        yield from _norm(f"{theirs}.sa_layer_norm", f"{ours}/attention_layer_norm", width)
+        yield from _dense(f"{theirs}.ffn.lin1", f"{ours}/feedforward/intermediate", width, inner)
+        yield from _dense(f"{theirs}.ffn.lin2", f"{ours}/feedforward/output", inner, width)
+        yield from _norm(f"{theirs}.output_layer_norm", f"{ours}/output_layer_norm", width)
 
 
 def _albert(config: Mapping[str, Any]) -> Iterator[Weight]:
@@ -350,15 +427,130 @@ def _mobilebert_block(theirs: str, ours: str, config: Mapping[str, Any]) -> Iter
     yield from _norm(f"{theirs}.output.bottleneck.LayerNorm", f"{ours}/output_layer_norm", width)
 
 
-def _masked_lm(kind: str, config: Mapping[str, Any]) -> Iterator[Weight]:
-    hidden_size, vocab_size = config["hidden_size"], config["vocab_size"]
-    width = config["embedding_size"] if kind == "albert" else hidden_size
-    head = "predictions" if kind == "albert" else "cls.predictions"
-    transform = head if kind == "albert" else f"{head}.transform"
-    yield from _dense(f"{transform}.dense", "masked_lm/dense", hidden_size, width)
-    yield from _norm(f"{transform}.LayerNorm", "masked_lm/layer_norm", width)
-    yield Weight(f"{head}.bias", "masked_lm/output_bias", (vocab_size,), (vocab_size,))
-    if kind == "mobilebert" and hidden_size > config["embedding_size"]:
-        extra = (vocab_size, hidden_size - config["embedding_size"])
+def _masked_lm(
+    config: Mapping[str, Any], *, dense: str, norm: str, bias: str, size: str = "hidden_size", width: str | None = None
+) -> Iterator[Weight]:
+    """A masked-LM head that shares the embeddings.
+
+    Args:
+        size: What the config calls the width of the encoder.
+        width: What it calls that of the embeddings; None is the same.
+    """
+    n_inputs, n_outputs = config[size], config[width or size]
+    yield from _dense(dense, "masked_lm/dense", n_inputs, n_outputs)
+    yield from _norm(norm, "masked_lm/layer_norm", n_outputs)
+    yield Weight(bias, "masked_lm/output_bias", (config["vocab_size"],), (config["vocab_size"],))
+
+
+def _bert_masked_lm(config: Mapping[str, Any]) -> Iterator[Weight]:
+    transform = "cls.predictions.transform"
+    return _masked_lm(config, dense=f"{transform}.dense", norm=f"{transform}.LayerNorm", bias="cls.predictions.bias")
+
+
+def _albert_masked_lm(config: Mapping[str, Any]) -> Iterator[Weight]:
+    names = {"dense": "predictions.dense", "norm": "predictions.LayerNorm", "bias": "predictions.bias"}
+    return _masked_lm(config, **names, width="embedding_size")
+
+
+def _mobilebert_masked_lm(config: Mapping[str, Any]) -> Iterator[Weight]:
+    yield from _bert_masked_lm(config)
+    if config["hidden_size"] > config["embedding_size"]:
+        extra = (config["vocab_size"], config["hidden_size"] - config["embedding_size"])
         name = "masked_lm/extra_output_weights"
-        yield Weight(f"{head}.dense.weight", name, extra, extra[::-1], is_transposed=True)
+        yield Weight("cls.predictions.dense.weight", name, extra, extra[::-1], is_transposed=True)
+
+
+def _roberta_masked_lm(config: Mapping[str, Any]) -> Iterator[Weight]:
+    return _masked_lm(config, dense="lm_head.dense", norm="lm_head.layer_norm", bias="lm_head.bias")
+
+
+def _distilbert_masked_lm(config: Mapping[str, Any]) -> Iterator[Weight]:
+    names = {"dense": "vocab_transform", "norm": "vocab_layer_norm", "bias": "vocab_projector.bias"}
+    return _masked_lm(config, **names, size="dim")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """An encoder as Hugging Face has it: its names for settings, for classes, and for the weights of each part."""
+
+    model_type: str
+    class_name: str
+    """How the names of its classes begin."""
+    settings: tuple[Setting, ...]
+    encoder: Callable[[Mapping[str, Any]], Iterator[Weight]]
+    """The weights of the encoder for the fields of `config.json`."""
+    masked_lm: Callable[[Mapping[str, Any]], Iterator[Weight]]
+    decoder: str
+    """The matrix, and the bias, from the masked-LM head to words, which copy the embeddings and the head's bias."""
+    base: str
+    """What the names of the encoder's weights begin with in a model with heads."""
+    inside: tuple[str, ...] = ("embeddings.", "encoder.", "pooler.")
+    """How they go on."""
+    pooler: str | None = "pooler.dense"
+    """None for an encoder without one."""
+    next_sentence: str | None = None
+    classifier: str = "classifier"
+    """What gives the logits of `sentence_prediction`."""
+    classifier_dense: str | None = None
+    """The dense layer before that; None if the encoder's pooler is there for it."""
+    mlm_activation: str | None = None
+    """That of the masked-LM head under our name; None if it is that of the encoder."""
+
+
+_BERT_NAMES: Mapping[str, Any] = {"decoder": "cls.predictions.decoder", "next_sentence": "cls.seq_relationship"}
+_ROBERTA_NAMES: Mapping[str, Any] = {
+    "settings": _ROBERTA,
+    "encoder": _bert,
+    "masked_lm": _roberta_masked_lm,
+    "decoder": "lm_head.decoder",
+    "base": "roberta",
+    "classifier": "classifier.out_proj",
+    "classifier_dense": "classifier.dense",
+    "mlm_activation": "gelu_exact",
+}
+FAMILIES: Mapping[str, Family] = {
+    "bert": Family(
+        model_type="bert",
+        class_name="Bert",
+        settings=_SETTINGS["bert"],
+        encoder=_bert,
+        masked_lm=_bert_masked_lm,
+        base="bert",
+        **_BERT_NAMES,
+    ),
+    "albert": Family(
+        model_type="albert",
+        class_name="Albert",
+        settings=_SETTINGS["albert"],
+        encoder=_albert,
+        masked_lm=_albert_masked_lm,
+        decoder="predictions.decoder",
+        base="albert",
+        pooler="pooler",
+        next_sentence="sop_classifier.classifier",
+    ),
+    "mobilebert": Family(
+        model_type="mobilebert",
+        class_name="MobileBert",
+        settings=_SETTINGS["mobilebert"],
+        encoder=_mobilebert,
+        masked_lm=_mobilebert_masked_lm,
+        base="mobilebert",
+        **_BERT_NAMES,
+    ),
+    "roberta": Family(model_type="roberta", class_name="Roberta", **_ROBERTA_NAMES),
+    "xlm_roberta": Family(model_type="xlm-roberta", class_name="XLMRoberta", **_ROBERTA_NAMES),
+    "distilbert": Family(
+        model_type="distilbert",
+        class_name="DistilBert",
+        settings=_SETTINGS["distilbert"],
+        encoder=_distilbert,
+        masked_lm=_distilbert_masked_lm,
+        decoder="vocab_projector",
+        base="distilbert",
+        inside=("embeddings.", "transformer."),
+        pooler=None,
+        classifier_dense="pre_classifier",
+    ),
+}
+"""By type of encoder, as `EncoderConfig.type` has it."""

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
         TransformerConfig as TransformerConfig,
         BertEncoderConfig as BertEncoderConfig,
         AlbertEncoderConfig as AlbertEncoderConfig,
+        DistilBertEncoderConfig as DistilBertEncoderConfig,
         MobileBertEncoderConfig as MobileBertEncoderConfig,
         ModernBertEncoderConfig as ModernBertEncoderConfig,
+        RobertaEncoderConfig as RobertaEncoderConfig,
+        XlmRobertaEncoderConfig as XlmRobertaEncoderConfig,
         ClsHeadConfig as ClsHeadConfig,
         PretrainerConfig as PretrainerConfig,
     )
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
         build_encoder as build_encoder,
         BertEncoder as BertEncoder,
         AlbertEncoder as AlbertEncoder,
+        DistilBertEncoder as DistilBertEncoder,
+        RobertaEncoder as RobertaEncoder,
     )
     from trellis.nlp.models.mobilebert import MobileBertEncoder as MobileBertEncoder
     from trellis.nlp.models.modernbert import ModernBertEncoder as ModernBertEncoder

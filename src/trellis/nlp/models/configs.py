@@ -10,13 +10,14 @@ Activation = Literal["gelu", "gelu_exact", "relu", "silu", "swish", "tanh", "lin
 """Functions between layers by name; `gelu` is the tanh approximation, `gelu_exact` is made of the error function."""
 
 _COUNTS = ("num_layers", "num_blocks", "num_feedforward_networks")
+_FROM_ZERO = (*_COUNTS, "pad_token_id")
 _MOST: Mapping[str, int] = {
     **dict.fromkeys(_COUNTS, 1000),
     **dict.fromkeys(("num_attention_heads", "type_vocab_size"), 1 << 16),
     **dict.fromkeys(("hidden_size", "intermediate_size", "intra_bottleneck_size"), 1 << 20),
     **dict.fromkeys(("embedding_size", "embedding_width", "word_embed_size"), 1 << 20),
     **dict.fromkeys(("max_position_embeddings", "max_sequence_length"), 1 << 24),
-    **dict.fromkeys(("vocab_size", "word_vocab_size"), 1 << 28),
+    **dict.fromkeys(("vocab_size", "word_vocab_size", "pad_token_id"), 1 << 28),
     "global_attention_interval": 1000,
 }
 """The greatest sizes, far above those of any model: with greater ones, tracing would never end, or overflow."""
@@ -49,6 +50,9 @@ class TransformerConfig(Config):
     use_gradient_checkpointing: bool = False
     """Whether the backward pass computes each layer again, which takes more time and less memory."""
 
+    head_activation: ClassVar[Activation] = "tanh"
+    """That of the dense layer of a head that classifies sequences."""
+
 
 @dataclass
 class BertEncoderConfig(TransformerConfig):
@@ -72,6 +76,54 @@ class AlbertEncoderConfig(TransformerConfig):
     embedding_width: int = 128
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
+
+
+@dataclass
+class RobertaEncoderConfig(TransformerConfig):
+    """A RoBERTa encoder: BERT without kinds of segments; the defaults are those of RoBERTa-base."""
+
+    vocab_size: int = 50265
+    hidden_activation: Activation = "gelu_exact"
+    max_position_embeddings: int = 514
+    """The rows of the table of positions; the first token of a sequence has the row after that of padding."""
+    type_vocab_size: int = 1
+    norm_epsilon: float = 1e-5
+    pad_token_id: int = 1
+    """The id of padding, and the row of the table of positions that stands for it."""
+
+    @property
+    def first_position(self) -> int:
+        """The row of the table of positions that the first token of a sequence has."""
+        return self.pad_token_id + 1
+
+
+@dataclass
+class XlmRobertaEncoderConfig(RobertaEncoderConfig):
+    """A RoBERTa encoder for a hundred languages; the defaults are those of XLM-R-base."""
+
+    vocab_size: int = 250002
+
+
+@dataclass
+class DistilBertEncoderConfig(Config):
+    """A DistilBERT encoder: BERT of half the depth, which looks at no types and has no pooler."""
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_layers: int = 6
+    num_attention_heads: int = 12
+    hidden_activation: Activation = "gelu_exact"
+    intermediate_size: int = 3072
+    dropout_rate: float = 0.1
+    attention_dropout_rate: float = 0.1
+    max_position_embeddings: int = 512
+    initializer_range: float = 0.02
+    return_all_encoder_outputs: bool = False
+    norm_epsilon: float = 1e-12
+    use_gradient_checkpointing: bool = False
+    """Whether the backward pass computes each layer again, which takes more time and less memory."""
+
+    head_activation: ClassVar[Activation] = "relu"
 
 
 @dataclass
@@ -131,8 +183,6 @@ class ModernBertEncoderConfig(Config):
     feedforward_dropout_rate: float = 0.0
     max_position_embeddings: int = 8192
     """The length of the longest row. Positions are rotations, so this takes no weights."""
-    type_vocab_size: int = 2
-    """How many kinds of segments a batch may have; the encoder does not tell them apart."""
     global_attention_interval: int = 3
     """Of so many layers the first sees whole rows; in the others tokens see those near them."""
     local_attention: int = 128
@@ -148,6 +198,11 @@ class ModernBertEncoderConfig(Config):
     norm_epsilon: float = 1e-5
     use_gradient_checkpointing: bool = False
     """Whether the backward pass computes each layer again, which takes more time and less memory."""
+
+    @property
+    def head_activation(self) -> Activation:
+        """That of the dense layer of a head that classifies sequences."""
+        return self.hidden_activation
 
     def problems(self, *, place: str) -> Iterator[Problem]:
         """Yields why such an encoder cannot be built.
@@ -195,8 +250,11 @@ class EncoderConfig(OneOfConfig):
     type: str | None = "bert"
     albert: AlbertEncoderConfig = AlbertEncoderConfig()
     bert: BertEncoderConfig = BertEncoderConfig()
+    distilbert: DistilBertEncoderConfig = DistilBertEncoderConfig()
     mobilebert: MobileBertEncoderConfig = MobileBertEncoderConfig()
     modernbert: ModernBertEncoderConfig = ModernBertEncoderConfig()
+    roberta: RobertaEncoderConfig = RobertaEncoderConfig()
+    xlm_roberta: XlmRobertaEncoderConfig = XlmRobertaEncoderConfig()
     any: Config | None = None
 
     @property
@@ -207,7 +265,12 @@ class EncoderConfig(OneOfConfig):
     @property
     def n_positions(self) -> int:
         """The length of the longest sequence that the encoder reads."""
-        return int(self._first_of(_POSITIONS))
+        return int(self._first_of(_POSITIONS)) - int(getattr(self.get(), "first_position", 0))
+
+    @property
+    def n_types(self) -> int:
+        """How many kinds of segments the encoder takes: at least 2 if it reads pairs of two kinds, or looks at none."""
+        return int(getattr(self.get(), "type_vocab_size", 2))
 
     def _first_of(self, names: Sequence[str]) -> Any:
         values = vars(self.get())
@@ -221,7 +284,8 @@ class EncoderConfig(OneOfConfig):
         """
         if self.type is None:
             message = f"{place}.type is null, but a model needs an encoder."
-            advice = "Set it to bert, albert, mobilebert or modernbert."
+            own = f"Set it to {', '.join(ENCODER_TYPES)}"
+            advice = f"{own}; or name a directory that says it, with its weights: task.hub_module_url=DIR."
             yield Problem(message, origin_of(self, "type"), f"{place}.type", advice)
             return
         if self.type == "any" and (lacking := _lacking(self.any)):
@@ -229,7 +293,7 @@ class EncoderConfig(OneOfConfig):
             yield Problem(f"{place}.any {message}", origin_of(self, "any"), f"{place}.any", advice)
             return
         for name, value in self.get().as_dict().items():
-            least = 0 if name in _COUNTS else 1
+            least = 0 if name in _FROM_ZERO else 1
             if name not in _MOST or not isinstance(value, int) or least <= value <= _MOST[name]:
                 continue
             path = f"{self.type}.{name}"
@@ -237,6 +301,15 @@ class EncoderConfig(OneOfConfig):
             yield Problem(message, origin_of(self, path), f"{place}.{path}", "Look for a digit too many.")
         if self.type == "modernbert":
             yield from self.modernbert.problems(place=f"{place}.modernbert")
+        if self.n_positions < 1:
+            path = f"{self.type}.{next(name for name in _POSITIONS if name in vars(self.get()))}"
+            first = getattr(self.get(), "first_position", 0)
+            message = f"{place}.{path} leaves no position for a token: the first of a sequence has number {first}."
+            yield Problem(message, origin_of(self, path), f"{place}.{path}", f"Set it to more than {first}.")
+
+
+ENCODER_TYPES = tuple(name for name in EncoderConfig.__dataclass_fields__ if name not in ("type", "any"))
+"""The encoders that are there, as `EncoderConfig.type` has them."""
 
 
 def _lacking(config: Config | None) -> tuple[str, str] | None:

@@ -7,7 +7,15 @@ import flax.linen as nn
 
 from trellis.config import bind, raise_if_any
 from trellis.errors import ArgumentError, ModelError, shown
-from trellis.nlp.models.configs import AlbertEncoderConfig, BertEncoderConfig, EncoderConfig, MobileBertEncoderConfig
+from trellis.nlp.models.configs import (
+    AlbertEncoderConfig,
+    BertEncoderConfig,
+    DistilBertEncoderConfig,
+    EncoderConfig,
+    MobileBertEncoderConfig,
+    RobertaEncoderConfig,
+    XlmRobertaEncoderConfig,
+)
 from trellis.nlp.models.layers import Embeddings, EncoderInputs
 from trellis.nlp.models.mobilebert import MobileBertEncoder
 from trellis.nlp.models.modernbert import ModernBertEncoder as ModernBertEncoder
@@ -91,6 +99,58 @@ class AlbertEncoder(LayeredEncoder):
         """Returns `sequence_output`, `pooled_output` and, if the config has it switched on, `encoder_outputs`."""
         tokens = EncoderInputs.read(inputs, max_length=self.config.max_position_embeddings)
         return self.outputs(self.run_layers(tokens, [self.layer] * self.config.num_layers, training))
+
+
+@bind(RobertaEncoderConfig)
+class RobertaEncoder(LayeredEncoder):
+    """RoBERTa: BERT with positions that begin after the one of padding, and one type. To be used as a `BertEncoder`.
+
+    Example:
+        encoder = RobertaEncoder(RobertaEncoderConfig(num_layers=4))
+        outputs = encoder.apply(encoder.init(jax.random.key(0), batch), batch)
+    """
+
+    config: RobertaEncoderConfig
+
+    def setup(self) -> None:
+        """Makes the embeddings, the layers and the pooler."""
+        self.embeddings = Embeddings(self.config, self.config.hidden_size, is_projected=False)
+        self.layer = [self.build_layer(TransformerBlock) for _ in range(self.config.num_layers)]
+        self.pooler = self.build_pooler()
+
+    def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
+        """Returns `sequence_output`, `pooled_output` and, if the config has it switched on, `encoder_outputs`."""
+        n_positions = self.config.max_position_embeddings - self.config.first_position
+        tokens = EncoderInputs.read(inputs, max_length=n_positions)
+        return self.outputs(self.run_layers(tokens, self.layer, training))
+
+
+bind(XlmRobertaEncoderConfig)(RobertaEncoder)
+
+
+@bind(DistilBertEncoderConfig)
+class DistilBertEncoder(LayeredEncoder):
+    """DistilBERT: BERT without types and without a pooler. To be used as a `BertEncoder`.
+
+    Its pooled output is the first token's output as it is.
+
+    Example:
+        encoder = DistilBertEncoder(DistilBertEncoderConfig(num_layers=3))
+        outputs = encoder.apply(encoder.init(jax.random.key(0), batch), batch)
+    """
+
+    config: DistilBertEncoderConfig
+
+    def setup(self) -> None:
+        """Makes the embeddings and the layers."""
+        self.embeddings = Embeddings(self.config, self.config.hidden_size, is_projected=False)
+        self.layer = [self.build_layer(TransformerBlock) for _ in range(self.config.num_layers)]
+        self.pooler = None
+
+    def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
+        """Returns `sequence_output`, `pooled_output` and, if the config has it switched on, `encoder_outputs`."""
+        tokens = EncoderInputs.read(inputs, max_length=self.config.max_position_embeddings)
+        return self.outputs(self.run_layers(tokens, self.layer, training))
 
 
 bind(MobileBertEncoderConfig)(MobileBertEncoder)

@@ -81,11 +81,9 @@ def _widening(config: PretrainerConfig, encoder_config: Any) -> Widening:
     return "projection" if config.mlm_output_weights_use_proj else "columns"
 
 
-def _inner_layer(encoder_config: Any) -> dict[str, Any]:
-    """The settings of what a head has before its logits, where it is not as BERT's."""
-    if not isinstance(encoder_config, ModernBertEncoderConfig):
-        return {}
-    return {"activation": encoder_config.hidden_activation, "norm_epsilon": encoder_config.norm_epsilon}
+def _norm_epsilon(encoder_config: Any) -> float | None:
+    """That of the norm behind the inner layer of a head; None where heads have no such norm."""
+    return encoder_config.norm_epsilon if isinstance(encoder_config, ModernBertEncoderConfig) else None
 
 
 class BertClassifier(nn.Module):
@@ -122,10 +120,11 @@ class BertClassifier(nn.Module):
         head = ClassificationHead(
             num_classes=self.num_classes,
             inner_dim=0 if self.use_encoder_pooler else self.encoder.config.hidden_size,
+            activation=getattr(self.encoder.config, "head_activation", "tanh"),
             dropout_rate=self.dropout_rate,
             initializer_range=self.encoder.config.initializer_range,
             name="sentence_prediction",
-            **_inner_layer(self.encoder.config),
+            norm_epsilon=_norm_epsilon(self.encoder.config),
         )
         is_pooled = self.use_encoder_pooler or isinstance(self.encoder.config, ModernBertEncoderConfig)
         features = outputs["pooled_output" if is_pooled else "sequence_output"]
@@ -153,9 +152,11 @@ class BertSpanLabeler(nn.Module):
         """The logits of each token, each of shape (batch, length)."""
         hidden = self.encoder(inputs, training=training)["sequence_output"]
         config = self.encoder.config
-        inner = _inner_layer(config)
-        width = config.hidden_size if inner else 0
-        start, end = SpanHead(config.initializer_range, inner_dim=width, name="span_labeling", **inner)(hidden)
+        epsilon = _norm_epsilon(config)
+        inner: dict[str, Any] = {}
+        if epsilon is not None:
+            inner = {"inner_dim": config.hidden_size, "activation": config.head_activation, "norm_epsilon": epsilon}
+        start, end = SpanHead(config.initializer_range, name="span_labeling", **inner)(hidden)
         return {"start_logits": start, "end_logits": end}
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from trellis.errors import ArgumentError, ModelError
-from trellis.nlp.models.configs import TransformerConfig
+from trellis.nlp.models.configs import DistilBertEncoderConfig, TransformerConfig
 from trellis.runtime import look_up
 from trellis.spelling import did_you_mean
 
@@ -162,7 +162,7 @@ class Embeddings(nn.Module):
         is_projected: Whether the sum is projected to the width of the encoder in the end.
     """
 
-    config: TransformerConfig
+    config: TransformerConfig | DistilBertEncoderConfig
     width: int
     is_projected: bool
 
@@ -173,7 +173,10 @@ class Embeddings(nn.Module):
         places = kernel_init(config.initializer_range, TO_EMBED)
         self.word_embeddings = Embed(config.vocab_size, self.width, embedding_init=words)
         self.position_embeddings = Embed(config.max_position_embeddings, self.width, embedding_init=places)
-        self.type_embeddings = Embed(config.type_vocab_size, self.width, embedding_init=places)
+        # Some encoders have no types, and number positions from another one than 0.
+        n_types = getattr(config, "type_vocab_size", 0)
+        self.type_embeddings = Embed(n_types, self.width, embedding_init=places) if n_types else None
+        self.first_position = getattr(config, "first_position", 0)
         self.layer_norm = layer_norm(config.norm_epsilon)
         self.dropout = nn.Dropout(config.dropout_rate)
         if self.is_projected:
@@ -182,15 +185,25 @@ class Embeddings(nn.Module):
     def __call__(self, inputs: EncoderInputs, *, training: bool) -> jax.Array:
         """The first hidden states."""
         hidden = self.word_embeddings(inputs.word_ids)
-        hidden = hidden + embed_places(inputs, self.position_embeddings, self.type_embeddings)
+        hidden = hidden + embed_places(
+            inputs, self.position_embeddings, self.type_embeddings, first_position=self.first_position
+        )
         hidden = self.dropout(self.layer_norm(hidden), deterministic=not training)
         return self.projection(hidden) if self.is_projected else hidden
 
 
-def embed_places(inputs: EncoderInputs, positions: Embed, types: Embed) -> jax.Array:
-    """Returns the embeddings of positions, plus those of types."""
-    length = inputs.word_ids.shape[1]
-    by_position = positions.embedding[None, :length] if inputs.positions is None else positions(inputs.positions)
+def embed_places(inputs: EncoderInputs, positions: Embed, types: Embed | None, *, first_position: int = 0) -> jax.Array:
+    """Returns the embeddings of positions, plus those of types if there are some.
+
+    Args:
+        first_position: The row of the table of positions that the first token of a sequence has.
+    """
+    if inputs.positions is None:
+        by_position = positions.embedding[None, first_position : first_position + inputs.word_ids.shape[1]]
+    else:
+        by_position = positions(inputs.positions + first_position)
+    if types is None:
+        return by_position
     # A product, since the gradient of a lookup that takes a few rows again and again is slow.
     by_type = jax.nn.one_hot(inputs.type_ids, types.num_embeddings, dtype=types.embedding.dtype) @ types.embedding
     return by_position + by_type

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trellis.errors import ArgumentError
-from trellis.nlp.models.configs import TransformerConfig
+from trellis.nlp.models.configs import DistilBertEncoderConfig, TransformerConfig
 from trellis.nlp.models.layers import FROM_EMBED, EncoderInputs, activation, dense, kernel_init, layer_norm
 from trellis.runtime import current_placement
 
@@ -282,7 +282,7 @@ class TransformerBlock(nn.Module):
         return_scores: Whether the attention scores are returned too.
     """
 
-    config: TransformerConfig
+    config: TransformerConfig | DistilBertEncoderConfig
     attention_cls: AttentionClass
     feedforward_cls: FeedForwardClass
     norm_first: bool = False

@@ -159,8 +159,8 @@ class EncoderTask(Task):
 
     @property
     def n_types(self) -> int:
-        """How many kinds of segments the encoder knows: 2 if it reads pairs."""
-        return int(self.encoder_config.get().type_vocab_size)
+        """How many kinds of segments the encoder takes: 2 if it reads pairs of two kinds, or looks at none."""
+        return self.encoder_config.n_types
 
     @property
     def vocab_size(self) -> int:

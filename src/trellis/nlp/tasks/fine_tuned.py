@@ -42,8 +42,10 @@ def read_hugging_face_experiment(directory: str | Path) -> ExperimentConfig:
 
 def _sentences(directory: str, settings: HuggingFaceSettings) -> TaskConfig:
     data = SentencePredictionTextDataConfig(seq_length=_n_tokens(settings))
-    # The pooler of such a model is the encoder's own, if it has one.
-    model = SentencePredictionModelConfig(num_classes=settings.n_classes, use_encoder_pooler=True)
+    # The pooler of such a model is the encoder's own, if it has one, or else the head's.
+    model = SentencePredictionModelConfig(
+        num_classes=settings.n_classes, use_encoder_pooler=not settings.head_has_pooler
+    )
     return SentencePredictionConfig(
         hub_module_url=directory,
         model=model,

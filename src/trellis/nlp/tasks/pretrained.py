@@ -70,13 +70,14 @@ def _take_heads(directory: str, *, model: PretrainerConfig) -> None:
         settings = own.value if isinstance(own.value, dict) else {}
         raise_if_any(merge(model, replace(own, value={name: settings[name] for name in _OF_HEADS if name in settings})))
         return
-    # Theirs are as wide as the encoder, and have its activation.
+    # Theirs are as wide as the encoder.
     encoder = model.encoder.get()
     width = encoder.hidden_size if encoder.as_dict().get("classifier_activation", True) else 0
     heads = [
         head.as_dict() | ({"inner_dim": width} if head.name == "next_sentence" else {}) for head in model.cls_heads
     ]
-    for name, value in {"mlm_activation": encoder.hidden_activation, "cls_heads": heads}.items():
+    activation = read_hugging_face_settings(directory).mlm_activation
+    for name, value in {"mlm_activation": activation, "cls_heads": heads}.items():
         raise_if_any(merge(model, setting_at(name, value, Origin(directory))))
 
 
