@@ -20,6 +20,7 @@ _WHAT = {
     "local_text": "the corpus of bert/local",
     "remote": "files of addresses, fetched",
     "tfds": "examples of tensorflow-datasets",
+    "tokenizers": "tokenizers of older files, turned into today's",
     "tried_functions": "functions of served models that were tried",
 }
 """The folders of the cache, each with what is in it. Nothing else is ever removed."""

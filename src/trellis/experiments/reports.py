@@ -34,8 +34,18 @@ _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ten
 
 
 def list_experiments() -> str:
-    """Returns the registered experiments, one to a line, each with what its factory says of itself."""
-    return _text(table(experiment_summaries().items()))
+    """Returns the registered experiments, one to a line, each with what its factory says of itself.
+
+    They stand in families, the groups of their names, which are parted by empty lines.
+    """
+    summaries = experiment_summaries()
+    names = list(summaries)
+    lines = table(summaries.items())
+    parted = [lines[0]] if lines else []
+    for (before, name), line in zip(itertools.pairwise(names), lines[1:], strict=True):
+        is_new = before.partition("/")[0] != name.partition("/")[0]
+        parted += ["", line] if is_new else [line]
+    return _text(parted)
 
 
 def show_config(config: Config, *, is_whole: bool = True) -> str:

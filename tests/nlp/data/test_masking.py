@@ -6,13 +6,20 @@ from numpy.typing import NDArray
 
 from trellis.errors import ArgumentError
 from trellis.nlp.data.masking import Masked, Masking, example_keys, mask_tokens
+from trellis.nlp.data.sequences import Specials
 
 CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
 ODD_IDS_CONTINUE = np.arange(VOCAB) % 2 == 0
 
 
 def masking(**settings: object) -> Masking:
-    options = {"rate": 0.15, "max_predictions": 20, "vocab_size": VOCAB, "mask_id": MASK, "special_ids": (CLS, SEP)}
+    options = {
+        "rate": 0.15,
+        "max_predictions": 20,
+        "vocab_size": VOCAB,
+        "mask_id": MASK,
+        "specials": Specials(CLS, SEP),
+    }
     return Masking(**{**options, **settings})  # type: ignore[arg-type]
 
 

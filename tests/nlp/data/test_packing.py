@@ -4,6 +4,7 @@ import numpy as np
 
 from trellis.nlp.data.masking import Masking, example_keys, mask_tokens
 from trellis.nlp.data.packing import pack, pack_masked
+from trellis.nlp.data.sequences import Specials
 
 
 def test_every_item_is_in_one_row_and_no_row_is_over_full() -> None:
@@ -26,7 +27,7 @@ def test_packed_rows_hold_the_tokens_positions_and_predictions_of_their_sequence
     lengths = np.array([5, 9, 4, 12, 3])
     ids = generator.integers(10, 50, (5, 16)).astype(np.int32)
     ids[np.arange(16) >= lengths[:, None]] = 0
-    masking = Masking(rate=0.3, max_predictions=6, vocab_size=50, mask_id=4, special_ids=(2, 3))
+    masking = Masking(rate=0.3, max_predictions=6, vocab_size=50, mask_id=4, specials=Specials(2, 3))
     masked = mask_tokens(ids, lengths=lengths, keys=example_keys(np.arange(5), seed=0, epochs=0), masking=masking)
     counts = np.array([2, 1, 2])
     packed = pack_masked(masked, lengths=lengths, counts=counts, seq_length=16)

@@ -187,7 +187,9 @@ class QuestionAnswerer:
         ]
         windows = Columns.from_arrays(tokenize_questions(questions, tokenizer=tokenizer, windows=self.windows))
         rows = np.arange(len(windows))
-        features = question_features(windows, rows=rows, seq_length=self.windows.seq_length)
+        features = question_features(
+            windows, rows=rows, seq_length=self.windows.seq_length, specials=Specials.of(tokenizer)
+        )
         names = ("input_ids", "input_mask", "segment_ids")
         outputs = list(ask(dict(zip(INPUTS, (features[name] for name in names), strict=True))))
         answers = answer_questions(
@@ -233,9 +235,9 @@ class BlankAnswerer:
     def check(self, parts: tuple[str, ...], *, tokenizer: Tokenizer) -> None:
         """Refuses a text without a blank, and one that is too long."""
         _check_parts(parts, self.text_columns)
-        text = parts[0]
+        text = _with_blanks(parts[0], tokenizer)
         if BLANK not in text:
-            raise ArgumentError(f"{text!r} has no blank to fill. Write {BLANK} where a word is missing.")
+            raise ArgumentError(f"{text!r} has no blank to fill. Write {tokenizer.mask} where a word is missing.")
         n_tokens = len(self._encode(text, tokenizer)[0])
         if n_tokens > self.seq_length:
             raise ArgumentError(f"{text!r} has {n_tokens} tokens, but the model reads {self.seq_length}. Shorten it.")
@@ -243,8 +245,8 @@ class BlankAnswerer:
     def __call__(
         self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
     ) -> Iterator[Prediction]:
-        """Yields the words for each text, which has one `[MASK]` or more."""
-        whole_texts = [text for (text,) in texts]
+        """Yields the words for each text, which has one `[MASK]` or more, or what the vocabulary calls that."""
+        whole_texts = [_with_blanks(text, tokenizer) for (text,) in texts]
         encoded = [self._encode(text, tokenizer) for text in whole_texts]
         # A text with many blanks is in several rows.
         rows = [
@@ -252,38 +254,36 @@ class BlankAnswerer:
             for ids, positions in encoded
             for start in range(0, len(positions), self.n_positions)
         ]
-        word_ids = _padded([ids for ids, _ in rows], self.seq_length)
+        word_ids = _padded([ids for ids, _ in rows], self.seq_length, tokenizer.pad_id)
         mask = _padded([[1] * len(ids) for ids, _ in rows], self.seq_length)
         inputs = dict(zip(INPUTS, (word_ids, mask, np.zeros_like(word_ids)), strict=True))
         inputs["masked_lm_positions"] = _padded([positions for _, positions in rows], self.n_positions)
         outputs = ask(inputs)
-        for text, (_, positions) in zip(whole_texts, encoded, strict=True):
+        for (asked,), text, (_, positions) in zip(texts, whole_texts, encoded, strict=True):
             n_rows = -(-len(positions) // self.n_positions)
             logits = np.concatenate([next(outputs)["mlm_logits"] for _ in range(n_rows)])
             # A model may have room for more tokens than the vocabulary has.
             logits = logits[: len(positions), : tokenizer.vocab_size]
-            yield _blank_prediction(text, logits.astype(np.float64), tokenizer)
+            yield _blank_prediction(asked, text, logits.astype(np.float64), tokenizer)
 
     def _encode(self, text: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
         """The ids of a text with blanks, and the positions of the blanks."""
         specials = Specials.of(tokenizer)
-        ids: list[int] = [specials.cls]
-        positions: list[int] = []
-        # The vocabulary's own rules would take the brackets apart.
-        for number, part in enumerate(text.split(BLANK)):
-            if number:
-                positions.append(len(ids))
-                ids.append(tokenizer.id_of(BLANK))
-            ids += tokenizer.encode([part]).values.tolist()
-        ids.append(specials.sep)
-        return ids, positions
+        mask = tokenizer.id_of(tokenizer.mask)
+        ids = [specials.cls, *tokenizer.encode_with_blanks(text), specials.sep]
+        return ids, [place for place, number in enumerate(ids) if number == mask]
 
 
-def _padded(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
-    return Ragged.from_rows(rows, dtype="int32").take(np.arange(len(rows)), padding=Padding(length))
+def _with_blanks(text: str, tokenizer: Tokenizer) -> str:
+    """The text with `[MASK]` where it has what the vocabulary calls that."""
+    return text.replace(tokenizer.mask, BLANK)
 
 
-def _blank_prediction(text: str, logits: np.ndarray, tokenizer: Tokenizer) -> Prediction:
+def _padded(rows: Sequence[Sequence[int]], length: int, pad: int = 0) -> np.ndarray:
+    return Ragged.from_rows(rows, dtype="int32").take(np.arange(len(rows)), padding=Padding(length, pad))
+
+
+def _blank_prediction(asked: str, text: str, logits: np.ndarray, tokenizer: Tokenizer) -> Prediction:
     shares = probabilities(logits)
     best = np.argsort(-shares, axis=-1)[:, :_N_SHOWN]
     blanks = [[(int(number), float(share[number])) for number in row] for row, share in zip(best, shares, strict=True)]
@@ -302,7 +302,7 @@ def _blank_prediction(text: str, logits: np.ndarray, tokenizer: Tokenizer) -> Pr
         for row in blanks
     ]
     marked = _filled(text, [f"*{word}*" for word in words])
-    return Prediction("\n".join([marked, *shown]), {"text": text, "filled": _filled(text, words), "blanks": listed})
+    return Prediction("\n".join([marked, *shown]), {"text": asked, "filled": _filled(text, words), "blanks": listed})
 
 
 def _filled(text: str, words: Sequence[str]) -> str:

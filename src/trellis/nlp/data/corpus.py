@@ -159,7 +159,8 @@ def _token_blocks(
 
 
 def _tokenize(tokenizer: Tokenizer, block: Sequence[Sentence]) -> dict[str, Ragged | NDArray[np.int64]]:
-    ids = tokenizer.encode([sentence.text for sentence in block])
+    # Sentences are joined to spans, as with spaces between them.
+    ids = tokenizer.encode_inside([sentence.text for sentence in block])
     documents = np.array([sentence.document for sentence in block], np.int64)
     has_tokens = ids.lengths > 0
     offsets = np.concatenate([[0], ids.offsets[1:][has_tokens]])

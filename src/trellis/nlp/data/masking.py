@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from trellis.errors import ArgumentError
 from trellis.nlp.data.sequences import Pairs, Sequences, Specials, assemble
-from trellis.nlp.data.tokenizer import MASK, Tokenizer
+from trellis.nlp.data.tokenizer import Tokenizer
 
 Ids = NDArray[np.int32]
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -26,8 +26,8 @@ class Masking:
     max_predictions: int
     vocab_size: int
     mask_id: int
-    special_ids: tuple[int, ...]
-    """Tokens that are never chosen: those that begin and end spans."""
+    specials: Specials
+    """Those that begin and end spans are never chosen."""
     starts_word: NDArray[np.bool_] | None = None
     """Of each id, whether it begins a word; None chooses tokens one by one."""
     max_ngram_size: int = 1
@@ -90,8 +90,8 @@ def build_masking(
         rate=rate,
         max_predictions=max_predictions,
         vocab_size=tokenizer.vocab_size,
-        mask_id=tokenizer.id_of(MASK),
-        special_ids=tuple(Specials.of(tokenizer)),
+        mask_id=tokenizer.id_of(tokenizer.mask),
+        specials=Specials.of(tokenizer),
         starts_word=tokenizer.starts_word if whole_word else None,
         max_ngram_size=max_ngram_size or 1,
     )
@@ -139,14 +139,18 @@ def mask_pairs(
     tokens: NDArray[np.integer], *, pairs: Pairs, seq_length: int, keys: NDArray[np.uint64], masking: Masking
 ) -> tuple[Sequences, Masked]:
     """Makes sequences of pairs of spans, and masks them."""
-    sequences = assemble(tokens, pairs=pairs, seq_length=seq_length, specials=Specials(*masking.special_ids))
+    specials = masking.specials
+    # Pairs are planned for one special token between them.
+    pairs = pairs if specials.n_between == 1 else pairs.cut(seq_length, n_between=specials.n_between)
+    sequences = assemble(tokens, pairs=pairs, seq_length=seq_length, specials=specials)
     masked = mask_tokens(sequences.ids, lengths=sequences.lengths, keys=keys, masking=masking)
     return sequences._replace(ids=masked.ids), masked
 
 
 def _find_words(ids: Ids, lengths: NDArray[np.integer], masking: Masking) -> _Words:
     n_rows, width = ids.shape
-    is_candidate = ~np.isin(ids, masking.special_ids) & (np.arange(width) < np.asarray(lengths)[:, None])
+    ends = (masking.specials.cls, masking.specials.sep)
+    is_candidate = ~np.isin(ids, ends) & (np.arange(width) < np.asarray(lengths)[:, None])
     is_start = is_candidate.copy()
     if masking.starts_word is not None:
         is_start[:, 1:] &= masking.starts_word[ids[:, 1:]] | ~is_candidate[:, :-1]

@@ -63,9 +63,12 @@ def place(lengths: NDArray[np.int64], *, counts: NDArray[np.int64]) -> Places:
 
 
 def pack_masked(
-    masked: Masked, *, lengths: NDArray[np.int64], counts: NDArray[np.int64], seq_length: int
+    masked: Masked, *, lengths: NDArray[np.int64], counts: NDArray[np.int64], seq_length: int, pad_id: int = 0
 ) -> dict[str, NDArray[np.generic]]:
     """Puts masked sequences into rows, `counts` of them in each: positions restart, and predictions follow each other.
+
+    Args:
+        pad_id: What fills up rows.
 
     Returns:
         `input_word_ids`, `input_mask`, `segment_ids` (1, 2, … and 0 for padding), `positions`, `masked_lm_positions`,
@@ -73,7 +76,8 @@ def pack_masked(
     """
     places = place(lengths, counts=counts)
     shape = (len(counts), seq_length)
-    ids, segments, positions = (np.zeros(shape, np.int32) for _ in range(3))
+    ids = np.full(shape, pad_id, np.int32)
+    segments, positions = (np.zeros(shape, np.int32) for _ in range(2))
     sequence, position = np.nonzero(np.arange(masked.ids.shape[1]) < lengths[:, None])
     target = (places.rows[sequence], places.starts[sequence] + position)
     ids[target] = masked.ids[sequence, position]

@@ -118,8 +118,13 @@ class MaskedStream:
             return batch
         members = self.packed.gather(numbers)
         sequences, masked = self._masked(members.values, np.repeat(epochs, members.lengths))
-        seq_length = self.pairing.seq_length
-        return pack_masked(masked, lengths=sequences.lengths, counts=members.lengths, seq_length=seq_length)
+        return pack_masked(
+            masked,
+            lengths=sequences.lengths,
+            counts=members.lengths,
+            seq_length=self.pairing.seq_length,
+            pad_id=self.masking.specials.pad,
+        )
 
     def _masked(self, examples: NDArray[np.int64], epochs: NDArray[np.int64]) -> tuple[Sequences, Masked]:
         pairs = self.planned.pairs.take(examples)

@@ -187,14 +187,22 @@ class Windows:
         if self.doc_stride < 1:
             raise ArgumentError(f"doc_stride is {self.doc_stride}; it is at least 1.")
 
-    def spans(self, n_tokens: int, *, n_query: int) -> list[tuple[int, int]]:
+    def spans(self, n_tokens: int, *, n_query: int, n_special: int = 3) -> list[tuple[int, int]]:
         """The windows over a passage, each as its first token and its length.
+
+        Args:
+            n_special: How many special tokens there are in a window.
 
         Example:
             >>> Windows(seq_length=10, doc_stride=3, query_length=2).spans(9, n_query=2)
             [(0, 5), (3, 5), (6, 3)]
         """
-        width = self.seq_length - n_query - 3
+        width = self.seq_length - n_query - n_special
+        if width < 1:
+            raise ArgumentError(
+                f"seq_length is {self.seq_length}, but a question of {n_query} tokens, {n_special} special ones and "
+                f"one of its passage take {n_query + n_special + 1}. Make it longer, or query_length shorter."
+            )
         stride = min(width, self.doc_stride)
         n_more = max(0, -(-(n_tokens - width) // stride))
         return [(start, min(width, n_tokens - start)) for start in range(0, n_more * stride + 1, stride) if n_tokens]
@@ -221,11 +229,15 @@ def tokenize_questions(questions: Sequence[Question], *, tokenizer: Tokenizer, w
     """
     # Questions on one passage share its words: each passage is tokenized once.
     passages = list({id(question.words): question.words for question in questions}.values())
-    pieces = tokenizer.encode([word for words in passages for word in words])
+    pieces = tokenizer.encode_words(passages)
     first_words = np.cumsum([0, *map(len, passages)])
     first_word = {id(words): int(first) for words, first in zip(passages, first_words[:-1], strict=True)}
-    queries = tokenizer.encode([question.text for question in questions])
-    answers = tokenizer.encode([question.answers[0] if question.answers else "" for question in questions])
+    queries = tokenizer.encode([question.text.lstrip() for question in questions])
+    texts = [question.answers[0] if question.answers else "" for question in questions]
+    spellings = [tokenizer.encode(texts)]
+    if tokenizer.tells_spaces:
+        # An answer may begin a word, or stand inside one.
+        spellings.insert(0, tokenizer.encode_inside(texts))
     specials = Specials.of(tokenizer)
     rows: list[_Window] = []
     for number, question in enumerate(questions):
@@ -233,7 +245,8 @@ def tokenize_questions(questions: Sequence[Question], *, tokenizer: Tokenizer, w
         offsets = pieces.offsets[first : first + len(question.words) + 1]
         tokens = pieces.values[offsets[0] : offsets[-1]]
         query = np.asarray(queries[number])[: windows.query_length]
-        span = _token_span(question, tokens, offsets - offsets[0], np.asarray(answers[number]))
+        answers = [np.asarray(spelling[number]) for spelling in spellings]
+        span = _token_span(question, tokens, offsets - offsets[0], answers)
         words = np.repeat(np.arange(len(question.words), dtype=np.int32), np.diff(offsets))
         rows += _windows_of(number, query, tokens, words, span, windows, specials)
     return {
@@ -249,15 +262,23 @@ def tokenize_questions(questions: Sequence[Question], *, tokenizer: Tokenizer, w
 
 
 def _token_span(
-    question: Question, tokens: NDArray[np.int32], word_offsets: NDArray[np.int64], answer: NDArray[np.int32]
+    question: Question,
+    tokens: NDArray[np.int32],
+    word_offsets: NDArray[np.int64],
+    answers: Sequence[NDArray[np.int32]],
 ) -> tuple[int, int] | None:
-    """The first and last token of the answer: its own tokens if they are there as such, else those of its words."""
+    """The first and last token of the answer: its own tokens if they are there as such, else those of its words.
+
+    Args:
+        answers: The tokens that the answer may have.
+    """
     if question.first_word < 0:
         return None
     first, last = int(word_offsets[question.first_word]), int(word_offsets[question.last_word + 1]) - 1
-    for start in range(first, last - len(answer) + 2):
-        if len(answer) and np.array_equal(tokens[start : start + len(answer)], answer):
-            return start, start + len(answer) - 1
+    for answer in answers:
+        for start in range(first, last - len(answer) + 2):
+            if len(answer) and np.array_equal(tokens[start : start + len(answer)], answer):
+                return start, start + len(answer) - 1
     return first, last
 
 
@@ -270,14 +291,16 @@ def _windows_of(
     windows: Windows,
     specials: Specials,
 ) -> Iterator[_Window]:
-    spans = windows.spans(len(tokens), n_query=len(query))
+    n_between = specials.n_between
+    spans = windows.spans(len(tokens), n_query=len(query), n_special=2 + n_between)
     best = _best_windows(spans, len(tokens))
-    paragraph_start = len(query) + 2
+    paragraph_start = len(query) + 1 + n_between
     for index, (start, length) in enumerate(spans):
         stop = start + length
         is_inside = answer is not None and start <= answer[0] and answer[1] < stop
         first, last = (place - start + paragraph_start for place in answer) if answer and is_inside else (0, 0)
-        ids = np.concatenate([[specials.cls], query, [specials.sep], tokens[start:stop], [specials.sep]])
+        between = [specials.sep] * n_between
+        ids = np.concatenate([[specials.cls], query, between, tokens[start:stop], [specials.sep]])
         yield _Window(
             number, ids, paragraph_start, words[start:stop], best[start:stop] == index, first, last, not is_inside
         )
@@ -312,11 +335,17 @@ def _write_windows(
 
 
 def question_features(
-    columns: Columns, *, rows: NDArray[np.integer], seq_length: int
+    columns: Columns, *, rows: NDArray[np.integer], seq_length: int, specials: Specials | None = None
 ) -> dict[str, NDArray[np.generic]]:
-    """Returns the published features of windows, by the names that records have."""
+    """Returns the published features of windows, by the names that records have.
+
+    Args:
+        specials: Of the vocabulary that the windows were made with; None is for one that fills up rows with 0 and tells
+            passages from questions by their kind, as BERT's does.
+    """
+    pad, has_types = (0, True) if specials is None else (specials.pad, specials.has_types)
     chosen = columns.select(["input_ids", "paragraph_start", "start_positions", "end_positions", "is_impossible"])
-    values = chosen.padded({"input_ids": Padding(seq_length)}).take(rows)
+    values = chosen.padded({"input_ids": Padding(seq_length, pad)}).take(rows)
     offsets = columns.ragged("input_ids").offsets
     lengths = (offsets[rows + 1] - offsets[rows])[:, None]
     place = np.arange(seq_length)
@@ -325,7 +354,7 @@ def question_features(
         "unique_ids": (rows + FIRST_UNIQUE_ID).astype(np.int32),
         **values,
         "input_mask": (place < lengths).astype(np.int32),
-        "segment_ids": ((place >= start) & (place < lengths)).astype(np.int32),
+        "segment_ids": ((place >= start) & (place < lengths) & has_types).astype(np.int32),
         "paragraph_mask": ((place >= start) & (place < lengths - 1)).astype(np.int32),
         "class_index": np.zeros(len(rows), np.int32),
     }
@@ -365,7 +394,7 @@ def write_question_data(
         write_features(
             [os.fspath(output_path)],
             np.split(np.arange(n_rows), range(_BLOCK_WINDOWS, n_rows, _BLOCK_WINDOWS)),
-            make=functools.partial(_features, folder / "windows", windows.seq_length),
+            make=functools.partial(_features, folder / "windows", windows.seq_length, Specials.of(tokenizer)),
             output_format=output_format,
             ordered_map=ordered_map,
             n_rows=n_rows,
@@ -387,8 +416,8 @@ def write_question_data(
     return meta
 
 
-def _features(directory: Path, seq_length: int, rows: NDArray[np.integer]) -> Features:
-    return question_features(_open_windows(directory), rows=rows, seq_length=seq_length)
+def _features(directory: Path, seq_length: int, specials: Specials, rows: NDArray[np.integer]) -> Features:
+    return question_features(_open_windows(directory), rows=rows, seq_length=seq_length, specials=specials)
 
 
 _open_windows = functools.lru_cache(maxsize=1)(Columns.open)
@@ -405,10 +434,11 @@ def build_question_stream(
     """
     names = (*INPUTS, *_POSITIONS) if params.is_training else ("unique_ids", *INPUTS)
     if reads_questions(params):
-        columns = question_windows(params, tokenizer=tokenizer)
+        tokenizer = tokenizer or question_tokenizer(params)
+        columns, specials = question_windows(params, tokenizer=tokenizer), Specials.of(tokenizer)
 
         def make(rows: NDArray[np.int64]) -> Features:
-            features = question_features(columns, rows=rows, seq_length=params.seq_length)
+            features = question_features(columns, rows=rows, seq_length=params.seq_length, specials=specials)
             return {name: features[RECORD_NAMES.get(name, name)] for name in names}
 
         examples: Examples = MadeExamples(len(columns), make)

@@ -414,7 +414,7 @@ def _fitted(examples: SentencePairs | Columns) -> MadeExamples:
     """The same examples without the padding that all of them have."""
     if isinstance(examples, SentencePairs):
         a, b = (examples.tokens.ragged(name).lengths for name in ("a", "b"))
-        longest = Pairs(a, a, b, b).lengths.max(initial=0)
+        longest = Pairs(a, a, b, b).lengths_with(examples.specials.n_between).max(initial=0)
     else:
         longest = 1 + np.flatnonzero(np.asarray(examples["input_mask"]).any(axis=0)).max(initial=0)
     length = math.ceil(longest / _MULTIPLE) * _MULTIPLE

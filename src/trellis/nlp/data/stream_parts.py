@@ -74,8 +74,9 @@ def config_tokenizer(params: TextConfig, vocab_file: str, *, field: str, lower_c
     """
     if not vocab_file:
         raise ConfigError(
-            f"{data_place(params)}.{field} is empty, and with the weights lies no vocab.txt, spiece.model or "
-            f"tokenizer.json. Name the vocabulary to tokenize {params.input_path} with."
+            f"{data_place(params)}.{field} is empty, and with the weights lies no vocab.txt, spiece.model, "
+            f"sentencepiece.bpe.model, tokenizer.json, or vocab.json with merges.txt. Name the vocabulary to tokenize "
+            f"{params.input_path} with."
         )
     return build_tokenizer(vocab_file, tokenization=params.tokenization, lower_case=lower_case)
 

@@ -13,6 +13,7 @@ from trellis.aliases import JSON
 from trellis.disk import checksum, write_whole
 from trellis.errors import DataError
 from trellis.json_text import parse_json
+from trellis.nlp.data.older_tokenizers import OLDER_NAMES, as_tokenizer_json
 from trellis.nlp.data.tokenizer import (
     JsonTokenizer,
     SentencePieceTokenizer,
@@ -86,14 +87,17 @@ class TextSettings:
     def of_weights(cls, directory: str | os.PathLike[str]) -> Self | None:
         """What belongs to the weights in a directory of Hugging Face's; None if they came without a vocabulary.
 
-        Nothing outside of the directory is looked at. `tokenizer_config.json` is heeded as `transformers` does it. If
+        Nothing outside of the directory is looked at; older files of RoBERTa and XLM-R are turned into a
+        `tokenizer.json` in the user's cache. `tokenizer_config.json` is heeded as `transformers` does it. If
         nothing says whether case counts, it does for a vocabulary that has words in capitals.
         """
         folder = Path(directory)
         rules = _rules_beside(folder)
         name = next((name for name in VOCABULARY_NAMES.values() if (folder / name).is_file()), None)
         if name is None:
-            return None
+            older = (as_tokenizer_json(folder / name) for name in OLDER_NAMES if (folder / name).is_file())
+            made = next((file for file in older if file.name == VOCABULARY_NAMES["tokenizer.json"]), None)
+            return None if made is None else cls.of(JsonTokenizer(made))
         if name == VOCABULARY_NAMES["tokenizer.json"]:
             return cls.of(JsonTokenizer(folder / name, **rules))
         if name == VOCABULARY_NAMES["SentencePiece"]:
@@ -175,7 +179,7 @@ class TextSettings:
 
     def with_file(self, vocab_file: str | os.PathLike[str]) -> Self:
         """The same rules with another vocabulary."""
-        file = Path(vocab_file)
+        file = as_tokenizer_json(vocab_file)
         tokenization = "tokenizer.json" if file.suffix == ".json" else self.build_tokenizer().family
         tokenizer = _build.__wrapped__(file, tokenization, *self._rules, ())
         changed = type(self).of(tokenizer)

@@ -19,9 +19,16 @@ from numpy.typing import NDArray
 from trellis.data import Ragged, offsets_of
 from trellis.disk import local_path
 from trellis.errors import ArgumentError, DataError, MissingPackageError
+from trellis.nlp.data.older_tokenizers import as_tokenizer_json
 
 CLS, SEP, MASK, UNKNOWN = "[CLS]", "[SEP]", "[MASK]", "[UNK]"
-PAD_ID = 0
+_ROLES: Mapping[str, tuple[str, ...]] = {
+    "cls": (CLS, "<s>"),
+    "sep": (SEP, "</s>"),
+    "pad": ("[PAD]", "<pad>"),
+    "mask": (MASK, "<mask>"),
+}
+"""What the special tokens are called by what they do: BERT's names, and RoBERTa's."""
 _LONGEST_WORD = 400
 _MOST_CHUNKS = 1 << 20
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -85,9 +92,63 @@ class Tokenizer(abc.ABC):
         """The tokens of the vocabulary, in the order of their ids."""
         return self._tokens
 
+    @property
+    def tells_spaces(self) -> bool:
+        """Whether a text has other ids behind a space than at the beginning."""
+        return False
+
+    @property
+    def cls(self) -> str:
+        """The token that begins a sequence."""
+        return self._special("cls")
+
+    @property
+    def sep(self) -> str:
+        """The token that ends a span."""
+        return self._special("sep")
+
+    @property
+    def mask(self) -> str:
+        """The token that stands for a masked one."""
+        return self._special("mask")
+
+    @property
+    def pad_id(self) -> int:
+        """The id that fills up a row; 0 if the vocabulary has no token for it."""
+        return next((self._ids[token] for token in _ROLES["pad"] if token in self._ids), 0)
+
+    @property
+    def n_between(self) -> int:
+        """How many ends stand between the two spans of a pair: BERT's has one, RoBERTa's two."""
+        return 1 if self.cls == CLS else 2
+
+    @property
+    def has_types(self) -> bool:
+        """Whether the second span of a pair is of another kind than the first, as with BERT."""
+        return self.cls == CLS
+
+    def _special(self, role: str) -> str:
+        names = _ROLES[role]
+        return next((token for token in names if token in self._ids), names[0])
+
     @abc.abstractmethod
     def encode(self, texts: Sequence[str]) -> Ragged:
         """The ids of each text, as int32."""
+
+    def encode_inside(self, texts: Sequence[str]) -> Ragged:
+        """The ids of texts that stand behind a space, as int32."""
+        return self.encode(texts)
+
+    def encode_words(self, texts: Sequence[Sequence[str]]) -> Ragged:
+        """The ids of each word of texts that are words with spaces between them, as int32."""
+        return self.encode([word for words in texts for word in words])
+
+    def encode_with_blanks(self, text: str) -> list[int]:
+        """The ids of a text in which `[MASK]` stands for a masked token, whatever the vocabulary calls that."""
+        mask = self.id_of(self.mask)
+        # The vocabulary's own rules would take the brackets apart.
+        first, *others = [self.encode([part]).values.tolist() for part in text.split(MASK)]
+        return list(itertools.chain(first, *([mask, *part] for part in others)))
 
     @abc.abstractmethod
     def words(self, text: str) -> list[str]:
@@ -124,9 +185,11 @@ def build_tokenizer(vocab_file: str | Path, *, tokenization: str = "WordPiece", 
 
     Args:
         vocab_file: For WordPiece a text file with one token a line; for SentencePiece a trained model. A
-            `tokenizer.json` says all by itself.
+            `tokenizer.json` says all by itself, and so do the older files of RoBERTa and XLM-R: `vocab.json` with
+            `merges.txt` beside it, and `sentencepiece.bpe.model`.
         tokenization: "WordPiece" or "SentencePiece".
     """
+    vocab_file = as_tokenizer_json(vocab_file)
     if Path(vocab_file).suffix == ".json":
         return JsonTokenizer(vocab_file)
     if tokenization == "WordPiece":
@@ -361,7 +424,7 @@ class JsonTokenizer(Tokenizer):
     """
 
     tokenization = "tokenizer.json"
-    _absence = "has no token {!r}. Give the tokenizer of a BERT, ALBERT or MobileBERT."
+    _absence = "has no token {!r}. Give the tokenizer of an encoder, such as a BERT or a RoBERTa."
 
     def __init__(
         self,
@@ -399,9 +462,15 @@ class JsonTokenizer(Tokenizer):
         self.lower_case = _rule(values, "lower_case")
         self.strip_accents = _rule(values, "strip_accents")
         self.tokenize_chinese_chars = _rule(values, "tokenize_chinese_chars")
-        model = values["model"]
-        self._family = {"WordPiece": "WordPiece", "Unigram": "SentencePiece"}.get(model["type"], str(model["type"]))
-        self._prefix = str(model.get("continuing_subword_prefix") or "")
+        # Not what the file says: older ones do not.
+        model = type(self._tokenizer.model).__name__
+        self._family = {"Unigram": "SentencePiece"}.get(model, model)
+        by_bytes = _byte_rules(values)
+        self._is_of_bytes = bool(by_bytes)
+        self._tells_spaces = any(not rule.get("add_prefix_space", True) for rule in by_bytes)
+        self._prefix = str(values["model"].get("continuing_subword_prefix") or "") if model == "WordPiece" else ""
+        self._added = {token.content for token in self._tokenizer.get_added_tokens_decoder().values()}
+        self._ends = self._ends_of_spans()
         self.starts_word = np.array([self._is_start(token) for token in tokens])
 
     @property
@@ -409,10 +478,56 @@ class JsonTokenizer(Tokenizer):
         """How words are cut into pieces."""
         return self._family
 
+    @property
+    def tells_spaces(self) -> bool:
+        """Whether a text has other ids behind a space than at the beginning, as pieces of bytes have."""
+        return self._tells_spaces
+
+    @property
+    def cls(self) -> str:
+        """The token that begins a sequence."""
+        return super().cls if self._ends is None else self._ends[0]
+
+    @property
+    def sep(self) -> str:
+        """The token that ends a span."""
+        return super().sep if self._ends is None else self._ends[1]
+
+    @property
+    def n_between(self) -> int:
+        """How many ends stand between the two spans of a pair."""
+        return super().n_between if self._ends is None else self._ends[2]
+
+    def _ends_of_spans(self) -> tuple[str, str, int] | None:
+        """What the file puts before and after a span, and how many ends between two; None if it does not tell."""
+        one, two = (self._tokenizer.encode(*spans).tokens for spans in ((" ",), (" ", " ")))
+        inside = self._tokenizer.encode(" ", add_special_tokens=False).tokens
+        if len(one) != len(inside) + 2 or len(two) <= 2 * len(inside) + 2:
+            return None
+        return one[0], one[-1], len(two) - 2 * len(inside) - 2
+
     def encode(self, texts: Sequence[str]) -> Ragged:
         """The ids of each text, found on all cores."""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return _ragged([encoding.ids for encoding in encodings])
+
+    def encode_inside(self, texts: Sequence[str]) -> Ragged:
+        """The ids of texts that stand behind a space."""
+        return self.encode([f" {text}" for text in texts] if self._tells_spaces else texts)
+
+    def encode_words(self, texts: Sequence[Sequence[str]]) -> Ragged:
+        """The ids of each word of texts."""
+        if not self._tells_spaces:
+            return super().encode_words(texts)
+        return self.encode([f" {word}" if place else word for words in texts for place, word in enumerate(words)])
+
+    def encode_with_blanks(self, text: str) -> list[int]:
+        """The ids of a text in which `[MASK]` stands for a masked token."""
+        if self.mask not in self._added:
+            return super().encode_with_blanks(text)
+        # All at once: the token may take the space before it along.
+        ids: list[int] = self._tokenizer.encode(text.replace(MASK, self.mask), add_special_tokens=False).ids
+        return ids
 
     def words(self, text: str) -> list[str]:
         """The words of a text, before they are split into pieces."""
@@ -425,6 +540,13 @@ class JsonTokenizer(Tokenizer):
 
     def locate(self, ids: Sequence[int] | NDArray[np.integer], *, text: str) -> tuple[int, int] | None:
         """Where in a text the pieces of ids stand; None if they are not there in a row."""
+        if self._tells_spaces:
+            # At the beginning of a text, or behind a space.
+            place = self._locate(ids, f" {text}")
+            return self._locate(ids, text) if place is None else (max(place[0] - 1, 0), place[1] - 1)
+        return self._locate(ids, text)
+
+    def _locate(self, ids: Sequence[int] | NDArray[np.integer], text: str) -> tuple[int, int] | None:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         wanted, n = list(map(int, ids)), len(ids)
         starts = (start for start in range(len(encoding.ids) - n + 1) if encoding.ids[start : start + n] == wanted)
@@ -443,7 +565,27 @@ class JsonTokenizer(Tokenizer):
         tokens = self.tokens_of(ids)
         if self._prefix:
             return " ".join(tokens).replace(f" {self._prefix}", "").replace(self._prefix, "").strip()
+        if self._is_of_bytes:
+            values = _byte_values()
+            spelled = b"".join(values.get(sign, sign.encode()) for token in tokens for sign in token)
+            return " ".join(spelled.decode(errors="replace").split())
         return "".join(tokens).replace(_SPACE, " ").replace(_BYTE_SPACE, " ").strip()
+
+
+@functools.cache
+def _byte_values() -> Mapping[str, bytes]:
+    """The byte that each sign of a byte-level vocabulary stands for: itself if it can be seen, else the next one up."""
+    seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), 256)]
+    hidden = [value for value in range(256) if value not in seen]
+    signs = [*map(chr, seen), *(chr(256 + place) for place in range(len(hidden)))]
+    return {sign: bytes([value]) for sign, value in zip(signs, [*seen, *hidden], strict=True)}
+
+
+def _byte_rules(values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rules by which a `tokenizer.json` spells text in bytes; empty if it does not."""
+    rule = values.get("pre_tokenizer") or {}
+    rules = rule.get("pretokenizers", [rule])
+    return [rule for rule in rules if rule.get("type") == "ByteLevel"]
 
 
 def _normalizers(values: Mapping[str, Any]) -> list[dict[str, Any]]:

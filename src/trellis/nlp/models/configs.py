@@ -1,7 +1,7 @@
 """Settings of encoders, and of the heads on them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 from trellis.config import Config, OneOfConfig, Problem, origin_of
@@ -308,7 +308,7 @@ class EncoderConfig(OneOfConfig):
             yield Problem(message, origin_of(self, path), f"{place}.{path}", f"Set it to more than {first}.")
 
 
-ENCODER_TYPES = tuple(name for name in EncoderConfig.__dataclass_fields__ if name not in ("type", "any"))
+ENCODER_TYPES = tuple(one.name for one in fields(EncoderConfig) if one.name not in ("type", "any"))
 """The encoders that are there, as `EncoderConfig.type` has them."""
 
 

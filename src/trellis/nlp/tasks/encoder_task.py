@@ -34,6 +34,7 @@ from trellis.nlp.tasks.text_source import (
     with_text,
 )
 from trellis.nlp.tasks.text_view import view_text
+from trellis.nlp.tasks.tokenizer_config import tokenizer_config
 from trellis.runtime import print_line
 from trellis.tasks import BatchView, BoundModel, InputContext, Task, read_warm_start, traceable
 
@@ -259,14 +260,10 @@ class EncoderTask(Task):
 
     def _tokenizer_config(self) -> dict[str, JSON] | None:
         """How text is cut, in the words of `transformers`; None if that is not known."""
-        text = self.text
-        if text is None:
+        if self.text is None:
             return None
-        values: dict[str, JSON] = {"do_lower_case": text.lower_case, "model_max_length": self.n_positions}
-        if text.build_tokenizer().family == "SentencePiece":
-            return values | {"tokenizer_class": "AlbertTokenizer", "keep_accents": not text.strip_accents}
-        rules = ("strip_accents", "tokenize_chinese_chars")
-        return values | {"tokenizer_class": "BertTokenizer"} | {name: getattr(text, name) for name in rules}
+        encoder_type = self.encoder_config.type or ""
+        return tokenizer_config(self.text, encoder_type=encoder_type, n_positions=self.n_positions)
 
     def weights_settings(self) -> Mapping[str, Any]:
         """What others have to know of the heads to use the weights, as `write_hugging_face` takes it."""

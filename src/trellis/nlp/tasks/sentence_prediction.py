@@ -241,7 +241,7 @@ class SentencePredictionTask(EncoderTask):
 
 
 def _text(ids: np.ndarray, tokenizer: Tokenizer) -> str:
-    return tokenizer.text_of(ids[ids != 0])
+    return tokenizer.text_of(ids[ids != tokenizer.pad_id])
 
 
 def _with_metric(params: SentencePredictionConfig) -> SentencePredictionConfig:
