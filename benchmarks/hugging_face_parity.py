@@ -1,7 +1,7 @@
 """Whether checkpoints of Hugging Face's go in, answer as `transformers` does, go out and answer the same.
 
-Makes more than a hundred tiny random checkpoints with `transformers` itself: BERT, ALBERT and MobileBERT, with every
-head that ours have, with odd settings, in several forms of files. Each is read by `trellis.bridges`, asked by a model
+Makes some two hundred tiny random checkpoints with `transformers` itself: each kind of encoder, with every head that
+ours have, with odd settings, in several forms of files. Each is read by `trellis.bridges`, asked by a model
 of ours, written by `trellis.bridges`, and loaded by `transformers` again. What cannot be expressed has to be refused
 by the name of its setting.
 
@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import transformers
 from flax.traverse_util import flatten_dict, unflatten_dict
+from tokenizers import ByteLevelBPETokenizer
 
 from trellis.bridges import read_hugging_face, read_hugging_face_settings, write_hugging_face
 from trellis.errors import TrellisError
@@ -47,7 +48,13 @@ TOLERANCE = 1e-5
 """Of a difference, relative to the largest output."""
 VOCAB_SIZE, LENGTH, BATCH_SIZE = 48, 12, 4
 HEADS = ("Model", "ForPreTraining", "ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering")
-CLASSES = {"bert": "Bert", "albert": "Albert", "mobilebert": "MobileBert"}
+PRETRAINED_ON_PAIRS = ("bert", "albert", "mobilebert")
+CLASSES = {
+    **dict(zip(PRETRAINED_ON_PAIRS, ("Bert", "Albert", "MobileBert"), strict=True)),
+    "roberta": "Roberta",
+    "xlm_roberta": "XLMRoberta",
+    "distilbert": "DistilBert",
+}
 SIZES: Mapping[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 16,
@@ -60,6 +67,16 @@ OWN_SIZES: Mapping[str, Mapping[str, Any]] = {
     "bert": {},
     "albert": {"embedding_size": 8},
     "mobilebert": {"embedding_size": 8, "intra_bottleneck_size": 8, "num_feedforward_networks": 2},
+    "roberta": {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "max_position_embeddings": 18},
+    "xlm_roberta": {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "max_position_embeddings": 18},
+    "distilbert": {},
+}
+DISTILBERT_NAMES = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
 }
 N_POSITIONS = 64
 TEXTS = [
@@ -108,7 +125,7 @@ class Row:
 
 
 def cases() -> Iterator[Case]:
-    for kind in CLASSES:
+    for kind in PRETRAINED_ON_PAIRS:
         for head in HEADS:
             yield Case(kind, head, "usual")
             yield Case(kind, head, "relu", {"hidden_act": "relu"})
@@ -135,6 +152,42 @@ def cases() -> Iterator[Case]:
         yield Case(kind, "ForTokenClassification", "a head for tokens is left out", {"num_labels": 2})
     yield from odd_alberts()
     yield from odd_mobileberts()
+    for kind in CLASSES:
+        if kind not in PRETRAINED_ON_PAIRS:
+            yield from others(kind)
+    yield from odd_robertas()
+
+
+def others(kind: str) -> Iterator[Case]:
+    """Encoders that were not pretrained on pairs."""
+    for head in HEADS:
+        if head != "ForPreTraining":
+            yield Case(kind, head, "usual")
+            yield Case(kind, head, "relu", {"hidden_act": "relu"})
+            yield Case(kind, head, "gelu_new", {"hidden_act": "gelu_new"})
+            yield Case(kind, head, "file in bfloat16", dtype=torch.bfloat16)
+    classifier = "ForSequenceClassification"
+    yield Case(kind, classifier, "1 label: a number", {"num_labels": 1})
+    yield Case(kind, classifier, "3 named labels", NAMES)
+    yield Case(kind, classifier, "file in float16", dtype=torch.float16)
+    yield Case(kind, "ForMaskedLM", "file in shards", shard_size="4KB")
+    yield Case(kind, "ForMaskedLM", "1 layer, 4 heads", {"num_hidden_layers": 1, "num_attention_heads": 4})
+    yield Case(kind, "Model", "activation mish", {"hidden_act": "mish"}, refused="mish")
+    several = {"num_labels": 3, "problem_type": "multi_label_classification"}
+    yield Case(kind, classifier, "several labels at once", several, refused="problem_type")
+    yield Case(kind, "ForMaskedLM", "untied", {"tie_word_embeddings": False}, refused="tie_word_embeddings")
+    yield Case(kind, "ForTokenClassification", "a head for tokens is left out", {"num_labels": 2})
+
+
+def odd_robertas() -> Iterator[Case]:
+    for kind in ("roberta", "xlm_roberta"):
+        yield Case(kind, "Model", "no pooler", without_pooler=True)
+        yield Case(kind, "ForSequenceClassification", "padding id 0", {"pad_token_id": 0})
+        yield Case(kind, "ForSequenceClassification", "padding id 5", {"pad_token_id": 5})
+        yield Case(kind, "ForMaskedLM", "layer_norm_eps 1e-3", {"layer_norm_eps": 1e-3})
+    yield Case("roberta", "ForSequenceClassification", "type_vocab_size 2", {"type_vocab_size": 2})
+    sinusoidal = {"sinusoidal_pos_embds": True}
+    yield Case("distilbert", "Model", "positions by sines", sinusoidal)
 
 
 def odd_alberts() -> Iterator[Case]:
@@ -168,6 +221,8 @@ def odd_mobileberts() -> Iterator[Case]:
 
 def build(case: Case) -> Any:
     settings = {**SIZES, **OWN_SIZES[case.kind], **case.settings}
+    if case.kind == "distilbert":
+        settings = {DISTILBERT_NAMES.get(name, name): value for name, value in settings.items()}
     config = getattr(transformers, f"{CLASSES[case.kind]}Config")(**settings)
     options = {"add_pooling_layer": False} if case.without_pooler else {}
     model = getattr(transformers, f"{CLASSES[case.kind]}{case.head}")(config, **options).eval()
@@ -180,9 +235,11 @@ def build(case: Case) -> Any:
 def inputs_for(case: Case) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(0)
     mask = np.arange(LENGTH)[None] < generator.integers(LENGTH // 2, LENGTH + 1, (BATCH_SIZE, 1))
-    n_types = case.settings.get("type_vocab_size", 2)
+    n_types = case.settings.get("type_vocab_size", OWN_SIZES[case.kind].get("type_vocab_size", 2))
+    pad = case.settings.get("pad_token_id", 1) if "roberta" in case.kind else 0
+    ids = np.where(mask, generator.integers(pad + 1, VOCAB_SIZE, (BATCH_SIZE, LENGTH)), pad)
     return {
-        "input_word_ids": (generator.integers(1, VOCAB_SIZE, (BATCH_SIZE, LENGTH)) * mask).astype(np.int32),
+        "input_word_ids": ids.astype(np.int32),
         "input_mask": mask.astype(np.int32),
         "input_type_ids": (generator.integers(0, n_types, (BATCH_SIZE, LENGTH)) * mask).astype(np.int32),
     }
@@ -199,12 +256,10 @@ def their_answers(directory: Path, case: Case, inputs: Mapping[str, np.ndarray])
     if new or report["mismatched_keys"]:
         raise RuntimeError(f"transformers misses {new} {report['mismatched_keys']}")
     tensors = {name: torch.from_numpy(array).long() for name, array in inputs.items()}
+    types = {} if case.kind == "distilbert" else {"token_type_ids": tensors["input_type_ids"]}
     with torch.no_grad():
-        outputs = model.eval()(
-            input_ids=tensors["input_word_ids"],
-            attention_mask=tensors["input_mask"],
-            token_type_ids=tensors["input_type_ids"],
-        )
+        inputs_by_name = {"input_ids": tensors["input_word_ids"], "attention_mask": tensors["input_mask"]}
+        outputs = model.eval()(**inputs_by_name, **types)
     mask = inputs["input_mask"][..., None]
     values = {
         "Model": lambda: {"sequence": outputs.last_hidden_state.numpy() * mask, **_pooled(outputs, case)},
@@ -223,13 +278,14 @@ def their_answers(directory: Path, case: Case, inputs: Mapping[str, np.ndarray])
 
 
 def _pooled(outputs: Any, case: Case) -> dict[str, np.ndarray]:
-    has_pooler = outputs.pooler_output is not None and case.head != "ForTokenClassification"
-    return {"pooled": outputs.pooler_output.numpy()} if has_pooler else {}
+    pooled = getattr(outputs, "pooler_output", None)
+    has_pooler = pooled is not None and case.head != "ForTokenClassification"
+    return {"pooled": pooled.numpy()} if has_pooler else {}
 
 
 def our_model(case: Case, encoder_config: EncoderConfig, n_classes: int) -> Any:
     encoder = build_encoder(encoder_config)
-    activation = encoder_config.get().hidden_activation
+    activation = "gelu_exact" if "roberta" in case.kind else encoder_config.get().hidden_activation
     has_pooler = case.settings.get("classifier_activation", True)
     if case.head == "ForMaskedLM":
         return BertPretrainer(PretrainerConfig(encoder=encoder_config, mlm_activation=activation), encoder)
@@ -253,7 +309,7 @@ def our_answers(model: Any, params: Any, case: Case, inputs: Mapping[str, np.nda
         return {end: np.asarray(outputs[f"{end}_logits"]) * mask[..., 0] for end in ("start", "end")}
     if is_encoder:
         answers = {"sequence": np.asarray(outputs["sequence_output"]) * mask}
-        has_pooler = not case.without_pooler and case.head == "Model"
+        has_pooler = not case.without_pooler and case.head == "Model" and case.kind != "distilbert"
         return answers | ({"pooled": np.asarray(outputs["pooled_output"])} if has_pooler else {})
     answers = {"mlm": np.asarray(outputs["mlm_logits"]) * mask}
     return answers | ({"next": np.asarray(outputs["next_sentence"])} if "next_sentence" in outputs else {})
@@ -336,6 +392,11 @@ def text_cases() -> Iterator[TextCase]:
     yield TextCase("albert", "cased", {"do_lower_case": False})
     yield TextCase("albert", "uncased, accents kept", {"keep_accents": True})
     yield TextCase("albert", "WordPiece", {"wordpiece": True})
+    yield TextCase("distilbert", "uncased")
+    yield TextCase("distilbert", "cased", {"do_lower_case": False})
+    yield TextCase("roberta", "bytes")
+    yield TextCase("roberta", "bytes, a space before the first word", {"add_prefix_space": True})
+    yield TextCase("xlm_roberta", "pieces")
 
 
 def build_tokenizer(case: TextCase, directory: Path) -> Any:
@@ -348,15 +409,32 @@ def build_tokenizer(case: TextCase, directory: Path) -> Any:
         pieces = ["▁", *letters, *(f"▁{word}" for word in words)]
         scores = [(piece, -1.0 - len(specials) / (number + 2)) for number, piece in enumerate(pieces)]
         return transformers.AlbertTokenizer(vocab=[(special, 0.0) for special in specials] + scores, **rules)
+    if case.kind == "roberta":
+        specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        trained = ByteLevelBPETokenizer()
+        texts = [" ".join(part for parts in TEXTS for part in parts)] * 3
+        trained.train_from_iterator(texts, vocab_size=320, special_tokens=specials, show_progress=False)
+        trained.save_model(str(directory))
+        return transformers.RobertaTokenizer(
+            vocab=str(directory / "vocab.json"), merges=str(directory / "merges.txt"), **rules
+        )
+    if case.kind == "xlm_roberta":
+        specials = ["<s>", "<pad>", "</s>", "<unk>"]
+        pieces = ["▁", *letters, *(f"▁{word}" for word in words)]
+        scores = [(piece, -1.0 - len(specials) / (number + 2)) for number, piece in enumerate(pieces)]
+        vocabulary = [*((special, 0.0) for special in specials), *scores, ("<mask>", 0.0)]
+        return transformers.XLMRobertaTokenizer(vocab=vocabulary, **rules)
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters), *words]
     (directory / "vocab.txt").write_text("\n".join(tokens) + "\n")
-    return transformers.BertTokenizer(str(directory / "vocab.txt"), **rules)
+    kind = transformers.DistilBertTokenizer if case.kind == "distilbert" else transformers.BertTokenizer
+    return kind(str(directory / "vocab.txt"), **rules)
 
 
 def run_text(case: TextCase, directory: Path) -> Row:
     torch.manual_seed(0)
     tokenizer = build_tokenizer(case, directory)
-    sizes = {**SIZES, "vocab_size": len(tokenizer), "max_position_embeddings": N_POSITIONS, "initializer_range": 0.3}
+    sizes = {**SIZES, "vocab_size": len(tokenizer), "initializer_range": 0.3}
+    sizes["max_position_embeddings"] = N_POSITIONS + (2 if "roberta" in case.kind else 0)
     of_model = Case(case.kind, "ForSequenceClassification", f"text: {case.oddity}", {**sizes, **NAMES})
     build(of_model).save_pretrained(directory / "in")
     tokenizer.save_pretrained(directory / "in")
@@ -384,7 +462,9 @@ def their_probabilities(directory: Path) -> np.ndarray:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(directory).eval()
     with torch.no_grad():
         # In the same rows as here: the last word of a MobileBERT sees the padding behind it, if there is some.
-        rows = {"padding": "max_length", "max_length": N_POSITIONS, "return_token_type_ids": True}
+        rows: dict[str, Any] = {"padding": "max_length", "max_length": N_POSITIONS}
+        if getattr(model.config, "type_vocab_size", 1) > 1:
+            rows["return_token_type_ids"] = True
         logits = [model(**tokenizer(*parts, **rows, return_tensors="pt")).logits for parts in TEXTS]
     return torch.cat(logits).softmax(-1).numpy()
 

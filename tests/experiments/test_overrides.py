@@ -174,6 +174,11 @@ def test_experiments_are_listed_with_their_first_line() -> None:
     assert list_experiments() == "garden/plain   Grows what there is.\ngarden/strict\n"
 
 
+def test_families_of_experiments_are_parted_by_an_empty_line() -> None:
+    register_config_factory("park/wide")(lambda: ExperimentConfig())
+    assert list_experiments() == "garden/plain   Grows what there is.\ngarden/strict\n\npark/wide\n"
+
+
 def test_configs_are_resolved_and_shown_without_jax() -> None:
     program = (
         "import sys; from trellis.experiments import ExperimentConfig, register_config_factory, resolve, show_config; "

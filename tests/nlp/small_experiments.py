@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.nlp.data.small_text import write_corpus_file, write_tokenizer_json, write_vocabulary
+from tests.nlp.small_roberta import write_roberta
 from trellis.experiments import ExperimentConfig, get_exp_config
 from trellis.nlp.data import (
     PretrainingOptions,
@@ -64,6 +65,7 @@ def write_texts(folder: Path) -> Path:
     article = {"title": "", "paragraphs": [{"context": PASSAGE, "qas": asked}]}
     (folder / "squad.json").write_text(json.dumps({"version": "1.1", "data": [article]}))
     write_vocabulary(folder / "bert.txt", WORDS)
+    write_roberta(folder / "encoder.folder")
     write_tokenizer_json(folder / "mobilebert.json", WORDS, lowercase=False)
     (folder / "pieces.txt").write_text(f"{PASSAGE}\n" * 30)
     train_vocabulary(
@@ -105,8 +107,22 @@ def write_records(kind: str, folder: Path, output_dir: Path, tokenizer: Tokenize
     return output
 
 
+def raw_data(kind: str, folder: Path) -> dict[str, Any]:
+    """Both sides of a task that starts from weights, which tell how text is cut."""
+    if kind == "squad":
+        data = {"input_path": str(folder / "squad.json"), "doc_stride": 4, "query_length": 6}
+    elif kind == "masked_lm":
+        data = {"input_path": str(folder / "corpus.txt"), "max_predictions_per_seq": 4}
+    else:
+        data = {"input_path": str(folder / "train.tsv"), "label_field": "Quality"}
+        data |= {"text_fields": ["#1 String", "#2 String"]}
+    return {"train_data": data, "validation_data": data}
+
+
 def task_settings(name: str, folder: Path, output_dir: Path) -> dict[str, Any]:
     encoder, _, kind = name.partition("/")
+    if encoder == "encoder":
+        return {"hub_module_url": str(folder / "encoder.folder" / "weights"), **raw_data(kind, folder)}
     file, tokenization = vocabulary(encoder, folder)
     rules = {"tokenization": tokenization}
     settings: dict[str, Any] = {"model": {"encoder": {encoder: SIZES[encoder]}}}

@@ -19,6 +19,7 @@ from trellis.nlp.data import (
     Windows,
     assemble_texts,
     is_unicode,
+    passage_gaps,
     passage_words,
     question_features,
     tokenize_questions,
@@ -181,9 +182,10 @@ class QuestionAnswerer:
     ) -> Iterator[Prediction]:
         """Yields the answer to each question from its passage."""
         # Questions on one passage share its words, so that it is tokenized once.
-        words = {passage: passage_words(passage) for _, passage in texts}
+        words = {passage: (passage_words(passage), passage_gaps(passage)) for _, passage in texts}
         questions = [
-            Question(str(number), text, words[passage], answers=()) for number, (text, passage) in enumerate(texts)
+            Question(str(number), text, words[passage][0], answers=(), gaps=words[passage][1])
+            for number, (text, passage) in enumerate(texts)
         ]
         windows = Columns.from_arrays(tokenize_questions(questions, tokenizer=tokenizer, windows=self.windows))
         rows = np.arange(len(windows))

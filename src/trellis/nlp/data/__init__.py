@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         Question as Question,
         Skipped as Skipped,
         Windows as Windows,
+        passage_gaps as passage_gaps,
         passage_words as passage_words,
         read_questions as read_questions,
         tokenize_questions as tokenize_questions,

@@ -31,9 +31,10 @@ def as_tokenizer_json(vocab_file: str | Path) -> Path:
         as_tokenizer_json("weights/vocab.json")  # with weights/merges.txt beside it
     """
     file = Path(vocab_file)
-    is_older = file.name in OLDER_NAMES and file.is_file()
-    if not is_older or (file.name == BPE_VOCABULARY and not (file.parent / BPE_MERGES).is_file()):
+    if file.name not in OLDER_NAMES or not file.is_file():
         return file
+    if file.name == BPE_VOCABULARY and not (file.parent / BPE_MERGES).is_file():
+        raise DataError(f"`{file}` is one half of a vocabulary of byte-level BPE. Put its {BPE_MERGES} beside it.")
     folder = local_path(file, name="vocab_file").parent
     parts = [folder / name for name in (file.name, *((BPE_MERGES,) if file.name == BPE_VOCABULARY else ()))]
     contents = [part.read_bytes() for part in parts]

@@ -49,6 +49,8 @@ class Question:
     first_word: int = -1
     """Of the answer to learn from; -1 if there is none."""
     last_word: int = -1
+    gaps: tuple[str, ...] = ()
+    """What stands before each word, for vocabularies to which spaces are signs as others; empty is single spaces."""
 
 
 @dataclass
@@ -103,6 +105,17 @@ def passage_words(passage: str) -> tuple[str, ...]:
     return tuple(_WORD.findall(passage))
 
 
+def passage_gaps(passage: str) -> tuple[str, ...]:
+    """What stands before each word of a passage.
+
+    Example:
+        >>> passage_gaps("The sky  is blue.")
+        ('', ' ', '  ', ' ')
+    """
+    ends = [0, *(match.end() for match in _WORD.finditer(passage))]
+    return tuple(passage[end : match.start()] for end, match in zip(ends, _WORD.finditer(passage), strict=False))
+
+
 def _all_questions(files: Sequence[Path], with_negative: bool, is_asked: bool) -> Iterator[tuple[Question, str, int]]:
     for file in files:
         for number, article in enumerate(_articles(file)):
@@ -114,7 +127,7 @@ def _questions_of(article: Any, place: str, with_negative: bool, is_asked: bool)
     for number, paragraph in enumerate(_get(article, "paragraphs", list, place)):
         paragraph_place = f"{place}, paragraph {number}"
         passage = _get(paragraph, "context", str, paragraph_place)
-        words = passage_words(passage)
+        words, gaps = passage_words(passage), passage_gaps(passage)
         for entry in _get(paragraph, "qas", list, paragraph_place):
             name = str(_get(entry, "id", str, paragraph_place))
             question_place = f"{paragraph_place}, question {name}"
@@ -126,7 +139,7 @@ def _questions_of(article: Any, place: str, with_negative: bool, is_asked: bool)
             texts = tuple(_get(answer, "text", str, question_place) for answer in answers)
             start = int(_get(answers[0], "answer_start", int, question_place)) if answers else -1
             text = _get(entry, "question", str, question_place)
-            yield Question(name, text, words, texts, is_impossible), passage, start
+            yield Question(name, text, words, texts, is_impossible, gaps=gaps), passage, start
 
 
 def _with_span(question: Question, passage: str, start: int) -> Question | None:
@@ -228,8 +241,9 @@ def tokenize_questions(questions: Sequence[Question], *, tokenizer: Tokenizer, w
     what is around it. Where a window does not hold the whole answer, both positions are 0.
     """
     # Questions on one passage share its words: each passage is tokenized once.
-    passages = list({id(question.words): question.words for question in questions}.values())
-    pieces = tokenizer.encode_words(passages)
+    shared = {id(question.words): (question.words, question.gaps) for question in questions}
+    passages = [words for words, _ in shared.values()]
+    pieces = tokenizer.encode_words(passages, gaps=[gaps for _, gaps in shared.values()])
     first_words = np.cumsum([0, *map(len, passages)])
     first_word = {id(words): int(first) for words, first in zip(passages, first_words[:-1], strict=True)}
     queries = tokenizer.encode([question.text.lstrip() for question in questions])
@@ -246,7 +260,7 @@ def tokenize_questions(questions: Sequence[Question], *, tokenizer: Tokenizer, w
         tokens = pieces.values[offsets[0] : offsets[-1]]
         query = np.asarray(queries[number])[: windows.query_length]
         answers = [np.asarray(spelling[number]) for spelling in spellings]
-        span = _token_span(question, tokens, offsets - offsets[0], answers)
+        span = _token_span(question, tokens, offsets - offsets[0], answers, tokenizer)
         words = np.repeat(np.arange(len(question.words), dtype=np.int32), np.diff(offsets))
         rows += _windows_of(number, query, tokens, words, span, windows, specials)
     return {
@@ -266,8 +280,12 @@ def _token_span(
     tokens: NDArray[np.int32],
     word_offsets: NDArray[np.int64],
     answers: Sequence[NDArray[np.int32]],
+    tokenizer: Tokenizer,
 ) -> tuple[int, int] | None:
-    """The first and last token of the answer: its own tokens if they are there as such, else those of its words.
+    """The first and last token of the answer.
+
+    These are the ones that the tokenizer tells, or the answer's own tokens if they are there as such, or those of its
+    words.
 
     Args:
         answers: The tokens that the answer may have.
@@ -275,6 +293,12 @@ def _token_span(
     if question.first_word < 0:
         return None
     first, last = int(word_offsets[question.first_word]), int(word_offsets[question.last_word + 1]) - 1
+    text, part = " ".join(question.words[question.first_word : question.last_word + 1]), question.answers[0]
+    begin = text.find(" ".join(part.split()))
+    if begin >= 0:
+        told = tokenizer.pieces_at(begin, begin + len(" ".join(part.split())), text=text, ids=tokens[first : last + 1])
+        if told is not None:
+            return first + told[0], first + told[1]
     for answer in answers:
         for start in range(first, last - len(answer) + 2):
             if len(answer) and np.array_equal(tokens[start : start + len(answer)], answer):

@@ -95,9 +95,8 @@ class TextSettings:
         rules = _rules_beside(folder)
         name = next((name for name in VOCABULARY_NAMES.values() if (folder / name).is_file()), None)
         if name is None:
-            older = (as_tokenizer_json(folder / name) for name in OLDER_NAMES if (folder / name).is_file())
-            made = next((file for file in older if file.name == VOCABULARY_NAMES["tokenizer.json"]), None)
-            return None if made is None else cls.of(JsonTokenizer(made))
+            older = next((folder / name for name in OLDER_NAMES if (folder / name).is_file()), None)
+            return None if older is None else cls.of(JsonTokenizer(as_tokenizer_json(older)))
         if name == VOCABULARY_NAMES["tokenizer.json"]:
             return cls.of(JsonTokenizer(folder / name, **rules))
         if name == VOCABULARY_NAMES["SentencePiece"]:

@@ -139,8 +139,13 @@ class Tokenizer(abc.ABC):
         """The ids of texts that stand behind a space, as int32."""
         return self.encode(texts)
 
-    def encode_words(self, texts: Sequence[Sequence[str]]) -> Ragged:
-        """The ids of each word of texts that are words with spaces between them, as int32."""
+    def encode_words(self, texts: Sequence[Sequence[str]], *, gaps: Sequence[Sequence[str]] | None = None) -> Ragged:
+        """The ids of each word of texts, as int32.
+
+        Args:
+            texts: Words with spaces between them.
+            gaps: For each text what stands before its words; empty, or None for all, is single spaces.
+        """
         return self.encode([word for words in texts for word in words])
 
     def encode_with_blanks(self, text: str) -> list[int]:
@@ -160,6 +165,12 @@ class Tokenizer(abc.ABC):
 
     def locate(self, ids: Sequence[int] | NDArray[np.integer], *, text: str) -> tuple[int, int] | None:
         """Where in a text the pieces of ids stand, as its first character and the one after its last, if it tells."""
+        return None
+
+    def pieces_at(
+        self, start: int, stop: int, *, text: str, ids: Sequence[int] | NDArray[np.integer]
+    ) -> tuple[int, int] | None:
+        """The first and the last of a text's ids that a part of it has a share in, if the tokenizer tells."""
         return None
 
     def tokens(self, text: str) -> list[str]:
@@ -515,11 +526,15 @@ class JsonTokenizer(Tokenizer):
         """The ids of texts that stand behind a space."""
         return self.encode([f" {text}" for text in texts] if self._tells_spaces else texts)
 
-    def encode_words(self, texts: Sequence[Sequence[str]]) -> Ragged:
-        """The ids of each word of texts."""
+    def encode_words(self, texts: Sequence[Sequence[str]], *, gaps: Sequence[Sequence[str]] | None = None) -> Ragged:
+        """The ids of each word of texts, and of the spaces before it."""
         if not self._tells_spaces:
             return super().encode_words(texts)
-        return self.encode([f" {word}" if place else word for words in texts for place, word in enumerate(words)])
+        spaced: list[str] = []
+        for words, before in zip(texts, gaps or [()] * len(texts), strict=True):
+            known = before or ["", *[" "] * (len(words) - 1)][: len(words)]
+            spaced += [f"{gap}{word}" for gap, word in zip(known, words, strict=True)]
+        return self.encode(spaced)
 
     def encode_with_blanks(self, text: str) -> list[int]:
         """The ids of a text in which `[MASK]` stands for a masked token."""
@@ -554,6 +569,21 @@ class JsonTokenizer(Tokenizer):
         if first is None:
             return None
         return int(encoding.offsets[first][0]), int(encoding.offsets[first + n - 1][1])
+
+    def pieces_at(
+        self, start: int, stop: int, *, text: str, ids: Sequence[int] | NDArray[np.integer]
+    ) -> tuple[int, int] | None:
+        """The first and the last of a text's ids that a part of it has a share in; None by the published rules."""
+        if self._family == "WordPiece":
+            return None
+        for before in (" ", "") if self._tells_spaces else ("",):
+            encoding = self._tokenizer.encode(f"{before}{text}", add_special_tokens=False)
+            if encoding.ids == list(map(int, ids)):
+                places = list(enumerate(encoding.offsets))
+                first = max((place for place, (begin, _) in places if begin <= start + len(before)), default=0)
+                last = min((place for place, (_, end) in places if end >= stop + len(before)), default=len(places) - 1)
+                return first, max(first, last)
+        return None
 
     def _is_start(self, token: str) -> bool:
         if self._prefix:
