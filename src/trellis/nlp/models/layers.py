@@ -1,6 +1,7 @@
 """Layers that encoders and heads are made of: activations, dense layers, norms, embeddings."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
@@ -145,6 +146,14 @@ class EncoderInputs:
             positions=inputs.get("positions"),
             segment_ids=inputs.get("segment_ids"),
         )
+
+    def without_types(self) -> "EncoderInputs":
+        """The same for an encoder that tells no types apart.
+
+        They stay an input of the program all the same: an exported one loses inputs that nothing uses, and is asked as
+        those of other encoders are.
+        """
+        return replace(self, word_ids=self.word_ids + 0 * self.type_ids)
 
     def attention_mask(self) -> jax.Array:
         """True where a token may see another one: one of the same sequence that is not padding."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -195,9 +194,7 @@ class ModernBertEncoder(LayeredEncoder):
         config = self.config
         if "input_type_ids" not in inputs:
             inputs = {**inputs, "input_type_ids": inputs.get("input_mask")}
-        read = EncoderInputs.read(inputs, max_length=config.max_position_embeddings)
-        # What is not used would not be an input of an exported model, which is asked as all others are. XLA drops it.
-        read = replace(read, word_ids=read.word_ids + 0 * read.type_ids)
+        read = EncoderInputs.read(inputs, max_length=config.max_position_embeddings).without_types()
         size = head_size(config.hidden_size, config.num_attention_heads)
         of_rows, of_windows = (
             Rotation.of(read, theta=theta, size=size) for theta in (config.global_rope_theta, config.local_rope_theta)
