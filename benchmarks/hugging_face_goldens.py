@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 GOLDENS = Path(__file__).parents[1] / "tests" / "golden" / "hugging_face"
 N_BATCHES, BATCH_SIZE, LENGTH, N_PREDICTIONS, VOCAB_SIZE = 5, 4, 12, 3, 48
 N_STEPS, LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 50, 2e-3, 0.01, 1.0
-NOT_DECAYED = re.compile("LayerNorm|layer_norm|bias")
+NOT_DECAYED = re.compile(r"LayerNorm|layer_norm|norm\.weight|bias")
 
 _SIZES = {
     "vocab_size": VOCAB_SIZE,
@@ -64,8 +64,23 @@ MODELS: dict[str, Any] = {
             attn_implementation="eager",
         )
     ),
+    "modernbert": lambda: transformers.ModernBertForMaskedLM(
+        transformers.ModernBertConfig(
+            vocab_size=VOCAB_SIZE,
+            hidden_size=16,
+            # The first and the last see whole rows, the second a window of three tokens on each side.
+            num_hidden_layers=3,
+            global_attn_every_n_layers=2,
+            local_attention=6,
+            num_attention_heads=2,
+            intermediate_size=24,
+            max_position_embeddings=16,
+            **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
+            attn_implementation="eager",
+        )
+    ),
 }
-CLASSES: Mapping[str, str] = {"roberta": "Roberta", "distilbert": "DistilBert"}
+CLASSES: Mapping[str, str] = {"roberta": "Roberta", "distilbert": "DistilBert", "modernbert": "ModernBert"}
 """Encoders without a head for next sentences, and with classifiers of their own kind."""
 PADS: Mapping[str, int] = {"roberta": 1}
 """The ids of padding that are not 0."""
@@ -129,10 +144,13 @@ def heads_of(kind: str, directory: Path, inputs: dict[str, torch.Tensor]) -> dic
     for head in ("SequenceClassification", "QuestionAnswering"):
         model = getattr(transformers, f"{CLASSES[kind]}For{head}").from_pretrained(directory).eval()
         with torch.no_grad():
-            own = {name: p for name, p in model.named_parameters() if not name.startswith(f"{kind}.")}
+            base = f"{model.base_model_prefix}."
+            own = {name: p for name, p in model.named_parameters() if not name.startswith(base)}
+            # Those of ModernBERT's heads have the same names.
+            place = f"heads/{head}" if kind == "modernbert" else "heads"
             for name, parameter in own.items():
                 parameter += 0.2 * torch.randn_like(parameter)
-                recorded[f"heads/{name}"] = parameter
+                recorded[f"{place}/{name}"] = parameter
             outputs = model(**inputs)
         if head == "SequenceClassification":
             recorded["outputs/sentence_prediction"] = outputs.logits
@@ -156,7 +174,7 @@ def record(kind: str, directory: Path) -> None:
     with torch.no_grad():
         inputs = {"input_ids": first["input_word_ids"], "attention_mask": first["input_mask"]}
         types = {} if kind in CLASSES else {"token_type_ids": first["input_type_ids"]}
-        encoded = getattr(model, kind)(**inputs, **types)
+        encoded = model.base_model(**inputs, **types)
     recorded = {f"batches/{name}": array.int() for name, array in data.items()}
     recorded |= {"outputs/sequence_output": encoded.last_hidden_state, "outputs/loss": outputs.loss}
     if kind in CLASSES:

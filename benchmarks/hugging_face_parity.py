@@ -25,7 +25,8 @@ import numpy as np
 import torch
 import transformers
 from flax.traverse_util import flatten_dict, unflatten_dict
-from tokenizers import ByteLevelBPETokenizer
+from tokenizers import ByteLevelBPETokenizer, Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from trellis.bridges import read_hugging_face, read_hugging_face_settings, write_hugging_face
 from trellis.errors import TrellisError
@@ -54,6 +55,7 @@ CLASSES = {
     "roberta": "Roberta",
     "xlm_roberta": "XLMRoberta",
     "distilbert": "DistilBert",
+    "modernbert": "ModernBert",
 }
 SIZES: Mapping[str, Any] = {
     "vocab_size": VOCAB_SIZE,
@@ -70,7 +72,13 @@ OWN_SIZES: Mapping[str, Mapping[str, Any]] = {
     "roberta": {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "max_position_embeddings": 18},
     "xlm_roberta": {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "max_position_embeddings": 18},
     "distilbert": {},
+    "modernbert": {
+        "local_attention": 4,
+        "global_attn_every_n_layers": 2,
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
+    },
 }
+WITHOUT_TYPES = ("distilbert", "modernbert")
 DISTILBERT_NAMES = {
     "hidden_size": "dim",
     "num_hidden_layers": "n_layers",
@@ -156,6 +164,7 @@ def cases() -> Iterator[Case]:
         if kind not in PRETRAINED_ON_PAIRS:
             yield from others(kind)
     yield from odd_robertas()
+    yield from odd_modernberts()
 
 
 def others(kind: str) -> Iterator[Case]:
@@ -188,6 +197,30 @@ def odd_robertas() -> Iterator[Case]:
     yield Case("roberta", "ForSequenceClassification", "type_vocab_size 2", {"type_vocab_size": 2})
     sinusoidal = {"sinusoidal_pos_embds": True}
     yield Case("distilbert", "Model", "positions by sines", sinusoidal)
+
+
+def odd_modernberts() -> Iterator[Case]:
+    kind, classifier = "modernbert", "ForSequenceClassification"
+    for head in HEADS:
+        if head != "ForPreTraining":
+            deep = {"num_hidden_layers": 5, "global_attn_every_n_layers": 3, "local_attention": 6}
+            yield Case(kind, head, "5 layers, every 3rd global", deep)
+    yield Case(kind, classifier, "mean pooling", {"classifier_pooling": "mean"})
+    yield Case(kind, "Model", "norm_eps 1e-3", {"norm_eps": 1e-3})
+    thetas = {name: {"rope_type": "default", "rope_theta": 100.0} for name in ("full_attention", "sliding_attention")}
+    yield Case(kind, "Model", "both thetas 100", {"rope_parameters": thetas})
+    yield Case(kind, "Model", "a window wider than rows, of an odd width", {"local_attention": 33})
+    older = {"layer_types": None, "rope_parameters": None, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+    yield Case(kind, "ForMaskedLM", "settings as in older files", edited={**older, "global_attn_every_n_layers": 2})
+    for name in ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"):
+        yield Case(kind, classifier, name, {name: True}, refused=name)
+    yield Case(kind, "ForMaskedLM", "no decoder_bias", {"decoder_bias": False}, refused="decoder_bias")
+    relu = {"classifier_activation": "relu"}
+    yield Case(kind, classifier, "a head with another activation", relu, refused="classifier_activation")
+    yarn = {"full_attention": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}}
+    yield Case(kind, "Model", "rope_type yarn", edited={"rope_parameters": yarn}, refused="rope_parameters")
+    windows = ["sliding_attention"] * 2
+    yield Case(kind, "Model", "windows alone", edited={"layer_types": windows}, refused="layer_types")
 
 
 def odd_alberts() -> Iterator[Case]:
@@ -223,6 +256,9 @@ def build(case: Case) -> Any:
     settings = {**SIZES, **OWN_SIZES[case.kind], **case.settings}
     if case.kind == "distilbert":
         settings = {DISTILBERT_NAMES.get(name, name): value for name, value in settings.items()}
+    if case.kind == "modernbert" and "hidden_act" in settings:
+        activation = settings.pop("hidden_act")
+        settings |= {"hidden_activation": activation, "classifier_activation": activation}
     config = getattr(transformers, f"{CLASSES[case.kind]}Config")(**settings)
     options = {"add_pooling_layer": False} if case.without_pooler else {}
     model = getattr(transformers, f"{CLASSES[case.kind]}{case.head}")(config, **options).eval()
@@ -256,7 +292,7 @@ def their_answers(directory: Path, case: Case, inputs: Mapping[str, np.ndarray])
     if new or report["mismatched_keys"]:
         raise RuntimeError(f"transformers misses {new} {report['mismatched_keys']}")
     tensors = {name: torch.from_numpy(array).long() for name, array in inputs.items()}
-    types = {} if case.kind == "distilbert" else {"token_type_ids": tensors["input_type_ids"]}
+    types = {} if case.kind in WITHOUT_TYPES else {"token_type_ids": tensors["input_type_ids"]}
     with torch.no_grad():
         inputs_by_name = {"input_ids": tensors["input_word_ids"], "attention_mask": tensors["input_mask"]}
         outputs = model.eval()(**inputs_by_name, **types)
@@ -309,7 +345,7 @@ def our_answers(model: Any, params: Any, case: Case, inputs: Mapping[str, np.nda
         return {end: np.asarray(outputs[f"{end}_logits"]) * mask[..., 0] for end in ("start", "end")}
     if is_encoder:
         answers = {"sequence": np.asarray(outputs["sequence_output"]) * mask}
-        has_pooler = not case.without_pooler and case.head == "Model" and case.kind != "distilbert"
+        has_pooler = not case.without_pooler and case.head == "Model" and case.kind not in WITHOUT_TYPES
         return answers | ({"pooled": np.asarray(outputs["pooled_output"])} if has_pooler else {})
     answers = {"mlm": np.asarray(outputs["mlm_logits"]) * mask}
     return answers | ({"next": np.asarray(outputs["next_sentence"])} if "next_sentence" in outputs else {})
@@ -397,6 +433,7 @@ def text_cases() -> Iterator[TextCase]:
     yield TextCase("roberta", "bytes")
     yield TextCase("roberta", "bytes, a space before the first word", {"add_prefix_space": True})
     yield TextCase("xlm_roberta", "pieces")
+    yield TextCase("modernbert", "bytes")
 
 
 def build_tokenizer(case: TextCase, directory: Path) -> Any:
@@ -418,6 +455,8 @@ def build_tokenizer(case: TextCase, directory: Path) -> Any:
         return transformers.RobertaTokenizer(
             vocab=str(directory / "vocab.json"), merges=str(directory / "merges.txt"), **rules
         )
+    if case.kind == "modernbert":
+        return build_modernbert_tokenizer()
     if case.kind == "xlm_roberta":
         specials = ["<s>", "<pad>", "</s>", "<unk>"]
         pieces = ["▁", *letters, *(f"▁{word}" for word in words)]
@@ -428,6 +467,25 @@ def build_tokenizer(case: TextCase, directory: Path) -> Any:
     (directory / "vocab.txt").write_text("\n".join(tokens) + "\n")
     kind = transformers.DistilBertTokenizer if case.kind == "distilbert" else transformers.BertTokenizer
     return kind(str(directory / "vocab.txt"), **rules)
+
+
+def build_modernbert_tokenizer() -> Any:
+    """Pieces of bytes, with the special tokens of BERT."""
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trained = ByteLevelBPETokenizer()
+    texts = [" ".join(part for parts in TEXTS for part in parts)] * 3
+    trained.train_from_iterator(texts, vocab_size=320, special_tokens=specials, show_progress=False)
+    ends = [(token, specials.index(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer = Tokenizer.from_str(trained.to_str())
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=ends
+    )
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_input_names=["input_ids", "attention_mask"],
+        **dict(zip(names, specials, strict=True)),
+    )
 
 
 def run_text(case: TextCase, directory: Path) -> Row:

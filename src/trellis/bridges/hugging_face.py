@@ -12,10 +12,9 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from trellis.aliases import PyTree
+from trellis.bridges.family import Family, Weight
 from trellis.bridges.hugging_face_names import (
     FAMILIES,
-    Family,
-    Weight,
     fields_not_used,
     read_config,
     weights_of,
@@ -116,6 +115,7 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
     kind = fields["type"]
     family = FAMILIES[kind]
     arrays = _plain_names(_read_arrays(folder), family.base)
+    arrays = _renamed(arrays, _told_apart(family, raw, arrays))
     for name in ("num_hidden_layers", "num_feedforward_networks", "n_layers"):
         # Those of ALBERT's layers are shared. A list of the weights of a billion layers would never end.
         if kind != "albert" and raw.get(name, 0) > len(arrays):
@@ -129,7 +129,7 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
     if fields[kind].get("use_bottleneck_attention"):
         arrays = {name: array for name, array in arrays.items() if ".bottleneck.attention." not in name}
     theirs = write_config(fields)
-    _merge_tied(folder, raw, arrays, bias=_mlm_bias(family, theirs), decoder=family.decoder)
+    _merge_tied(folder, raw, arrays, bias=_mlm_bias(family, theirs), decoder=family.decoder, words=family.words)
     classes = f"{family.classifier}.bias"
     n_classes = arrays[classes].shape[0] if classes in arrays else 2
     n_labels = len(_label_names(raw, str(folder / _CONFIG)))
@@ -138,7 +138,7 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
             f"`{folder}`: the classifier has {n_classes} classes, but {_CONFIG} has {n_labels} labels (id2label). "
             f"One of the two files is of another model."
         )
-    _check_vocabulary(folder, len(arrays.get("embeddings.word_embeddings.weight", ())), raw["vocab_size"])
+    _check_vocabulary(folder, len(arrays.get(family.words, ())), raw["vocab_size"])
     parts = weights_of(kind, theirs, n_classes=n_classes)
     weights = _present_weights(parts, lambda weight: weight.theirs in arrays)
     shapes = {weight.theirs: weight.their_shape for weight in weights}
@@ -206,6 +206,8 @@ def write_hugging_face(
     if kind == "mobilebert" and any(head in _POOLED_HEADS for head in heads):
         theirs["classifier_activation"] = uses_pooler
     arrays = _their_arrays(flat, theirs, kind)
+    apart = family.told_apart.get(architecture, {})
+    arrays = _renamed(arrays, {ours: name for name, ours in apart.items()})
     if architecture != "Model":
         inside, base = family.inside, family.base
         arrays = {f"{base}.{name}" if name.startswith(inside) else name: array for name, array in arrays.items()}
@@ -283,6 +285,23 @@ def _plain_names(arrays: Mapping[str, np.ndarray], base: str) -> dict[str, np.nd
     return plain_arrays
 
 
+def _told_apart(family: Family, raw: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Mapping[str, str]:
+    """By what names of weights that models of different classes share begin, and how ours begin in their place."""
+    end = _architecture(raw).removeprefix(family.class_name)
+    if not end and f"{family.classifier}.bias" in arrays:
+        end = "ForSequenceClassification"
+    return family.told_apart.get(end, {})
+
+
+def _renamed(arrays: Mapping[str, np.ndarray], beginnings: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """The arrays under names that begin otherwise."""
+    renamed = {}
+    for name, array in arrays.items():
+        old = next((beginning for beginning in beginnings if name.startswith(beginning)), "")
+        renamed[beginnings.get(old, "") + name.removeprefix(old)] = array
+    return renamed
+
+
 def _is_used_classifier(raw: Mapping[str, Any]) -> bool:
     """Whether `classifier` is of whole sequences; models of tokens and of multiple choice have one too."""
     architecture = _architecture(raw)
@@ -316,13 +335,14 @@ def _mlm_bias(family: Family, theirs: Mapping[str, Any]) -> str:
 
 
 def _merge_tied(
-    folder: Path, raw: Mapping[str, Any], arrays: dict[str, np.ndarray], *, bias: str, decoder: str
+    folder: Path, raw: Mapping[str, Any], arrays: dict[str, np.ndarray], *, bias: str, decoder: str, words: str
 ) -> None:
     """Takes the masked-LM head's own copies of the embeddings and of its bias out; raises an error if they differ.
 
     Args:
         bias: The name of the head's bias.
         decoder: The name of what the copies are of.
+        words: The name of the embeddings.
     """
     own_bias = arrays.pop(f"{decoder}.bias", None)
     if own_bias is not None:
@@ -332,7 +352,7 @@ def _merge_tied(
         return
     is_tied = raw.get("tie_word_embeddings", True)
     pairs = {
-        f"{decoder}.weight": (own_table, arrays.get("embeddings.word_embeddings.weight")),
+        f"{decoder}.weight": (own_table, arrays.get(words)),
         f"{decoder}.bias": (own_bias, arrays[bias]),
     }
     for name, (own, shared) in pairs.items():

@@ -1,12 +1,11 @@
 """Settings and weights of encoders under their two names: as Hugging Face has them, and as Trellis has them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
+from trellis.bridges.family import Family, Setting, Weight
+from trellis.bridges.modernbert_names import CONSTANTS as MODERNBERT_CONSTANTS, MODERNBERT
 from trellis.errors import ArgumentError
 
 _THEIR_ACTIVATIONS = {
@@ -25,15 +24,6 @@ _THEIR_ACTIVATIONS = {
 }
 # Of several names for one activation the first is the usual one; in the reverse order it is put in last, and stays.
 _OUR_ACTIVATIONS = {"swish": "silu"} | {ours: theirs for theirs, ours in reversed(_THEIR_ACTIVATIONS.items())}
-
-
-class Setting(NamedTuple):
-    """A setting under its two names."""
-
-    theirs: str
-    ours: str
-    default: Any
-    """Hugging Face's value if `config.json` has none; None if it must have one."""
 
 
 _ALL_KINDS = (
@@ -107,6 +97,7 @@ _SETTINGS: Mapping[str, tuple[Setting, ...]] = {
 _THEIR_CONSTANTS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "albert": {"num_hidden_groups": (1,), "inner_group_num": (1,)},
     # A row's last word sees the padding behind it, and ours is padded with 0.
+    "modernbert": MODERNBERT_CONSTANTS,
     "mobilebert": {"trigram_input": (True,), "use_bottleneck": (True,), "pad_token_id": (0, None)},
 }
 """Settings that have one value in all of our models, or one of a few, by type of encoder."""
@@ -132,6 +123,8 @@ _SIZES = (
     "dim",
     "hidden_dim",
     "pad_token_id",
+    "local_attention",
+    "global_attn_every_n_layers",
 )
 _FROM_ZERO = ("num_hidden_layers", "n_layers", "pad_token_id")
 _DISTILBERT_EPSILON = 1e-12
@@ -152,7 +145,10 @@ def read_config(config: Mapping[str, Any], *, place: str) -> dict[str, Any]:
     for name, values in _constants(kind).items():
         if config.get(name, values[0]) not in values:
             raise ArgumentError(f"{place}: {name} is {config[name]!r}, but only models with {values[0]!r} can be read.")
-    settings = FAMILIES[kind].settings
+    family = FAMILIES[kind]
+    settings = family.settings
+    if family.with_settings is not None:
+        config = family.with_settings(config, place)
     for setting in settings:
         name, value = setting.theirs, config.get(setting.theirs)
         least = 0 if name in _FROM_ZERO else 1
@@ -190,7 +186,7 @@ def fields_not_used(config: Mapping[str, Any]) -> list[str]:
     """Returns the names of the fields of `config.json` that nothing is read from."""
     kind = encoder_type(config, place="config.json")
     used = {setting.theirs for setting in FAMILIES[kind].settings} | set(_constants(kind)) | set(_OUTSIDE_ENCODER)
-    used |= {"tie_word_embeddings", "true_hidden_size"}
+    used |= {"tie_word_embeddings", "true_hidden_size", "classifier_activation", "layer_types", "rope_parameters"}
     return sorted(config.keys() - used)
 
 
@@ -215,7 +211,9 @@ def write_config(fields: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "mobilebert":
         config["key_query_shared_bottleneck"] &= not config["use_bottleneck_attention"]
         _check_mobilebert_norms(ours)
-    return {"model_type": FAMILIES[kind].model_type, **config}
+    family = FAMILIES[kind]
+    more = {} if family.written is None else family.written(config)
+    return {"model_type": family.model_type, **config, **more}
 
 
 def encoder_type(config: Mapping[str, Any], *, place: str) -> str:
@@ -256,29 +254,6 @@ def _translated(names: Mapping[str, str], name: str, place: str) -> str:
     return names[name]
 
 
-@dataclass(frozen=True)
-class Weight:
-    """An array under its two names and in its two shapes."""
-
-    theirs: str
-    ours: str
-    """A path such as `encoder/layer_0/attention/query/kernel`."""
-    shape: tuple[int, ...]
-    """The shape of ours."""
-    their_shape: tuple[int, ...]
-    is_transposed: bool = False
-    """Whether theirs is a matrix, and ours has its axes in the other order."""
-
-    def to_ours(self, array: np.ndarray) -> np.ndarray:
-        """The array in our shape."""
-        return np.ascontiguousarray((array.T if self.is_transposed else array).reshape(self.shape))
-
-    def to_theirs(self, array: np.ndarray) -> np.ndarray:
-        """The array in their shape."""
-        matrix = array.reshape(self.their_shape[::-1]).T if self.is_transposed else array.reshape(self.their_shape)
-        return np.ascontiguousarray(matrix)
-
-
 def weights_of(kind: str, config: Mapping[str, Any], *, n_classes: int = 2) -> dict[str, list[Weight]]:
     """Returns all weights that a model of these settings may have, by its parts.
 
@@ -304,6 +279,8 @@ def weights_of(kind: str, config: Mapping[str, Any], *, n_classes: int = 2) -> d
         parts["pooler"] = _dense(family.pooler, "encoder/pooler", hidden_size, hidden_size)
     if family.next_sentence is not None:
         parts["next_sentence"] = _dense(family.next_sentence, "next_sentence/logits", hidden_size, 2)
+    if family.heads is not None:
+        parts |= family.heads(config, n_classes)
     return {name: list(weights) for name, weights in parts.items()}
 
 
@@ -469,34 +446,6 @@ def _distilbert_masked_lm(config: Mapping[str, Any]) -> Iterator[Weight]:
     return _masked_lm(config, **names, size="dim")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """An encoder as Hugging Face has it: its names for settings, for classes, and for the weights of each part."""
-
-    model_type: str
-    class_name: str
-    """How the names of its classes begin."""
-    settings: tuple[Setting, ...]
-    encoder: Callable[[Mapping[str, Any]], Iterator[Weight]]
-    """The weights of the encoder for the fields of `config.json`."""
-    masked_lm: Callable[[Mapping[str, Any]], Iterator[Weight]]
-    decoder: str
-    """The matrix, and the bias, from the masked-LM head to words, which copy the embeddings and the head's bias."""
-    base: str
-    """What the names of the encoder's weights begin with in a model with heads."""
-    inside: tuple[str, ...] = ("embeddings.", "encoder.", "pooler.")
-    """How they go on."""
-    pooler: str | None = "pooler.dense"
-    """None for an encoder without one."""
-    next_sentence: str | None = None
-    classifier: str = "classifier"
-    """What gives the logits of `sentence_prediction`."""
-    classifier_dense: str | None = None
-    """The dense layer before that; None if the encoder's pooler is there for it."""
-    mlm_activation: str | None = None
-    """That of the masked-LM head under our name; None if it is that of the encoder."""
-
-
 _BERT_NAMES: Mapping[str, Any] = {"decoder": "cls.predictions.decoder", "next_sentence": "cls.seq_relationship"}
 _ROBERTA_NAMES: Mapping[str, Any] = {
     "settings": _ROBERTA,
@@ -552,5 +501,6 @@ FAMILIES: Mapping[str, Family] = {
         pooler=None,
         classifier_dense="pre_classifier",
     ),
+    "modernbert": MODERNBERT,
 }
 """By type of encoder, as `EncoderConfig.type` has it."""

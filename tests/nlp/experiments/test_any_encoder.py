@@ -40,7 +40,7 @@ def test_without_a_folder_the_error_says_what_to_give(kind: str) -> None:
     assert "task.model.encoder.type is null, but a model needs an encoder." in str(raised.value)
     told = " ".join(str(raised.value).split())
     assert "name a directory that says it, with its weights: task.hub_module_url=DIR" in told
-    assert "albert, bert, distilbert, mobilebert, roberta, xlm_roberta" in told
+    assert "albert, bert, distilbert, mobilebert, modernbert, roberta, xlm_roberta" in told
 
 
 def test_a_folder_says_the_encoder_its_sizes_and_its_text(weights: str) -> None:

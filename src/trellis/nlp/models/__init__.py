@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         AlbertEncoderConfig as AlbertEncoderConfig,
         DistilBertEncoderConfig as DistilBertEncoderConfig,
         MobileBertEncoderConfig as MobileBertEncoderConfig,
+        ModernBertEncoderConfig as ModernBertEncoderConfig,
         RobertaEncoderConfig as RobertaEncoderConfig,
         XlmRobertaEncoderConfig as XlmRobertaEncoderConfig,
         ClsHeadConfig as ClsHeadConfig,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         RobertaEncoder as RobertaEncoder,
     )
     from trellis.nlp.models.mobilebert import MobileBertEncoder as MobileBertEncoder
+    from trellis.nlp.models.modernbert import ModernBertEncoder as ModernBertEncoder
     from trellis.nlp.models.transformer import (
         LayeredEncoder as LayeredEncoder,
         MultiHeadAttention as MultiHeadAttention,

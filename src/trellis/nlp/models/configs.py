@@ -18,6 +18,7 @@ _MOST: Mapping[str, int] = {
     **dict.fromkeys(("embedding_size", "embedding_width", "word_embed_size"), 1 << 20),
     **dict.fromkeys(("max_position_embeddings", "max_sequence_length"), 1 << 24),
     **dict.fromkeys(("vocab_size", "word_vocab_size", "pad_token_id"), 1 << 28),
+    "global_attention_interval": 1000,
 }
 """The greatest sizes, far above those of any model: with greater ones, tracing would never end, or overflow."""
 _VOCABULARY = ("vocab_size", "word_vocab_size")
@@ -165,6 +166,69 @@ class MobileBertEncoderConfig(Config):
 
 
 @dataclass
+class ModernBertEncoderConfig(Config):
+    """A ModernBERT encoder, for long rows; the defaults are those of ModernBERT-base."""
+
+    vocab_size: int = 50368
+    hidden_size: int = 768
+    num_layers: int = 22
+    num_attention_heads: int = 12
+    hidden_activation: Activation = "gelu_exact"
+    """That of the feedforward blocks, and of the heads that are Hugging Face's."""
+    intermediate_size: int = 1152
+    """The width of each of the two halves of a gated feedforward block."""
+    embedding_dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    """The share of attention weights, and of what comes out of attention, that is dropped."""
+    feedforward_dropout_rate: float = 0.0
+    max_position_embeddings: int = 8192
+    """The length of the longest row. Positions are rotations, so this takes no weights."""
+    global_attention_interval: int = 3
+    """Of so many layers the first sees whole rows; in the others tokens see those near them."""
+    local_attention: int = 128
+    """The width of the window in which tokens see each other: half of it on each side."""
+    global_rope_theta: float = 160_000.0
+    """How slowly rotary positions turn where tokens see whole rows."""
+    local_rope_theta: float = 10_000.0
+    """The same in windows."""
+    classifier_pooling: Literal["cls", "mean"] = "cls"
+    """Which vector stands for a sequence: that of its first token, or the mean over all."""
+    initializer_range: float = 0.02
+    return_all_encoder_outputs: bool = False
+    norm_epsilon: float = 1e-5
+    use_gradient_checkpointing: bool = False
+    """Whether the backward pass computes each layer again, which takes more time and less memory."""
+
+    @property
+    def head_activation(self) -> Activation:
+        """That of the dense layer of a head that classifies sequences."""
+        return self.hidden_activation
+
+    def problems(self, *, place: str) -> Iterator[Problem]:
+        """Yields why such an encoder cannot be built.
+
+        Args:
+            place: The path of this config, for messages.
+        """
+        width, n_heads = self.hidden_size, self.num_attention_heads
+        found = {}
+        if n_heads > 0 and width % (2 * n_heads):
+            share = "heads of an odd size" if width % n_heads == 0 else "heads of unequal sizes"
+            message = f"is {n_heads}, which shares a hidden_size of {width} out to {share}."
+            found["num_attention_heads"] = message, "Choose it so that twice as many divide hidden_size: halves turn."
+        if self.local_attention < 2:
+            message = f"is {self.local_attention}, so that a token would see nothing but itself."
+            found["local_attention"] = message, "Set it to the width of the window, such as 128."
+        for name in ("global_rope_theta", "local_rope_theta"):
+            theta = getattr(self, name)
+            if not 1 < theta < float("inf"):
+                message = f"is {theta}, but rotary positions need a number above 1."
+                found[name] = message, "Published are 160000 for whole rows, and 10000 for windows."
+        for name, (message, advice) in found.items():
+            yield Problem(f"{place}.{name} {message}", origin_of(self, name), f"{place}.{name}", advice)
+
+
+@dataclass
 class EncoderConfig(OneOfConfig):
     """The encoder that a model is built on; `any` is for one of your own.
 
@@ -188,6 +252,7 @@ class EncoderConfig(OneOfConfig):
     bert: BertEncoderConfig = BertEncoderConfig()
     distilbert: DistilBertEncoderConfig = DistilBertEncoderConfig()
     mobilebert: MobileBertEncoderConfig = MobileBertEncoderConfig()
+    modernbert: ModernBertEncoderConfig = ModernBertEncoderConfig()
     roberta: RobertaEncoderConfig = RobertaEncoderConfig()
     xlm_roberta: XlmRobertaEncoderConfig = XlmRobertaEncoderConfig()
     any: Config | None = None
@@ -234,6 +299,8 @@ class EncoderConfig(OneOfConfig):
             path = f"{self.type}.{name}"
             message = f"{place}.{path} is {value}, but it is from {least} to {_MOST[name]}."
             yield Problem(message, origin_of(self, path), f"{place}.{path}", "Look for a digit too many.")
+        if self.type == "modernbert":
+            yield from self.modernbert.problems(place=f"{place}.modernbert")
         if self.n_positions < 1:
             path = f"{self.type}.{next(name for name in _POSITIONS if name in vars(self.get()))}"
             first = getattr(self.get(), "first_position", 0)

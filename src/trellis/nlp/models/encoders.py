@@ -18,6 +18,7 @@ from trellis.nlp.models.configs import (
 )
 from trellis.nlp.models.layers import Embeddings, EncoderInputs
 from trellis.nlp.models.mobilebert import MobileBertEncoder
+from trellis.nlp.models.modernbert import ModernBertEncoder as ModernBertEncoder
 from trellis.nlp.models.transformer import (
     AttentionClass,
     FeedForward,
@@ -148,7 +149,7 @@ class DistilBertEncoder(LayeredEncoder):
 
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, Any]:
         """Returns `sequence_output`, `pooled_output` and, if the config has it switched on, `encoder_outputs`."""
-        tokens = EncoderInputs.read(inputs, max_length=self.config.max_position_embeddings)
+        tokens = EncoderInputs.read(inputs, max_length=self.config.max_position_embeddings).without_types()
         return self.outputs(self.run_layers(tokens, self.layer, training))
 
 

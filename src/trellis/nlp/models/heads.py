@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from trellis.errors import ConfigError
-from trellis.nlp.models.configs import ClsHeadConfig, MobileBertEncoderConfig, PretrainerConfig
-from trellis.nlp.models.layers import FROM_EMBED, Initializer, activation, dense, kernel_init, named
+from trellis.nlp.models.configs import ClsHeadConfig, MobileBertEncoderConfig, ModernBertEncoderConfig, PretrainerConfig
+from trellis.nlp.models.layers import FROM_EMBED, Initializer, activation, dense, kernel_init, layer_norm, named
 from trellis.nlp.models.transformer import LayeredEncoder
 from trellis.runtime import take_places
 
@@ -53,6 +53,7 @@ class BertPretrainer(nn.Module):
             initializer_range=self.config.mlm_initializer_range,
             norm_epsilon=self.encoder.config.norm_epsilon,
             widening=_widening(self.config, self.encoder.config),
+            use_bias=not isinstance(self.encoder.config, ModernBertEncoderConfig),
             name="masked_lm",
         )
         positions = inputs.get("masked_lm_positions")
@@ -80,6 +81,11 @@ def _widening(config: PretrainerConfig, encoder_config: Any) -> Widening:
     return "projection" if config.mlm_output_weights_use_proj else "columns"
 
 
+def _norm_epsilon(encoder_config: Any) -> float | None:
+    """That of the norm behind the inner layer of a head; None where heads have no such norm."""
+    return encoder_config.norm_epsilon if isinstance(encoder_config, ModernBertEncoderConfig) else None
+
+
 class BertClassifier(nn.Module):
     """An encoder with one head, `sentence_prediction`, for classes or, with one class, for a number.
 
@@ -94,13 +100,18 @@ class BertClassifier(nn.Module):
     use_encoder_pooler: bool = False
     """Whether to classify by the encoder's pooled output; else the head has a pooler of its own."""
     init_cls_pooler: bool = False
-    """Whether a warm start takes that pooler too, from a `next_sentence` head."""
+    """Whether a warm start takes that pooler too, from a `next_sentence` head; a ModernBERT's from `masked_lm`."""
 
     @property
     def checkpoint_items(self) -> Mapping[str, str]:
         """The parts that a warm start takes."""
-        pooler = {"next_sentence.pooler_dense": "sentence_prediction.pooler_dense"} if self.init_cls_pooler else {}
-        return {"encoder": "encoder", **pooler}
+        if not self.init_cls_pooler:
+            return {"encoder": "encoder"}
+        if isinstance(self.encoder.config, ModernBertEncoderConfig):
+            pooler = {"dense": "pooler_dense", "layer_norm": "pooler_layer_norm"}
+            items = {f"masked_lm.{theirs}": f"sentence_prediction.{ours}" for theirs, ours in pooler.items()}
+            return {"encoder": "encoder", **items}
+        return {"encoder": "encoder", "next_sentence.pooler_dense": "sentence_prediction.pooler_dense"}
 
     @nn.compact
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> jax.Array:
@@ -113,8 +124,10 @@ class BertClassifier(nn.Module):
             dropout_rate=self.dropout_rate,
             initializer_range=self.encoder.config.initializer_range,
             name="sentence_prediction",
+            norm_epsilon=_norm_epsilon(self.encoder.config),
         )
-        features = outputs["pooled_output" if self.use_encoder_pooler else "sequence_output"]
+        is_pooled = self.use_encoder_pooler or isinstance(self.encoder.config, ModernBertEncoderConfig)
+        features = outputs["pooled_output" if is_pooled else "sequence_output"]
         return head(features, training=training)
 
 
@@ -138,7 +151,12 @@ class BertSpanLabeler(nn.Module):
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> dict[str, jax.Array]:
         """The logits of each token, each of shape (batch, length)."""
         hidden = self.encoder(inputs, training=training)["sequence_output"]
-        start, end = SpanHead(self.encoder.config.initializer_range, name="span_labeling")(hidden)
+        config = self.encoder.config
+        epsilon = _norm_epsilon(config)
+        inner: dict[str, Any] = {}
+        if epsilon is not None:
+            inner = {"inner_dim": config.hidden_size, "activation": config.head_activation, "norm_epsilon": epsilon}
+        start, end = SpanHead(config.initializer_range, name="span_labeling", **inner)(hidden)
         return {"start_logits": start, "end_logits": end}
 
 
@@ -153,6 +171,8 @@ class MaskedLM(nn.Module):
     initializer_range: float = 0.02
     norm_epsilon: float = 1e-12
     widening: Widening = "none"
+    use_bias: bool = True
+    """Whether the dense layer and the norm have biases."""
 
     @nn.compact
     def __call__(self, hidden: jax.Array, *, table: jax.Array, positions: jax.Array | None = None) -> jax.Array:
@@ -169,8 +189,13 @@ class MaskedLM(nn.Module):
         vocab_size, table_width = table.shape
         hidden_size = hidden.shape[-1]
         width = table_width if self.widening == "none" else hidden_size
-        hidden = activation(self.activation)(nn.Dense(width, kernel_init=self._init(FROM_EMBED), name="dense")(hidden))
-        hidden = nn.LayerNorm(epsilon=self.norm_epsilon, use_fast_variance=False, name="layer_norm")(hidden)
+        kernel = self._init(FROM_EMBED)
+        hidden = nn.Dense(width, use_bias=self.use_bias, kernel_init=kernel, name="dense")(hidden)
+        hidden = activation(self.activation)(hidden)
+        norm = nn.LayerNorm(
+            epsilon=self.norm_epsilon, use_bias=self.use_bias, use_fast_variance=False, name="layer_norm"
+        )
+        hidden = norm(hidden)
         if width > table_width and self.widening == "columns":
             columns = self.param("extra_output_weights", self._init(("vocab", None)), (vocab_size, width - table_width))
             table = jnp.concatenate([table, columns.astype(table.dtype)], axis=1)
@@ -197,11 +222,20 @@ class ClassificationHead(nn.Module):
     dropout_rate: float = 0.0
     cls_token_idx: int = 0
     initializer_range: float = 0.02
+    norm_epsilon: float | None = None
+    """That of a norm behind the inner layer, both of them without biases; None is no norm."""
 
     def setup(self) -> None:
         """Makes the layers."""
         if self.inner_dim:
-            self.pooler_dense = dense(self.inner_dim, initializer_range=self.initializer_range, axes=FROM_EMBED)
+            self.pooler_dense = dense(
+                self.inner_dim,
+                initializer_range=self.initializer_range,
+                axes=FROM_EMBED,
+                use_bias=self.norm_epsilon is None,
+            )
+        if self.inner_dim and self.norm_epsilon is not None:
+            self.pooler_layer_norm = layer_norm(self.norm_epsilon, use_bias=False)
         self.dropout = nn.Dropout(self.dropout_rate)
         self.logits = dense(self.num_classes, initializer_range=self.initializer_range, axes=FROM_EMBED)
 
@@ -214,6 +248,8 @@ class ClassificationHead(nn.Module):
         hidden = features[:, self.cls_token_idx] if features.ndim == 3 else features
         if self.inner_dim:
             hidden = activation(self.activation or "linear")(self.pooler_dense(hidden))
+        if self.inner_dim and self.norm_epsilon is not None:
+            hidden = self.pooler_layer_norm(hidden)
         return self.logits(self.dropout(hidden, deterministic=not training))
 
 
@@ -221,12 +257,23 @@ class SpanHead(nn.Module):
     """The logits of each token to be the first, and to be the last, of an answer."""
 
     initializer_range: float = 0.02
+    inner_dim: int = 0
+    """The width of a dense layer and a norm before the logits, both of them without biases; 0 is none."""
+    activation: str = "gelu"
+    norm_epsilon: float = 1e-5
 
     def setup(self) -> None:
-        """Makes the layer."""
+        """Makes the layers."""
+        if self.inner_dim:
+            self.dense = dense(
+                self.inner_dim, initializer_range=self.initializer_range, axes=FROM_EMBED, use_bias=False
+            )
+            self.layer_norm = layer_norm(self.norm_epsilon, use_bias=False)
         self.logits = dense(2, initializer_range=self.initializer_range, axes=FROM_EMBED)
 
     def __call__(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The logits of the first and of the last token, each of shape (batch, length)."""
+        if self.inner_dim:
+            hidden = self.layer_norm(activation(self.activation)(self.dense(hidden)))
         logits = self.logits(hidden)
         return logits[..., 0], logits[..., 1]

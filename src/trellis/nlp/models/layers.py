@@ -1,6 +1,7 @@
 """Layers that encoders and heads are made of: activations, dense layers, norms, embeddings."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
@@ -61,7 +62,9 @@ def named(init: Initializer, axes: AxisNames) -> Initializer:
     return nn.with_logical_partitioning(init, axes)
 
 
-def dense(features: int | Sequence[int], *, initializer_range: float, axes: AxisNames) -> nn.DenseGeneral:
+def dense(
+    features: int | Sequence[int], *, initializer_range: float, axes: AxisNames, use_bias: bool = True
+) -> nn.DenseGeneral:
     """Returns a dense layer over the last axes.
 
     Args:
@@ -72,15 +75,16 @@ def dense(features: int | Sequence[int], *, initializer_range: float, axes: Axis
     return nn.DenseGeneral(
         features,
         axis=tuple(range(-n_inputs, 0)),
+        use_bias=use_bias,
         kernel_init=kernel_init(initializer_range, axes),
         bias_init=named(nn.initializers.zeros_init(), axes[n_inputs:]),
     )
 
 
-def layer_norm(epsilon: float) -> nn.LayerNorm:
+def layer_norm(epsilon: float, *, use_bias: bool = True) -> nn.LayerNorm:
     """Returns a layer norm, whose statistics are in float32 whatever the inputs are."""
     # The quick formula of the variance loses all digits where the mean is large, and epsilon is tiny here.
-    return nn.LayerNorm(epsilon=epsilon, use_fast_variance=False)
+    return nn.LayerNorm(epsilon=epsilon, use_bias=use_bias, use_fast_variance=False)
 
 
 class Embed(nn.Embed):
@@ -142,6 +146,14 @@ class EncoderInputs:
             positions=inputs.get("positions"),
             segment_ids=inputs.get("segment_ids"),
         )
+
+    def without_types(self) -> "EncoderInputs":
+        """The same for an encoder that tells no types apart.
+
+        They stay an input of the program all the same: an exported one loses inputs that nothing uses, and is asked as
+        those of other encoders are.
+        """
+        return replace(self, word_ids=self.word_ids + 0 * self.type_ids)
 
     def attention_mask(self) -> jax.Array:
         """True where a token may see another one: one of the same sequence that is not padding."""

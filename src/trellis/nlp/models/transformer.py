@@ -1,7 +1,7 @@
 """A layer of an encoder (attention, by which tokens see each other, then a feedforward block), and layers in a row."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import flax.linen as nn
@@ -75,7 +75,7 @@ class MultiHeadAttention(_Attention):
         query = self.query(query)
         key = self.key(key)
         value = self.value(value)
-        if self.return_scores or (training and _may_drop(self.dropout_rate)):
+        if self.return_scores or (training and may_drop(self.dropout_rate)):
             scores = _softmax(_logits(query, key), mask)
             mixed = _mix(self.dropout(scores, deterministic=not training), value)
             return Attended(self.output(mixed), scores if self.return_scores else None)
@@ -156,13 +156,33 @@ def _talk(by_head: jax.Array, between: jax.Array) -> jax.Array:
     return jnp.einsum("bnts,nm->bmts", by_head, between.astype(by_head.dtype))
 
 
-def _may_drop(rate: float | jax.Array) -> bool:
+def may_drop(rate: float | jax.Array) -> bool:
+    """Returns whether dropout of a rate may drop anything."""
     # A rate that is traced, as a replica's is, has no value yet.
     return isinstance(rate, jax.Array) or rate > 0
 
 
 def _mix(scores: jax.Array, value: jax.Array) -> jax.Array:
     return jnp.einsum("bnts,bsnh->btnh", scores.astype(value.dtype), value)
+
+
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array,
+    *,
+    drop: Callable[[jax.Array], jax.Array] | None = None,
+) -> jax.Array:
+    """Returns what each query takes from the values, of the shape of the queries: (batch, queries, heads, head size).
+
+    Args:
+        mask: True where a query may see a key, of shape (batch, 1, queries or 1, keys).
+        drop: Dropout of the scores; None is none, for which there are faster kernels.
+    """
+    if drop is None:
+        return _fused(query, key, value, mask)
+    return _mix(drop(_softmax(_logits(query, key), mask)), value)
 
 
 def _fused(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:

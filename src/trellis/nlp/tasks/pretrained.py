@@ -21,7 +21,17 @@ from trellis.optimizers import matches
 from trellis.runtime import print_line
 from trellis.tasks import BoundModel, ModelWithItems, TaskConfig, check_parts, tell_warm_start
 
-_FREE = ("dropout_rate", "dropout_prob", "_outputs", "_scores", "_embeddings", "_checkpointing", "_range", "_dtype")
+_FREE = (
+    "dropout_rate",
+    "dropout_prob",
+    "_pooling",
+    "_outputs",
+    "_scores",
+    "_embeddings",
+    "_checkpointing",
+    "_range",
+    "_dtype",
+)
 """The ends of the names of settings that weights do not depend on."""
 _MOST_NAMED = 12
 _OF_HEADS = ("mlm_activation", "cls_heads", "mlm_output_weights_use_proj")

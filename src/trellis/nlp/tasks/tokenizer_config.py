@@ -23,6 +23,8 @@ def tokenizer_config(text: TextSettings, *, encoder_type: str, n_positions: int)
     if name is None:
         name = _USUAL_CLASSES.get(tokenizer.family, _ANY_CLASS) if tokenizer.has_types else _ANY_CLASS
     values: dict[str, JSON] = {"tokenizer_class": name, "model_max_length": n_positions}
+    if not tokenizer.has_types or encoder_type == "modernbert":
+        values["model_input_names"] = list(_WITHOUT_TYPES)
     if name == "AlbertTokenizer":
         return values | {"do_lower_case": text.lower_case, "keep_accents": not text.strip_accents}
     if name in ("BertTokenizer", "DistilBertTokenizer"):
@@ -33,6 +35,4 @@ def tokenizer_config(text: TextSettings, *, encoder_type: str, n_positions: int)
     values |= {} if tokenizer.has_types else {"bos_token": tokenizer.cls, "eos_token": tokenizer.sep}
     if name == "RobertaTokenizer":
         values["add_prefix_space"] = not tokenizer.tells_spaces
-    if not tokenizer.has_types:
-        values["model_input_names"] = list(_WITHOUT_TYPES)
     return values
