@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from trellis.loops.state import (
         Checkpoint as Checkpoint,
         CheckpointSource as CheckpointSource,
+        MadeAtStart as MadeAtStart,
+        made_parts as made_parts,
+        saved_part as saved_part,
+        with_made as with_made,
         Outline as Outline,
         describe_arrays as describe_arrays,
         StepOutput as StepOutput,

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from html import escape
 from typing import Any
 
@@ -35,6 +35,52 @@ class TrainState:
 
     def __repr__(self) -> str:
         return f"TrainState({count_weights(self.params)} weights)"
+
+
+@struct.dataclass
+class MadeAtStart:
+    """A part of a model's state that no step changes and each start makes as step 0 does.
+
+    Such are the weights beside which adapters are trained. No checkpoint file holds it: of a file it is read as shapes,
+    and `TrainLoop.complete` puts the arrays there.
+    """
+
+    tree: PyTree
+    fingerprint: Array
+    """What tells its arrays from others to the bit, two numbers for each: that is in checkpoint files."""
+    origin: str = struct.field(pytree_node=False, default="the weights")
+    """Where its arrays come from, for errors."""
+
+    def __repr__(self) -> str:
+        return f"MadeAtStart({count_weights(self.tree)} weights)"
+
+
+def is_made_at_start(node: Any) -> bool:
+    """Whether a node of a state is a part that no checkpoint file holds."""
+    return isinstance(node, MadeAtStart)
+
+
+def saved_part(tree: PyTree) -> PyTree:
+    """What checkpoint files hold of a tree."""
+    return jax.tree.map(
+        lambda node: replace(node, tree=None) if isinstance(node, MadeAtStart) else node, tree, is_leaf=is_made_at_start
+    )
+
+
+def with_made(saved: PyTree, *, like: PyTree) -> PyTree:
+    """The tree of which `saved_part` was taken, with the parts that each start makes from another tree."""
+    return jax.tree.map(
+        lambda other, own: replace(own, tree=other.tree) if isinstance(other, MadeAtStart) else own,
+        like,
+        saved,
+        is_leaf=is_made_at_start,
+    )
+
+
+def made_parts(tree: PyTree) -> list[MadeAtStart]:
+    """The parts of a tree that each start makes."""
+    nodes = jax.tree.leaves(tree, is_leaf=is_made_at_start)
+    return [node for node in nodes if isinstance(node, MadeAtStart)]
 
 
 @struct.dataclass

@@ -10,11 +10,19 @@ from typing import Any, NoReturn, TypeVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.core import DenyList
 from flax.core.scope import in_filter
 
 from trellis.aliases import Array, Batch, Init, Key, PyTree
-from trellis.errors import ArgumentError, Preempted, StaleCheckpointError, StreamEndedError, shown
+from trellis.errors import (
+    ArgumentError,
+    CheckpointMismatchError,
+    Preempted,
+    StaleCheckpointError,
+    StreamEndedError,
+    shown,
+)
 from trellis.loops.batch import batch_size, check_divisible, split_batch
 from trellis.loops.feed import Feed, build_feed
 from trellis.loops.fused_steps import (
@@ -29,10 +37,21 @@ from trellis.loops.fused_steps import (
 from trellis.loops.initial_state import InitialState
 from trellis.loops.metrics import FirstStep, Metric, Packing, Total, as_metric, merge, pack, zeros
 from trellis.loops.session import Attachable, Session, close_at_exit
-from trellis.loops.state import Checkpoint, CheckpointSource, Lease, Outline, TrainState, tracing
+from trellis.loops.state import (
+    Checkpoint,
+    CheckpointSource,
+    Lease,
+    MadeAtStart,
+    Outline,
+    TrainState,
+    made_parts,
+    saved_part,
+    tracing,
+    with_made,
+)
 from trellis.loops.step import TrainStep, TrainTask, build_train_step, check_collections, checked_result
 from trellis.loops.time_ledger import InputMeter
-from trellis.optimizers import trained_part
+from trellis.optimizers import parameter_paths, trained_part
 from trellis.runtime import (
     Placement,
     StepKeys,
@@ -46,6 +65,7 @@ from trellis.runtime import (
 _T = TypeVar("_T")
 DIVERGED = "first step whose loss is not a number"
 TOKENS = "number of tokens"
+_MOST_NAMED = 3
 _SECONDS_BETWEEN_LOOKS = 5.0
 _MUCH_WAITING = 0.1
 _SECONDS_BEFORE_ADVICE = 10.0
@@ -304,6 +324,19 @@ class TrainLoop:
         state = self._build_state(self._first_batch(), root=root)
         return Checkpoint.of(state, step=0, session=self.session)
 
+    def complete(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The checkpoint of a file, with what no file holds made as for step 0.
+
+        An error tells what of it is not as it was when the file was written.
+        """
+        parts = made_parts(checkpoint.model_state)
+        if not any(isinstance(leaf, jax.ShapeDtypeStruct) for part in parts for leaf in jax.tree.leaves(part.tree)):
+            return checkpoint
+        made = self._build_state(self._first_batch()).model_state
+        for before, now in zip(parts, made_parts(made), strict=True):
+            _check_as_before(before, now)
+        return dataclasses.replace(checkpoint, model_state=with_made(saved_part(checkpoint.model_state), like=made))
+
     def parts(self) -> "LoopParts":
         """What the loop was made of."""
         return LoopParts(
@@ -360,11 +393,14 @@ class TrainLoop:
 
     def _resume(self, checkpoint: Checkpoint) -> "_Running":
         started = time.perf_counter()
+        checkpoint = self.complete(checkpoint)
         state = TrainState(
             jnp.int32(checkpoint.step), checkpoint.model_params, checkpoint.model_state, checkpoint.optimizer_state
         )
         takes = self._source is not None and self._source.gives_away
-        state = self._placement.put_state(state, like=self._shapes, takes=takes)
+        # What was made here is in its place already, and copied it would be there twice.
+        saved = self._placement.put_state(saved_part(state), like=saved_part(self._shapes), takes=takes)
+        state = with_made(saved, like=state)
         running = self._run_from(state, checkpoint.step)
         if checkpoint.totals is not None:
             running.totals = self._placement.put_state(pack(checkpoint.totals)[0])
@@ -613,8 +649,23 @@ class TrainLoop:
 
 def _describe_weights(checkpoint: Checkpoint) -> str:
     trained = trained_part(checkpoint.model_params, optimizer_state=checkpoint.optimizer_state)
-    n_all, n_trained = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (checkpoint.model_params, trained))
+    whole = (checkpoint.model_params, [part.tree for part in made_parts(checkpoint.model_state)])
+    n_all, n_trained = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (whole, trained))
     return describe_weights(trained, n_frozen=n_all - n_trained)
+
+
+def _check_as_before(before: MadeAtStart, now: MadeAtStart) -> None:
+    """Raises an error if what was made for a start is not what a checkpoint file was written beside."""
+    old, new = np.asarray(before.fingerprint), np.asarray(now.fingerprint)
+    paths = parameter_paths(now.tree)
+    changed = [path for path, is_same in zip(paths, (old == new).all(axis=-1), strict=True) if not is_same]
+    if changed:
+        more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
+        raise CheckpointMismatchError(
+            f"What the run was trained beside is not what is here: {len(changed)} of {len(paths)} arrays of "
+            f"{now.origin} differ: {', '.join(changed[:_MOST_NAMED])}{more}. Bring back what was there, or name the "
+            f"place where it is now."
+        )
 
 
 def _check_init(init: Any) -> None:

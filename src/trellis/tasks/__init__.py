@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         InputContext as InputContext,
         DifferentialPrivacyConfig as DifferentialPrivacyConfig,
         DigitsConfig as DigitsConfig,
+        LoraConfig as LoraConfig,
         with_addresses as with_addresses,
     )
     from trellis.tasks.batch_view import BatchView as BatchView
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
         name_metrics as name_metrics,
         renewed as renewed,
         results as results,
+    )
+    from trellis.tasks.adapters import (
+        Lora as Lora,
+        PeftTask as PeftTask,
+        build_adapters as build_adapters,
+        parameters_by_path as parameters_by_path,
+        with_parameters as with_parameters,
     )
     from trellis.tasks.samples import write_samples as write_samples
     from trellis.tasks.shapes import (

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from trellis.config import Config
 from trellis.optimizers import OptimizationConfig
+from trellis.tasks import LoraConfig
 
 _COMPILED = "JAX compiles every step, and fuses the steps between two checkpoints"
 
@@ -15,6 +16,8 @@ class TrainerConfig(Config):
     """How long to train, and what to do how often."""
 
     optimizer_config: OptimizationConfig = OptimizationConfig()
+    lora: LoraConfig | None = None
+    """Adapters that are trained in the place of the model's own weights; null trains these."""
     train_tf_while_loop: bool = True
     train_tf_function: bool = True
     eval_tf_function: bool = True
