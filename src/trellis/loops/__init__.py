@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Checkpoint as Checkpoint,
         CheckpointSource as CheckpointSource,
         MadeAtStart as MadeAtStart,
+        check_as_before as check_as_before,
         made_parts as made_parts,
         saved_part as saved_part,
         with_made as with_made,

@@ -15,11 +15,14 @@ import optax
 from flax import struct
 
 from trellis.aliases import JSON, Array, Batch, Init, Metrics, PyTree
-from trellis.errors import ArgumentError, StaleCheckpointError, TrellisError
+from trellis.errors import ArgumentError, CheckpointMismatchError, StaleCheckpointError, TrellisError
 from trellis.loops.media import Media
 from trellis.loops.metrics import Metric
 from trellis.loops.session import Session
+from trellis.optimizers import parameter_paths
 from trellis.runtime import count_weights, describe_metric
+
+_MOST_NAMED = 3
 
 
 @struct.dataclass
@@ -81,6 +84,20 @@ def made_parts(tree: PyTree) -> list[MadeAtStart]:
     """The parts of a tree that each start makes."""
     nodes = jax.tree.leaves(tree, is_leaf=is_made_at_start)
     return [node for node in nodes if isinstance(node, MadeAtStart)]
+
+
+def check_as_before(before: MadeAtStart, *, now: MadeAtStart) -> None:
+    """Raises an error if what was made for a start is not what a checkpoint file was written beside."""
+    old, new = np.asarray(before.fingerprint), np.asarray(now.fingerprint)
+    paths = parameter_paths(now.tree)
+    changed = [path for path, is_same in zip(paths, (old == new).all(axis=-1), strict=True) if not is_same]
+    if changed:
+        more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
+        raise CheckpointMismatchError(
+            f"What the run was trained beside is not what is here: {len(changed)} of {len(paths)} arrays of "
+            f"{now.origin} differ: {', '.join(changed[:_MOST_NAMED])}{more}. Bring back what was there, or name the "
+            f"place where it is now."
+        )
 
 
 @struct.dataclass

@@ -10,14 +10,12 @@ from typing import Any, NoReturn, TypeVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax.core import DenyList
 from flax.core.scope import in_filter
 
 from trellis.aliases import Array, Batch, Init, Key, PyTree
 from trellis.errors import (
     ArgumentError,
-    CheckpointMismatchError,
     Preempted,
     StaleCheckpointError,
     StreamEndedError,
@@ -41,9 +39,9 @@ from trellis.loops.state import (
     Checkpoint,
     CheckpointSource,
     Lease,
-    MadeAtStart,
     Outline,
     TrainState,
+    check_as_before,
     made_parts,
     saved_part,
     tracing,
@@ -51,7 +49,7 @@ from trellis.loops.state import (
 )
 from trellis.loops.step import TrainStep, TrainTask, build_train_step, check_collections, checked_result
 from trellis.loops.time_ledger import InputMeter
-from trellis.optimizers import parameter_paths, trained_part
+from trellis.optimizers import trained_part
 from trellis.runtime import (
     Placement,
     StepKeys,
@@ -65,7 +63,6 @@ from trellis.runtime import (
 _T = TypeVar("_T")
 DIVERGED = "first step whose loss is not a number"
 TOKENS = "number of tokens"
-_MOST_NAMED = 3
 _SECONDS_BETWEEN_LOOKS = 5.0
 _MUCH_WAITING = 0.1
 _SECONDS_BEFORE_ADVICE = 10.0
@@ -334,7 +331,7 @@ class TrainLoop:
             return checkpoint
         made = self._build_state(self._first_batch()).model_state
         for before, now in zip(parts, made_parts(made), strict=True):
-            _check_as_before(before, now)
+            check_as_before(before, now=now)
         return dataclasses.replace(checkpoint, model_state=with_made(saved_part(checkpoint.model_state), like=made))
 
     def parts(self) -> "LoopParts":
@@ -652,20 +649,6 @@ def _describe_weights(checkpoint: Checkpoint) -> str:
     whole = (checkpoint.model_params, [part.tree for part in made_parts(checkpoint.model_state)])
     n_all, n_trained = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (whole, trained))
     return describe_weights(trained, n_frozen=n_all - n_trained)
-
-
-def _check_as_before(before: MadeAtStart, now: MadeAtStart) -> None:
-    """Raises an error if what was made for a start is not what a checkpoint file was written beside."""
-    old, new = np.asarray(before.fingerprint), np.asarray(now.fingerprint)
-    paths = parameter_paths(now.tree)
-    changed = [path for path, is_same in zip(paths, (old == new).all(axis=-1), strict=True) if not is_same]
-    if changed:
-        more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
-        raise CheckpointMismatchError(
-            f"What the run was trained beside is not what is here: {len(changed)} of {len(paths)} arrays of "
-            f"{now.origin} differ: {', '.join(changed[:_MOST_NAMED])}{more}. Bring back what was there, or name the "
-            f"place where it is now."
-        )
 
 
 def _check_init(init: Any) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         results as results,
     )
     from trellis.tasks.adapters import (
+        BASE as BASE,
         Lora as Lora,
         PeftTask as PeftTask,
         build_adapters as build_adapters,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     )
     from trellis.tasks.export import (
         PARAMS as PARAMS,
+        export_adapters as export_adapters,
         export_task as export_task,
         made_by as made_by,
         refresh_task as refresh_task,

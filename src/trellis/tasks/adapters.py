@@ -1,5 +1,6 @@
 """Adapters (LoRA): few parameters, trained beside weights that stay as they are."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -34,8 +35,14 @@ class PeftTask(Protocol):
     def read_peft(self, directory: str, *, config: LoraConfig, shapes: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
         """The trained parameters by their paths, which have such shapes, from a directory of PEFT's."""
 
-    def write_peft(self, params: PyTree, *, config: LoraConfig, output_dir: str) -> None:
-        """Writes a directory that PEFT loads beside the weights that the training started from."""
+    def write_peft(
+        self, trained: PyTree, *, params: PyTree, config: LoraConfig, output_dir: str | os.PathLike[str]
+    ) -> None:
+        """Writes a directory that PEFT loads beside the weights that the training started from.
+
+        Args:
+            params: All parameters of the model.
+        """
 
 
 class Lora:

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import optax
 
@@ -26,6 +27,7 @@ from trellis.loops import (
     TrainState,
     TrainTask,
     batch_size,
+    check_as_before,
     is_traceable,
     overlaid,
     split_batch,
@@ -34,8 +36,10 @@ from trellis.loops import (
 from trellis.optimizers import build_schedule
 from trellis.runtime import Placement, Precision, RuntimeConfig, StepKeys
 from trellis.tasks import (
+    BASE,
     BoundModel,
     Lora,
+    LoraConfig,
     Model,
     PeftTask,
     Task,
@@ -49,7 +53,13 @@ from trellis.tasks import (
 )
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import on_averages
-from trellis.trainer.task_calls import build_task_metrics, build_task_optimizer, sort_logs
+from trellis.trainer.task_calls import (
+    build_task_metrics,
+    build_task_model,
+    build_task_optimizer,
+    sort_logs,
+    start_of,
+)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -268,31 +278,8 @@ class Stage:
             return overlaid(variables, self.initialize(bound), place="Task.initialize")
 
         if self.adapters is not None:
-            return self._initialize_adapters(self.adapters, initialize)
+            return start_beside(initialize, task=self.task, adapters=self.adapters, config=self.config.lora)
         return traceable(initialize) if is_traceable(self.initialize) else initialize
-
-    def _initialize_adapters(
-        self, adapters: Lora, initialize: Callable[[Variables], Variables]
-    ) -> Callable[[Variables], Variables]:
-        config = self.config.lora
-        assert config is not None
-        start = adapters.starting_from(initialize)
-        if not config.init_adapter:
-            return start
-        if not isinstance(self.task, PeftTask):
-            raise ArgumentError(
-                f"trainer.lora.init_adapter is {config.init_adapter}, but {type(self.task).__name__} has no model that "
-                f"PEFT knows. Leave it out, and take adapters of ours by task.init_checkpoint of what was exported."
-            )
-        read_peft = self.task.read_peft
-
-        def initialize_from_peft(variables: Variables) -> Variables:
-            begun = start(variables)
-            shapes = parameters_by_path(begun["params"])
-            arrays = read_peft(config.init_adapter, config=config, shapes=shapes)
-            return {**begun, "params": with_parameters(begun["params"], arrays)}
-
-        return initialize_from_peft
 
     def _train(self, state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
         # A task's own step need not know of parts if there are none.
@@ -385,6 +372,63 @@ def computing_model(model: Model, *, runtime: RuntimeConfig, adapters: Lora | No
         around = adapters.around
         return WrappedModel(model, lambda apply: around(lower(apply)))
     return WrappedModel(model, lower) if runtime.mixed_precision_dtype else model
+
+
+def start_beside(
+    initialize: Callable[[Variables], Variables], *, task: Task, adapters: Lora, config: LoraConfig | None
+) -> Callable[[Variables], Variables]:
+    """What makes the variables of step 0 with adapters, given those of their `init`.
+
+    Args:
+        initialize: The same for the model itself.
+    """
+    start = adapters.starting_from(initialize)
+    if config is None or not config.init_adapter:
+        return start
+    if not isinstance(task, PeftTask):
+        raise ArgumentError(
+            f"trainer.lora.init_adapter is {config.init_adapter}, but {type(task).__name__} has no model that PEFT "
+            f"knows. Leave it out; a model of ours that was exported is taken by task.init_checkpoint."
+        )
+
+    def initialize_from_peft(variables: Variables) -> Variables:
+        begun = start(variables)
+        shapes = parameters_by_path(begun["params"])
+        arrays = task.read_peft(config.init_adapter, config=config, shapes=shapes)
+        return {**begun, "params": with_parameters(begun["params"], arrays)}
+
+    return initialize_from_peft
+
+
+def merged_model(
+    task: Task,
+    *,
+    config: LoraConfig,
+    runtime: RuntimeConfig,
+    inputs: Batch,
+    trained: Mapping[str, Any],
+    fingerprint: Any,
+) -> BoundModel:
+    """The model of a run with adapters, without its data and its loops: these merged into the weights of step 0.
+
+    Args:
+        inputs: What the model takes; only shapes and dtypes count.
+        trained: The trained parameters of a checkpoint file, by path.
+        fingerprint: That of the weights, in the same file: an error tells if those of step 0 are others now.
+    """
+    model = build_task_model(task)
+    adapters = build_adapters(model, config.replace(init_adapter=""), origin=_origin_of(task))
+    assert adapters is not None
+    rngs = StepKeys(jax.random.key(runtime.seed), 0).rngs(["params"], prefix="init/")
+    own = nn.meta.unbox(jax.jit(lasting_init(adapters))(rngs, inputs))
+    start = adapters.starting_from(
+        lambda variables: start_of(task)(BoundModel(model, params={}).with_variables(variables))
+    )
+    begun = start(own)
+    base: Any = begun[BASE]
+    check_as_before(replace(base, fingerprint=fingerprint), now=base)
+    merged = adapters.merged({**begun, "params": with_parameters(begun["params"], trained)})
+    return BoundModel(computing_model(model, runtime=runtime), params={}).with_variables(merged)
 
 
 def _origin_of(task: Task) -> str:

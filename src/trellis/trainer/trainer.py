@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from trellis.aliases import JSON, Variables
+from trellis.aliases import JSON, PyTree, Variables
 from trellis.config import raise_if_any
 from trellis.data import is_stream
 from trellis.disk import local_path
@@ -45,6 +45,7 @@ from trellis.trainer.default_extensions import (
     default_extensions,
     early_stopping,
     evaluation_extensions,
+    on_averages,
 )
 from trellis.trainer.stage import Stage, StageOutline, stage_id_of
 from trellis.trainer.task_calls import build_task_inputs, build_task_model, check_shapes, start_of
@@ -324,6 +325,10 @@ class StagedTrainer(ABC):
     def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
         return self.stage_of(checkpoint.step).bound_model(checkpoint)
+
+    def trained_params(self, checkpoint: Checkpoint) -> PyTree:
+        """The parameters that a checkpoint has of its own, or their averages if there are some: all, or adapters."""
+        return on_averages(checkpoint).model_params
 
     def model_with(self, variables: Variables, *, step: int) -> BoundModel:
         """The model of the stage of a step, with variables from elsewhere; no data is looked at."""
