@@ -94,6 +94,12 @@ def test_the_weights_may_move_but_not_change(start: str, tmp_path: Path) -> None
         trellis.run_experiment(params(str(other), 15), mode="train", model_dir=run)
 
 
+def test_a_run_does_not_start_from_adapters_alone(start: str, tmp_path: Path) -> None:
+    trellis.run_experiment(params(start, 5), mode="train", model_dir=tmp_path / "run")
+    with pytest.raises(CheckpointMismatchError, match="holds adapters alone .* Export the run, which merges them"):
+        trellis.run_experiment(params(str(tmp_path / "run"), 5), mode="train", model_dir=tmp_path / "next")
+
+
 def test_another_alpha_is_another_run(start: str, tmp_path: Path) -> None:
     trellis.run_experiment(params(start, 5), mode="train", model_dir=tmp_path)
     with pytest.raises(ConfigError, match=r"trainer.lora.alpha: 4.0 → 8.0"):

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         TaskConfig as TaskConfig,
         InputContext as InputContext,
         DifferentialPrivacyConfig as DifferentialPrivacyConfig,
+        BASE as BASE,
         DigitsConfig as DigitsConfig,
         LoraConfig as LoraConfig,
         with_addresses as with_addresses,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         results as results,
     )
     from trellis.tasks.adapters import (
-        BASE as BASE,
         Lora as Lora,
         PeftTask as PeftTask,
         build_adapters as build_adapters,

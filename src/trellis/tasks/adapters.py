@@ -18,10 +18,8 @@ from trellis.loops import MadeAtStart, overlaid
 from trellis.optimizers import matches
 from trellis.spelling import did_you_mean
 from trellis.tasks.bound_model import Model
-from trellis.tasks.configs import LoraConfig
+from trellis.tasks.configs import BASE, LoraConfig
 
-BASE = "base"
-"""The collection of the weights that stay as they are."""
 _FIRST, _SECOND = "lora_a", "lora_b"
 _KERNEL = "kernel"
 _DROPOUT = "dropout"

@@ -11,6 +11,8 @@ from trellis.disk import scheme_of
 from trellis.remote import address_of, fetched
 
 _Config = TypeVar("_Config", bound=Config)
+BASE = "base"
+"""The collection of the weights beside which adapters are trained."""
 
 
 @dataclass

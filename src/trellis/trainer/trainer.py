@@ -38,7 +38,7 @@ from trellis.runtime import (
 )
 from trellis.tasks import BoundModel, Model, Task, options_for, with_addresses
 from trellis.trainer.changes import Change, find_changes, notes_of
-from trellis.trainer.configs import TrainerConfig
+from trellis.trainer.configs import ProgressiveTrainerConfig, TrainerConfig
 from trellis.trainer.default_extensions import (
     Evaluation,
     best_writer,
@@ -441,6 +441,11 @@ def _temporary_dir(owner: object) -> Path:
 def _check_task(task: Task, config: TrainerConfig) -> None:
     """Raises an error if the task's methods cannot be called, or its step cannot do what the config asks for."""
     check_shapes(task)
+    if config.lora is not None and isinstance(config, ProgressiveTrainerConfig):
+        raise ArgumentError(
+            "trainer.lora is set, but a progressive training changes its model from stage to stage, and adapters fit "
+            "one. Leave it out, or train the last model with adapters in a run of its own."
+        )
     if config.n_microbatches != 1 and not options_for(task.train_step, {"n_microbatches": config.n_microbatches}):
         raise ArgumentError(
             f"trainer.n_microbatches is {config.n_microbatches}, but {type(task).__name__}.train_step takes no "
