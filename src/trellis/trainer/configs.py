@@ -16,8 +16,6 @@ class TrainerConfig(Config):
     """How long to train, and what to do how often."""
 
     optimizer_config: OptimizationConfig = OptimizationConfig()
-    lora: LoraConfig | None = None
-    """Adapters that are trained in the place of the model's own weights; null trains these."""
     train_tf_while_loop: bool = True
     train_tf_function: bool = True
     eval_tf_function: bool = True
@@ -56,6 +54,8 @@ class TrainerConfig(Config):
     keep_gradients: bool = False
     """Whether checkpoints hold the gradients of their last step, so that the norm of these is reported as that of the
     weights is; for the memory of one more set of parameters."""
+    lora: LoraConfig | None = None
+    """Adapters that are trained in the place of the model's own weights; null trains these."""
     n_fused_steps: int | None = None
     """The most steps in one compiled call; null follows from the cost of a step, 1 fuses none."""
     train_epochs: float = 0.0

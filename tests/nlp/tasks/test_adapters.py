@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 import trellis
 import trellis.nlp.experiments
-from tests.nlp.data.small_text import write_vocabulary
+from tests.nlp.data.small_text import WORDS, write_vocabulary
 from trellis.errors import CheckpointMismatchError
 from trellis.experiments import ExperimentConfig, export_experiment, get_exp_config, read_params, run_experiment
 from trellis.nlp.answers import load_predictor
@@ -35,7 +35,8 @@ def experiment(folder: Path, lora: dict[str, Any] | None, n_steps: int = 1) -> E
     params = get_exp_config("bert/sentence_prediction_text")
     data = {
         "input_path": str(folder / "train.tsv"),
-        "vocab_file": str(write_vocabulary(folder / "vocab.txt")),
+        # As many as the weights know.
+        "vocab_file": str(write_vocabulary(folder / "vocab.txt", [*WORDS, *map(str, range(29))])),
         "text_fields": ["first", "second"],
         "label_field": "label",
         "global_batch_size": 4,
