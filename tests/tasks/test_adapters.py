@@ -119,6 +119,25 @@ def test_adapters_change_nothing_at_first_and_answer_merged_as_beside(remat: boo
     np.testing.assert_allclose(beside, merged, rtol=2e-5, atol=2e-5)
 
 
+def test_a_layer_that_is_computed_again_has_the_gradients_of_one_that_is_kept() -> None:
+    def gradients(model: nn.Module) -> Any:
+        lora = adapted(model, targets=["query", "join"])
+        start = with_random_adapters(lora.init({"params": jax.random.key(0)}, INPUTS))
+        return jax.grad(lambda params: lora.apply({**start, "params": params}, INPUTS).sum())(start["params"])
+
+    kept, again = gradients(Attending()), gradients(Attending(remat=True))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), kept, again)
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(kept))
+
+
+def test_what_is_frozen_as_chance_has_made_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    lora = adapted(also=[])
+    weights = {"params": {"encoder": pretrained()["params"]["encoder"]}}
+    lora.starting_from(weights)(lora.init({"params": jax.random.key(0)}, INPUTS))
+    told = capsys.readouterr().out
+    assert "Frozen as chance has made them are head, join: the weights did not have them" in told
+
+
 def test_only_the_small_part_is_in_the_optimizer_and_in_files(tmp_path: Path) -> None:
     weights = pretrained()
     last = train(adapted(), 10, weights=weights, directory=tmp_path)

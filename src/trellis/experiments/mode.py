@@ -85,7 +85,8 @@ def mode_problems(params: ExperimentConfig, *, mode: Mode, model_dir: Path | Non
     if mode.trains:
         yield from _tracker_problems(params)
     yield from runtime_problems(params.runtime)
-    yield from _lora_problems(params)
+    goes_on = model_dir is not None and any(model_dir.glob("regular_*"))
+    yield from _lora_problems(params, starts=mode.trains and not goes_on)
     yield from _address_problems(params)
     if mode.trains:
         yield from _optimizer_problems(params)
@@ -93,7 +94,6 @@ def mode_problems(params: ExperimentConfig, *, mode: Mode, model_dir: Path | Non
         yield from _data_file_problems(params, side="train_data")
     if mode.evaluates:
         yield from _data_file_problems(params, side="validation_data")
-    goes_on = model_dir is not None and any(model_dir.glob("regular_*"))
     # Beside adapters the weights that they were trained with are needed at every start.
     if (mode.trains and (mode.follows or not goes_on)) or params.trainer.lora is not None:
         yield from _init_checkpoint_problems(params, follows=mode.follows)
@@ -195,8 +195,12 @@ def warmup_notices(params: ExperimentConfig) -> Iterator[str]:
         )
 
 
-def _lora_problems(params: ExperimentConfig) -> Iterator[Problem]:
-    """Yields what is wrong with the adapters of a run, as far as can be seen without its model."""
+def _lora_problems(params: ExperimentConfig, *, starts: bool) -> Iterator[Problem]:
+    """Yields what is wrong with the adapters of a run, as far as can be seen without its model.
+
+    Args:
+        starts: Whether the run takes its first step, and so may need adapters to start from.
+    """
     config = params.trainer.lora
     if config is None:
         return
@@ -218,7 +222,7 @@ def _lora_problems(params: ExperimentConfig) -> Iterator[Problem]:
         message = "is set, but a progressive training changes its model from stage to stage, and adapters fit one."
         advice = "Leave it out, or train the last model with adapters in a run of its own."
         yield problem_at("trainer.lora", config=params, message=message, advice=advice)
-    if config.init_adapter and not os.path.isdir(config.init_adapter):
+    if starts and config.init_adapter and not os.path.isdir(config.init_adapter):
         message = f"names a directory that is not there: `{config.init_adapter}`."
         advice = _where_to_look(config.init_adapter)
         yield problem_at("trainer.lora.init_adapter", config=params, message=message, advice=advice)

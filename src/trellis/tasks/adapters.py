@@ -16,6 +16,7 @@ from trellis.errors import ArgumentError, ModelError
 from trellis.extensions import fingerprint_words
 from trellis.loops import MadeAtStart, overlaid
 from trellis.optimizers import matches
+from trellis.runtime import print_line
 from trellis.spelling import did_you_mean
 from trellis.tasks.bound_model import Model
 from trellis.tasks.configs import BASE, LoraConfig
@@ -101,6 +102,11 @@ class Lora:
         layers: dict[str, _Layer] = {}
         with nn.intercept_methods(_recorder(layers)):
             variables = dict(self.model.init(dict(rngs), *inputs))
+        if BASE in variables:
+            raise ModelError(
+                f"{self._place}: {type(self.model).__name__} has a collection {BASE!r} of its own, but that is what "
+                f"the one with the frozen weights is called. Give the model's another name."
+            )
         params = _flat(variables.pop("params", {}))
         trained = self._whole(params)
         targets = self._find_targets(params, layers, trained)
@@ -148,6 +154,8 @@ class Lora:
     def starting_from(self, start: Variables | Callable[[Variables], Variables]) -> Callable[[Variables], Variables]:
         """What a `TrainTask` takes as `initialize`, so that the model's weights are those of a training before.
 
+        A line tells which weights are neither among these nor trained, so that they stay as chance has made them.
+
         Args:
             start: Variables of the model itself, some or all, or a function from its own ones to these.
         """
@@ -160,6 +168,13 @@ class Lora:
             base: Any = variables[BASE]
             params = {path: own.get(path, leaf) for path, leaf in trained.items()}
             kept = {path: own[path] for path in _flat(base.tree)}
+            before = _flat(plain["params"])
+            random = sorted({path.rpartition("/")[0] for path in kept if own[path] is before[path]})
+            if random:
+                print_line(
+                    f"Frozen as chance has made them are {_listed(random)}: {self._origin} did not have them, and "
+                    f"{self._place}.also does not name them."
+                )
             return {**begun, "params": _nested(params), BASE: self._made(_nested(kept))}
 
         return initialize

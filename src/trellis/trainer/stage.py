@@ -14,7 +14,7 @@ import optax
 from trellis.aliases import Batch, Key, PyTree, Variables
 from trellis.data import SizedStream, is_stream
 from trellis.errors import ArgumentError
-from trellis.extensions import CheckpointFileReader, SkippedData, restore_file
+from trellis.extensions import CheckpointFileReader, SkippedData, newest_file, restore_file
 from trellis.loops import (
     Checkpoint,
     CheckpointSource,
@@ -277,8 +277,12 @@ class Stage:
             bound = BoundModel(self.model, params={}).with_variables(variables)
             return overlaid(variables, self.initialize(bound), place="Task.initialize")
 
-        if self.adapters is not None:
-            return start_beside(initialize, task=self.task, adapters=self.adapters, config=self.config.lora)
+        config = self.config.lora
+        if self.adapters is not None and config is not None:
+            # A run that has begun has its adapters in files of its own, and may be without those that it started from.
+            is_needed = Path(config.init_adapter).is_dir() or newest_file(self.model_dir) is None
+            config = config if is_needed else config.replace(init_adapter="")
+            return start_beside(initialize, task=self.task, adapters=self.adapters, config=config)
         return traceable(initialize) if is_traceable(self.initialize) else initialize
 
     def _train(self, state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
@@ -375,7 +379,7 @@ def computing_model(model: Model, *, runtime: RuntimeConfig, adapters: Lora | No
 
 
 def start_beside(
-    initialize: Callable[[Variables], Variables], *, task: Task, adapters: Lora, config: LoraConfig | None
+    initialize: Callable[[Variables], Variables], *, task: Task, adapters: Lora, config: LoraConfig
 ) -> Callable[[Variables], Variables]:
     """What makes the variables of step 0 with adapters, given those of their `init`.
 
@@ -383,7 +387,7 @@ def start_beside(
         initialize: The same for the model itself.
     """
     start = adapters.starting_from(initialize)
-    if config is None or not config.init_adapter:
+    if not config.init_adapter:
         return start
     if not isinstance(task, PeftTask):
         raise ArgumentError(
