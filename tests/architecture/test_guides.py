@@ -26,6 +26,7 @@ PROGRAMS = (
     "work-in-a-notebook",
     "stop-early-and-recover",
     "freeze-average-and-transfer",
+    "train-adapters",
     "track-a-run",
 )
 

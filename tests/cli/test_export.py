@@ -57,7 +57,7 @@ def test_export_writes_a_model_that_answers(tmp_path: Path) -> None:
         ([*RUN, "--output_dir=x"], "--model_dir: there is no directory `runs/digits`. Give that of a run."),
         (
             [*RUN[:1], "--model_dir=.", "--output_dir=x", "--format=onnx"],
-            "There is no format 'onnx'. There are: jax_export, saved_model, hugging_face.",
+            "There is no format 'onnx'. There are: jax_export, saved_model, hugging_face, peft.",
         ),
         ([*RUN[:1], "--model_dir=.", "--output_dir=x", "--batch_size=0"], "--batch_size is 0, but a batch has"),
     ],

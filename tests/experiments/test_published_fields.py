@@ -43,6 +43,7 @@ TRAINER: dict[str, Any] = {
 OUR_TRAINER: dict[str, Any] = {
     "n_microbatches": 1,
     "keep_gradients": False,
+    "lora": None,
     "n_fused_steps": None,
     "train_epochs": 0.0,
     "early_stopping_steps": 0,

@@ -14,5 +14,6 @@ if TYPE_CHECKING:
         HuggingFaceSettings as HuggingFaceSettings,
         write_hugging_face as write_hugging_face,
     )
+    from trellis.bridges.peft import read_peft as read_peft, write_peft as write_peft
 else:
     __getattr__, __dir__, __all__ = door(__name__)

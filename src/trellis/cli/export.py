@@ -14,7 +14,8 @@ from trellis.remote import new_directory, working_directory
 from trellis.runtime import print_json, print_line
 
 _HUGGING_FACE = "hugging_face"
-_FORMATS = (*serving.FORMATS, _HUGGING_FACE)
+_PEFT = "peft"
+_FORMATS = (*serving.FORMATS, _HUGGING_FACE, _PEFT)
 _EPILOG = """\
 What is written answers without the code of the model:
 
@@ -29,6 +30,10 @@ The format hugging_face is a directory that transformers loads, with the heads, 
 tokenizer, for encoders of text that it has too, such as BERT, DistilBERT and RoBERTa:
 
   trellis export --format=hugging_face --model_dir=runs/mrpc --output_dir=weights/mrpc
+
+Adapters that were trained (trainer.lora) are merged into the weights; the format peft writes them alone:
+
+  trellis export --format=peft --model_dir=runs/mrpc --output_dir=adapters/mrpc
 
 JAX promises to read what a JAX of half a year before has exported. What was exported is made new by the JAX that is
 here, from what lies beside it, if it then answers as it did; else it is left as it is:
@@ -50,7 +55,7 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag("batch_size", "N", size, type=int)
     platforms = "what to export for, such as cpu,cuda; the default is cpu,cuda,tpu, or this machine's if that fails"
     parser.add_flag("platforms", "NAMES", platforms, default="")
-    format = "jax_export, for Trellis, is the default; saved_model is for TensorFlow, hugging_face for transformers"
+    format = "jax_export, for Trellis, is the default; or saved_model (TensorFlow), hugging_face (transformers), peft"
     parser.add_flag("format", "NAME", format, default="jax_export")
     parser.add_json_flag()
     add_experiment_flags(parser)
@@ -72,7 +77,9 @@ def export(flags: argparse.Namespace) -> None:
             answer = {"format": flags.format, "output_dir": flags.output_dir, **_description(flags, written)}
         else:
             lines = list(
-                {"saved_model": _saved_model, _HUGGING_FACE: _weights}.get(flags.format, _served_model)(written)
+                {"saved_model": _saved_model, _HUGGING_FACE: _weights, _PEFT: _adapters}.get(
+                    flags.format, _served_model
+                )(written)
             )
     if flags.json:
         print_json(answer)
@@ -118,7 +125,7 @@ def _export(flags: argparse.Namespace, directory: Path, output_dir: Path) -> Pat
         raise ArgumentError(f"--model_dir: there is no directory `{directory}`. Give that of a run.")
     if flags.format not in _FORMATS:
         raise ArgumentError(f"There is no format {flags.format!r}. There are: {', '.join(_FORMATS)}.")
-    if flags.format != _HUGGING_FACE:
+    if flags.format in serving.FORMATS:
         serving.check_format(flags.format)
     if flags.batch_size is not None and flags.batch_size < 1:
         raise ArgumentError(f"--batch_size is {flags.batch_size}, but a batch has at least one example.")
@@ -160,6 +167,12 @@ def _weights(output_dir: Path) -> Iterator[str]:
     yield f"Written to:  {output_dir} ({architecture}: {', '.join(sorted(file.name for file in output_dir.iterdir()))})"
     yield f'To use it:   model = transformers.{architecture}.from_pretrained("{output_dir}")'
     yield f"To ask it:   trellis predict --model_dir={shlex.quote(str(output_dir))}"
+
+
+def _adapters(output_dir: Path) -> Iterator[str]:
+    yield f"Written to:  {output_dir} ({', '.join(sorted(file.name for file in output_dir.iterdir()))})"
+    yield f'To use them: model = peft.PeftModel.from_pretrained(model, "{output_dir}")'
+    yield f"To go on:    trellis train … --set=trainer.lora.init_adapter={shlex.quote(str(output_dir))}"
 
 
 def _served_model(output_dir: Path) -> Iterator[str]:

@@ -31,6 +31,7 @@ from trellis.serving import (
 )
 from trellis.tasks import (
     TaskConfig,
+    export_adapters,
     export_task,
     export_weights,
     made_by,
@@ -40,8 +41,10 @@ from trellis.tasks import (
 )
 from trellis.trainer import StagedTrainer
 
-ExportFormat = Literal["jax_export", "saved_model", "hugging_face"]
-"""What a run is exported as: a served model of ours or of TensorFlow's, or weights that `transformers` loads."""
+ExportFormat = Literal["jax_export", "saved_model", "hugging_face", "peft"]
+"""What a run is exported as: a served model of ours or of TensorFlow's, weights that `transformers` loads, or adapters
+that PEFT loads."""
+_OF_WEIGHTS = ("hugging_face", "peft")
 
 
 def export_experiment(
@@ -62,19 +65,28 @@ def export_experiment(
         checkpoint_file: The default is the best of the run if it keeps one, else its newest.
         batch_size: The default is any.
         platforms: The default is every one that JAX can export the model for.
-        format: `saved_model` is for TensorFlow, `hugging_face` for `transformers`.
+        format: `saved_model` is for TensorFlow, `hugging_face` for `transformers`, `peft` has the adapters of a run
+            alone. In all others they are merged into the weights.
 
     Example:
         export_experiment(params, model_dir="runs/digits", output_dir="served/digits")
         logits = trellis.load_model("served/digits")(images)
     """
-    if format == "hugging_face":
-        _check_weights_only(batch_size=batch_size, platforms=platforms)
+    if format in _OF_WEIGHTS:
+        _check_weights_only(format, batch_size=batch_size, platforms=platforms)
     else:
         check_format(format)
     trainer, checkpoint = _read_run(params, Path(model_dir), checkpoint_file)
     if format == "hugging_face":
         return export_weights(trainer.task, params=trainer.bound_model(checkpoint).params, output_dir=output_dir)
+    if format == "peft":
+        return export_adapters(
+            trainer.task,
+            trained=trainer.trained_params(checkpoint),
+            params=trainer.bound_model(checkpoint).params,
+            config=params.trainer.lora,
+            output_dir=output_dir,
+        )
     return export_task(
         trainer.task,
         model=trainer.bound_model(checkpoint),
@@ -193,10 +205,10 @@ def _metadata(trainer: StagedTrainer, checkpoint: Checkpoint) -> dict[str, JSON]
     return {"step": checkpoint.step, **{name: value for name, value in known.items() if value and name not in told}}
 
 
-def _check_weights_only(**options: object) -> None:
+def _check_weights_only(format: str, **options: object) -> None:
     for name, value in options.items():
         if value is not None:
-            raise ArgumentError(f"{name} is {value}, but the format hugging_face has weights only. Leave it out.")
+            raise ArgumentError(f"{name} is {value}, but the format {format} has weights only. Leave it out.")
     if find_spec("safetensors") is None:
         raise MissingPackageError("safetensors", "nlp")
 

@@ -15,6 +15,7 @@ from trellis.optimizers import optimization_problems
 from trellis.remote import advice_about
 from trellis.runtime import runtime_problems
 from trellis.spelling import did_you_mean
+from trellis.trainer import ProgressiveTrainerConfig
 
 _MOST_NAMED = 3
 
@@ -84,6 +85,8 @@ def mode_problems(params: ExperimentConfig, *, mode: Mode, model_dir: Path | Non
     if mode.trains:
         yield from _tracker_problems(params)
     yield from runtime_problems(params.runtime)
+    goes_on = model_dir is not None and any(model_dir.glob("regular_*"))
+    yield from _lora_problems(params, starts=mode.trains and not goes_on)
     yield from _address_problems(params)
     if mode.trains:
         yield from _optimizer_problems(params)
@@ -91,8 +94,8 @@ def mode_problems(params: ExperimentConfig, *, mode: Mode, model_dir: Path | Non
         yield from _data_file_problems(params, side="train_data")
     if mode.evaluates:
         yield from _data_file_problems(params, side="validation_data")
-    goes_on = model_dir is not None and any(model_dir.glob("regular_*"))
-    if mode.trains and (mode.follows or not goes_on):
+    # Beside adapters the weights that they were trained with are needed at every start.
+    if (mode.trains and (mode.follows or not goes_on)) or params.trainer.lora is not None:
         yield from _init_checkpoint_problems(params, follows=mode.follows)
 
 
@@ -190,6 +193,39 @@ def warmup_notices(params: ExperimentConfig) -> Iterator[str]:
             f"({origin_of(params, path)}). It learns little or nothing. Train for longer, or warm up for less: "
             f"--set={path}={n_steps // 10}"
         )
+
+
+def _lora_problems(params: ExperimentConfig, *, starts: bool) -> Iterator[Problem]:
+    """Yields what is wrong with the adapters of a run, as far as can be seen without its model.
+
+    Args:
+        starts: Whether the run takes its first step, and so may need adapters to start from.
+    """
+    config = params.trainer.lora
+    if config is None:
+        return
+    wrong = {
+        "rank": (config.rank < 1, "Adapters have a rank of at least 1. Write:", 8),
+        "alpha": (config.alpha <= 0, "Adapters would change nothing. Write:", 16.0),
+        "dropout": (not 0 <= config.dropout < 1, "It is a share, 0 or more and less than 1. Write:", 0.0),
+        "targets": (not config.targets, "Nothing would have an adapter. Write:", "[query,value]"),
+    }
+    for name, (is_wrong, advice, value) in wrong.items():
+        if is_wrong:
+            message = f"is {getattr(config, name)}."
+            yield problem_at(f"trainer.lora.{name}", config=params, message=message, advice=advice, value=value)
+    if params.trainer.optimizer_config.frozen:
+        message = f"is {params.trainer.optimizer_config.frozen} beside trainer.lora, which freezes the weights itself."
+        advice = "Leave it out. What is to be trained whole is named in trainer.lora.also."
+        yield problem_at("trainer.optimizer_config.frozen", config=params, message=message, advice=advice)
+    if isinstance(params.trainer, ProgressiveTrainerConfig):
+        message = "is set, but a progressive training changes its model from stage to stage, and adapters fit one."
+        advice = "Leave it out, or train the last model with adapters in a run of its own."
+        yield problem_at("trainer.lora", config=params, message=message, advice=advice)
+    if starts and config.init_adapter and not os.path.isdir(config.init_adapter):
+        message = f"names a directory that is not there: `{config.init_adapter}`."
+        advice = _where_to_look(config.init_adapter)
+        yield problem_at("trainer.lora.init_adapter", config=params, message=message, advice=advice)
 
 
 def _microbatch_problems(params: ExperimentConfig) -> Iterator[Problem]:

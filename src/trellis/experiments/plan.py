@@ -118,10 +118,13 @@ def _report(run: Preflight, *, original: ExperimentConfig) -> Iterator[str]:
 
 def _model(run: Preflight) -> Iterator[str]:
     params, state = run.outline.checkpoint.model_params, run.outline.checkpoint.model_state
-    kind = type(run.outline.model).__name__
+    adapters, kind = run.outline.adapters, type(run.outline.model).__name__
     trained = run.trained if run.mode.trains else params
+    if adapters is not None:
+        trained, params, state = adapters.shares(run.outline.checkpoint.variables)
     n_trained = _count(trained)
     some = f", {n_trained:,} of them trained" if n_trained < _count(params) else ""
+    some += "" if adapters is None else f" ({adapters.description(params)})"
     yield f"{kind}: {_count(params):,} parameters, {size_text(n_bytes(params))}{some}"
     if run.outline.n_steps != run.params.trainer.train_steps and run.mode.trains:
         yield f"of the stage that ends at step {run.outline.n_steps:,}; later stages have models of their own"
@@ -134,7 +137,7 @@ def _model(run: Preflight) -> Iterator[str]:
             f"{_count(tree) / total:.1%}",
             _dtypes(tree),
             size_text(n_bytes(tree)),
-            *([_frozen_share(tree, trained[name] if isinstance(params, dict) else trained)] if some else []),
+            *([_frozen_share(tree, trained.get(name) if isinstance(params, dict) else trained)] if some else []),
         )
         for name, tree in trees
     ]
@@ -147,7 +150,7 @@ def _model(run: Preflight) -> Iterator[str]:
 
 def _outputs(run: Preflight, side: Outline) -> PyTree:
     """The shapes of what the model makes of a batch."""
-    model = computing_model(run.outline.model, runtime=run.params.runtime)
+    model = computing_model(run.outline.model, runtime=run.params.runtime, adapters=run.outline.adapters)
 
     def outputs(params: PyTree, model_state: PyTree) -> PyTree:
         return BoundModel(model, params=params, model_state=model_state)(split_batch(side.batch)[0])

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from trellis.aliases import PyTree
+from trellis.aliases import PyTree, Variables
 from trellis.config import DEFAULT, Problem, origin_of
 from trellis.data import SizedStream, is_stream
 from trellis.errors import ArgumentError, CheckpointFileError, RunFailedError, TrellisError
@@ -20,7 +20,7 @@ from trellis.experiments.lengths import is_derived
 from trellis.experiments.mode import Mode, problem_at, warmup_notices
 from trellis.experiments.reports import leaves_of
 from trellis.extensions import best_files, checkpoint_storage as storage, newest_file, regular_files
-from trellis.loops import Outline, batch_size
+from trellis.loops import Outline, batch_size, made_parts
 from trellis.optimizers import AverageState, trained_part
 from trellis.runtime import describe_size, gathered, process_name
 from trellis.spelling import nearest
@@ -130,13 +130,15 @@ class Preflight:
         trains = self.outline.train is not None
         nodes = jax.tree.leaves(checkpoint.optimizer_state, is_leaf=lambda node: isinstance(node, AverageState))
         averages = _bytes_on_each([node.average for node in nodes if isinstance(node, AverageState)])
+        frozen = _bytes_on_each([part.tree for part in made_parts(checkpoint.model_state)])
         side = self.outline.train or self.outline.validation
         return {
             "parameters": _bytes_on_each(checkpoint.model_params),
             "gradients": _bytes_on_each(self.trained) if trains else 0,
             "optimizer state": _bytes_on_each(checkpoint.optimizer_state) - averages if trains else 0,
             "averages": averages,
-            "model state": _bytes_on_each(checkpoint.model_state),
+            "frozen weights": frozen,
+            "model state": _bytes_on_each(checkpoint.model_state) - frozen,
             "batch": 0 if side is None else math.ceil(n_bytes(side.batch) / self.outline.placement.n_parts),
         }
 
@@ -149,7 +151,7 @@ class Preflight:
         n_files = min(config.max_to_keep, n_due) + config.saves + 2 * (config.keeps_best and self.mode.evaluates)
         existing = next(path for path in (model_dir, *model_dir.parents) if path.exists())
         return Disk(
-            file=n_bytes([checkpoint.model_params, checkpoint.model_state, checkpoint.optimizer_state]),
+            file=n_bytes([leaf for _, leaf in storage.flatten(checkpoint)]),
             n_files=max(min(1, n_files), n_files - len(regular_files(model_dir))),
             free=shutil.disk_usage(existing).free,
         )
@@ -280,12 +282,13 @@ def warm_start_problems(run: Preflight) -> Iterator[Problem]:
         return
     checkpoint = run.outline.checkpoint
 
-    def initialized(params: PyTree, model_state: PyTree) -> dict[str, Any]:
-        model = BoundModel(run.outline.model, params=params, model_state=model_state)
-        return dict(start_of(run.trainer.task)(model))
+    def initialized(variables: Variables) -> dict[str, Any]:
+        return dict(start_of(run.trainer.task)(BoundModel(run.outline.model, params={}).with_variables(variables)))
 
+    adapters = run.outline.adapters
+    variables = checkpoint.variables if adapters is None else adapters.plain(checkpoint.variables)
     try:
-        jax.eval_shape(initialized, checkpoint.model_params, checkpoint.model_state)
+        jax.eval_shape(initialized, variables)
     except TrellisError as error:
         yield Problem(str(error), DEFAULT, "task.init_checkpoint")
     except jax.errors.JAXTypeError:

@@ -105,7 +105,7 @@ def replay_step(params: ExperimentConfig, *, model_dir: Path, step: int, starts_
 def _run_up_to(stage: Stage, read: Callable[[Checkpoint], Checkpoint], *, step: int) -> Checkpoint:
     """The checkpoint of a step, in memory of its own."""
     last = None
-    for checkpoint in stage.build_replay_loop(ReplayStart(stage.model, read)).run(step):
+    for checkpoint in stage.build_replay_loop(ReplayStart(stage.learner, read)).run(step):
         last = checkpoint.copy() if checkpoint.step == step else None
     if last is None:
         raise ArgumentError(f"The data of the run ends before step {step}. Give the data that it was started with.")
@@ -115,7 +115,7 @@ def _run_up_to(stage: Stage, read: Callable[[Checkpoint], Checkpoint], *, step: 
 def _look_into(stage: Stage, read: Callable[[Checkpoint], Checkpoint], *, record: RunRecord | None) -> StepReport:
     """Runs the step that comes after a checkpoint."""
     with _watching_modules() as outputs:
-        loop = stage.build_replay_loop(ReplayStart(stage.model, read))
+        loop = stage.build_replay_loop(ReplayStart(stage.learner, read))
         started = loop.start()
         state_before = _not_finite({"params": started.model_params, "model_state": started.model_state}, "before it")
         checkpoint = loop.next_step()

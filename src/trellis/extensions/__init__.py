@@ -36,7 +36,11 @@ if TYPE_CHECKING:
         read_summaries as read_summaries,
     )
     from trellis.extensions.event_writer import EventWriter as EventWriter
-    from trellis.extensions.fingerprints import Fingerprints as Fingerprints, fingerprint as fingerprint
+    from trellis.extensions.fingerprints import (
+        Fingerprints as Fingerprints,
+        fingerprint as fingerprint,
+        fingerprint_words as fingerprint_words,
+    )
     from trellis.extensions.goodput import (
         BUCKET_NAMES as BUCKET_NAMES,
         Goodput as Goodput,

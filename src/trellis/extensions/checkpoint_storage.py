@@ -37,7 +37,7 @@ from trellis.extensions.array_parts import (
     share_out,
     slices_of,
 )
-from trellis.loops import Checkpoint, Summary
+from trellis.loops import Checkpoint, Summary, saved_part, with_made
 from trellis.runtime import fetch, gathered, hear, is_first_process, spans_processes, tell
 
 STATE = ("model_params", "model_state", "optimizer_state")
@@ -87,7 +87,7 @@ class Snapshots:
         """Copies a checkpoint to the host; of arrays that span processes, what this process is to write."""
         leaves = dict(flatten(checkpoint))
         keys = {path: str(key_kind(leaf)) for path, leaf in leaves.items() if is_key(leaf)}
-        structure = {name: describe_structure(getattr(checkpoint, name), name) for name in STATE}
+        structure = {name: describe_structure(saved_part(getattr(checkpoint, name)), name) for name in STATE}
         if any(map(spans_processes, leaves.values())):
             data = {path: jax.random.key_data(leaf) if path in keys else leaf for path, leaf in leaves.items()}
             data = {path: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for path, leaf in data.items()}
@@ -126,7 +126,7 @@ class Snapshots:
 
 def flatten(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
     """The leaves that a file holds, with their paths."""
-    trees = {name: getattr(checkpoint, name) for name in _TREES}
+    trees = {name: saved_part(getattr(checkpoint, name)) for name in _TREES}
     for path, leaf in jax.tree_util.tree_leaves_with_path(trees):
         yield _path_text(path), leaf
 
@@ -555,13 +555,16 @@ def as_keys(arrays: Mapping[str, np.ndarray], kinds: Mapping[str, str]) -> dict[
 
 
 def unflatten(templates: dict[str, PyTree], arrays: Mapping[str, Any]) -> dict[str, PyTree]:
-    """Trees like the templates, each under its name, with arrays as their leaves."""
+    """Trees like the templates, each under its name, with arrays as their leaves.
+
+    What no file holds stays as it is in the templates.
+    """
 
     def pick(path: Any, leaf: Any) -> Any:
         array = arrays[_path_text(path)]
         return jax.random.wrap_key_data(jnp.asarray(array), impl=key_kind(leaf)) if is_key(leaf) else array
 
-    trees: dict[str, PyTree] = jax.tree_util.tree_map_with_path(pick, templates)
+    trees: dict[str, PyTree] = with_made(jax.tree_util.tree_map_with_path(pick, saved_part(templates)), like=templates)
     return trees
 
 

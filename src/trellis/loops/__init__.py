@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from trellis.loops.state import (
         Checkpoint as Checkpoint,
         CheckpointSource as CheckpointSource,
+        MadeAtStart as MadeAtStart,
+        check_as_before as check_as_before,
+        made_parts as made_parts,
+        saved_part as saved_part,
+        with_made as with_made,
         Outline as Outline,
         describe_arrays as describe_arrays,
         StepOutput as StepOutput,

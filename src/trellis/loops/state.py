@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from html import escape
 from typing import Any
 
@@ -15,11 +15,14 @@ import optax
 from flax import struct
 
 from trellis.aliases import JSON, Array, Batch, Init, Metrics, PyTree
-from trellis.errors import ArgumentError, StaleCheckpointError, TrellisError
+from trellis.errors import ArgumentError, CheckpointMismatchError, StaleCheckpointError, TrellisError
 from trellis.loops.media import Media
 from trellis.loops.metrics import Metric
 from trellis.loops.session import Session
+from trellis.optimizers import parameter_paths
 from trellis.runtime import count_weights, describe_metric
+
+_MOST_NAMED = 3
 
 
 @struct.dataclass
@@ -35,6 +38,66 @@ class TrainState:
 
     def __repr__(self) -> str:
         return f"TrainState({count_weights(self.params)} weights)"
+
+
+@struct.dataclass
+class MadeAtStart:
+    """A part of a model's state that no step changes and each start makes as step 0 does.
+
+    Such are the weights beside which adapters are trained. No checkpoint file holds it: of a file it is read as shapes,
+    and `TrainLoop.complete` puts the arrays there.
+    """
+
+    tree: PyTree
+    fingerprint: Array
+    """What tells its arrays from others to the bit, two numbers for each: that is in checkpoint files."""
+    origin: str = struct.field(pytree_node=False, default="the weights")
+    """Where its arrays come from, for errors."""
+
+    def __repr__(self) -> str:
+        return f"MadeAtStart({count_weights(self.tree)} weights)"
+
+
+def is_made_at_start(node: Any) -> bool:
+    """Whether a node of a state is a part that no checkpoint file holds."""
+    return isinstance(node, MadeAtStart)
+
+
+def saved_part(tree: PyTree) -> PyTree:
+    """What checkpoint files hold of a tree."""
+    return jax.tree.map(
+        lambda node: replace(node, tree=None) if isinstance(node, MadeAtStart) else node, tree, is_leaf=is_made_at_start
+    )
+
+
+def with_made(saved: PyTree, *, like: PyTree) -> PyTree:
+    """The tree of which `saved_part` was taken, with the parts that each start makes from another tree."""
+    return jax.tree.map(
+        lambda other, own: replace(own, tree=other.tree) if isinstance(other, MadeAtStart) else own,
+        like,
+        saved,
+        is_leaf=is_made_at_start,
+    )
+
+
+def made_parts(tree: PyTree) -> list[MadeAtStart]:
+    """The parts of a tree that each start makes."""
+    nodes = jax.tree.leaves(tree, is_leaf=is_made_at_start)
+    return [node for node in nodes if isinstance(node, MadeAtStart)]
+
+
+def check_as_before(before: MadeAtStart, *, now: MadeAtStart) -> None:
+    """Raises an error if what was made for a start is not what a checkpoint file was written beside."""
+    old, new = np.asarray(before.fingerprint), np.asarray(now.fingerprint)
+    paths = parameter_paths(now.tree)
+    changed = [path for path, is_same in zip(paths, (old == new).all(axis=-1), strict=True) if not is_same]
+    if changed:
+        more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
+        raise CheckpointMismatchError(
+            f"What the run was trained beside is not what is here: {len(changed)} of {len(paths)} arrays of "
+            f"{now.origin} differ: {', '.join(changed[:_MOST_NAMED])}{more}. Bring back what was there, or name the "
+            f"place where it is now."
+        )
 
 
 @struct.dataclass

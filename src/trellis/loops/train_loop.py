@@ -14,7 +14,13 @@ from flax.core import DenyList
 from flax.core.scope import in_filter
 
 from trellis.aliases import Array, Batch, Init, Key, PyTree
-from trellis.errors import ArgumentError, Preempted, StaleCheckpointError, StreamEndedError, shown
+from trellis.errors import (
+    ArgumentError,
+    Preempted,
+    StaleCheckpointError,
+    StreamEndedError,
+    shown,
+)
 from trellis.loops.batch import batch_size, check_divisible, split_batch
 from trellis.loops.feed import Feed, build_feed
 from trellis.loops.fused_steps import (
@@ -29,7 +35,18 @@ from trellis.loops.fused_steps import (
 from trellis.loops.initial_state import InitialState
 from trellis.loops.metrics import FirstStep, Metric, Packing, Total, as_metric, merge, pack, zeros
 from trellis.loops.session import Attachable, Session, close_at_exit
-from trellis.loops.state import Checkpoint, CheckpointSource, Lease, Outline, TrainState, tracing
+from trellis.loops.state import (
+    Checkpoint,
+    CheckpointSource,
+    Lease,
+    Outline,
+    TrainState,
+    check_as_before,
+    made_parts,
+    saved_part,
+    tracing,
+    with_made,
+)
 from trellis.loops.step import TrainStep, TrainTask, build_train_step, check_collections, checked_result
 from trellis.loops.time_ledger import InputMeter
 from trellis.optimizers import trained_part
@@ -304,6 +321,19 @@ class TrainLoop:
         state = self._build_state(self._first_batch(), root=root)
         return Checkpoint.of(state, step=0, session=self.session)
 
+    def complete(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The checkpoint of a file, with what no file holds made as for step 0.
+
+        An error tells what of it is not as it was when the file was written.
+        """
+        parts = made_parts(checkpoint.model_state)
+        if not any(isinstance(leaf, jax.ShapeDtypeStruct) for part in parts for leaf in jax.tree.leaves(part.tree)):
+            return checkpoint
+        made = self._build_state(self._first_batch()).model_state
+        for before, now in zip(parts, made_parts(made), strict=True):
+            check_as_before(before, now=now)
+        return dataclasses.replace(checkpoint, model_state=with_made(saved_part(checkpoint.model_state), like=made))
+
     def parts(self) -> "LoopParts":
         """What the loop was made of."""
         return LoopParts(
@@ -360,11 +390,14 @@ class TrainLoop:
 
     def _resume(self, checkpoint: Checkpoint) -> "_Running":
         started = time.perf_counter()
+        checkpoint = self.complete(checkpoint)
         state = TrainState(
             jnp.int32(checkpoint.step), checkpoint.model_params, checkpoint.model_state, checkpoint.optimizer_state
         )
         takes = self._source is not None and self._source.gives_away
-        state = self._placement.put_state(state, like=self._shapes, takes=takes)
+        # What was made here is in its place already, and copied it would be there twice.
+        saved = self._placement.put_state(saved_part(state), like=saved_part(self._shapes), takes=takes)
+        state = with_made(saved, like=state)
         running = self._run_from(state, checkpoint.step)
         if checkpoint.totals is not None:
             running.totals = self._placement.put_state(pack(checkpoint.totals)[0])
@@ -613,7 +646,8 @@ class TrainLoop:
 
 def _describe_weights(checkpoint: Checkpoint) -> str:
     trained = trained_part(checkpoint.model_params, optimizer_state=checkpoint.optimizer_state)
-    n_all, n_trained = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (checkpoint.model_params, trained))
+    whole = (checkpoint.model_params, [part.tree for part in made_parts(checkpoint.model_state)])
+    n_all, n_trained = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (whole, trained))
     return describe_weights(trained, n_frozen=n_all - n_trained)
 
 

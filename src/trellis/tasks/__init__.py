@@ -10,7 +10,9 @@ if TYPE_CHECKING:
         TaskConfig as TaskConfig,
         InputContext as InputContext,
         DifferentialPrivacyConfig as DifferentialPrivacyConfig,
+        BASE as BASE,
         DigitsConfig as DigitsConfig,
+        LoraConfig as LoraConfig,
         with_addresses as with_addresses,
     )
     from trellis.tasks.batch_view import BatchView as BatchView
@@ -30,6 +32,13 @@ if TYPE_CHECKING:
         renewed as renewed,
         results as results,
     )
+    from trellis.tasks.adapters import (
+        Lora as Lora,
+        PeftTask as PeftTask,
+        build_adapters as build_adapters,
+        parameters_by_path as parameters_by_path,
+        with_parameters as with_parameters,
+    )
     from trellis.tasks.samples import write_samples as write_samples
     from trellis.tasks.shapes import (
         options_for as options_for,
@@ -40,6 +49,7 @@ if TYPE_CHECKING:
     )
     from trellis.tasks.export import (
         PARAMS as PARAMS,
+        export_adapters as export_adapters,
         export_task as export_task,
         made_by as made_by,
         refresh_task as refresh_task,

@@ -11,6 +11,8 @@ from trellis.disk import scheme_of
 from trellis.remote import address_of, fetched
 
 _Config = TypeVar("_Config", bound=Config)
+BASE = "base"
+"""The collection of the weights beside which adapters are trained."""
 
 
 @dataclass
@@ -20,6 +22,25 @@ class DifferentialPrivacyConfig(Config):
     clipping_norm: float = 100000000.0
     noise_multiplier: float = 0.0
     """The noise's standard deviation, as a multiple of the norm."""
+
+
+@dataclass
+class LoraConfig(Config):
+    """Adapters that are trained beside weights which stay as they are: two small matrices for each large one (LoRA)."""
+
+    rank: int = 8
+    """How many columns the first matrix has, and rows the second one."""
+    alpha: float = 16.0
+    """What the two add to a layer is scaled by `alpha / rank`."""
+    dropout: float = 0.0
+    """Of what goes into the first matrix, in training."""
+    targets: list[str] = field(default_factory=lambda: ["query", "value"])
+    """Paths of the dense layers that get adapters, or of what these are in, from any name on: `query` is each layer of
+    that name."""
+    also: list[str] = field(default_factory=list)
+    """Paths of what is trained whole beside the adapters, from any name on, such as a head that is new."""
+    init_adapter: str = ""
+    """A directory of PEFT's whose adapters are those of step 0; empty for new ones, which change nothing at first."""
 
 
 @dataclass

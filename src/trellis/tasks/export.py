@@ -23,7 +23,9 @@ from trellis.serving import (
     model_in_memory,
     refresh_model,
 )
+from trellis.tasks.adapters import PeftTask
 from trellis.tasks.bound_model import BoundModel, InferenceStep
+from trellis.tasks.configs import LoraConfig
 from trellis.tasks.task import Task
 
 PARAMS = "params.yaml"
@@ -50,6 +52,36 @@ def export_weights(task: Task, *, params: PyTree, output_dir: str | os.PathLike[
             f"with their heads. Take the format jax_export."
         )
     task.write_hugging_face(params, output_dir=output_dir)
+    return Path(output_dir)
+
+
+def export_adapters(
+    task: Task,
+    *,
+    trained: PyTree,
+    params: PyTree,
+    config: LoraConfig | None,
+    output_dir: str | os.PathLike[str],
+) -> Path:
+    """Writes the adapters of a task's model as a directory of PEFT's; returns the directory.
+
+    Args:
+        trained: The parameters that were trained.
+        params: All parameters of the model.
+        config: What the adapters were trained as; None if there are none.
+        output_dir: One that is not there yet.
+    """
+    if config is None:
+        raise ArgumentError(
+            "The run has trained no adapters (trainer.lora is null), so there are none to write. Take the format "
+            "hugging_face for the whole model."
+        )
+    if not isinstance(task, PeftTask):
+        raise ArgumentError(
+            f"The model of {task.name} is none that PEFT has too: those are encoders of BERT, ALBERT and MobileBERT "
+            f"with their heads. Take the format jax_export, which has the adapters merged."
+        )
+    task.write_peft(trained, params=params, config=config, output_dir=output_dir)
     return Path(output_dir)
 
 

@@ -17,7 +17,9 @@ from trellis.remote import fetched
 from trellis.runtime import print_line
 from trellis.serving import find_parameters, read_parameters
 from trellis.tasks.bound_model import BoundModel, ModelWithItems
+from trellis.tasks.configs import BASE
 
+_FINGERPRINT = f"model_state/{BASE}/fingerprint"
 PARTS = "task.init_parts"
 """Where a config names the parts of a model that a warm start takes."""
 
@@ -162,6 +164,11 @@ def _check(source: _Source, needed: Mapping[str, str], model: BoundModel) -> Non
         )
     if not differing:
         return
+    if _FINGERPRINT in source.tree:
+        raise CheckpointMismatchError(
+            f"task.init_checkpoint: `{source.path}` holds adapters alone (trainer.lora), not the weights beside which "
+            f"they were trained. Export the run, which merges them, and give what `trellis export` has written."
+        )
     fitting = _fitting_parts(source, model)
     advice = f"take the parts that fit: --set={PARTS}=[{','.join(fitting)}]" if fitting else f"name others in {PARTS}"
     raise CheckpointMismatchError(

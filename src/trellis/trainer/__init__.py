@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Stage as Stage,
         StageOutline as StageOutline,
         computing_model as computing_model,
+        merged_model as merged_model,
     )
     from trellis.trainer.task_calls import (
         build_task_inputs as build_task_inputs,

@@ -24,6 +24,8 @@ _RUNTIME = ("seed", "mixed_precision_dtype", "loss_scale")
 """What changes the numbers of a run by more than rounding, of all that a RuntimeConfig says."""
 _HARMLESS = ("task.validation_data.", "task.init_checkpoint", "task.init_parts")
 _OPTIMIZER = "optimizer_config"
+_ADAPTERS = ("trainer.lora.rank", "trainer.lora.alpha", "trainer.lora.dropout")
+"""Which matrices have adapters shows in the structure of a file."""
 _MOST_FILES = 64
 
 
@@ -105,7 +107,11 @@ def _matters(path: str) -> bool:
     if section == "runtime":
         return name in _RUNTIME
     if section == "trainer":
-        return name == _OPTIMIZER or name not in {field.name for field in dataclasses.fields(TrainerConfig)}
+        return (
+            name == _OPTIMIZER
+            or path.startswith(_ADAPTERS)
+            or name not in {field.name for field in dataclasses.fields(TrainerConfig)}
+        )
     return not path.startswith(_HARMLESS) and not path.endswith(_PLACES)
 
 

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from trellis.config import Config
 from trellis.optimizers import OptimizationConfig
+from trellis.tasks import LoraConfig
 
 _COMPILED = "JAX compiles every step, and fuses the steps between two checkpoints"
 
@@ -53,6 +54,8 @@ class TrainerConfig(Config):
     keep_gradients: bool = False
     """Whether checkpoints hold the gradients of their last step, so that the norm of these is reported as that of the
     weights is; for the memory of one more set of parameters."""
+    lora: LoraConfig | None = None
+    """Adapters that are trained in the place of the model's own weights; null trains these."""
     n_fused_steps: int | None = None
     """The most steps in one compiled call; null follows from the cost of a step, 1 fuses none."""
     train_epochs: float = 0.0

@@ -89,6 +89,8 @@ class ReplicaTrainer:
     def _shape_problems(self) -> Iterator[tuple[str, str]]:
         if self._first.config.recovery_max_trials > 0:
             yield "trainer.recovery_max_trials", "is above 0, but a replica cannot go back in time alone."
+        if self._first.config.lora is not None:
+            yield "trainer.lora", "is set, but each replica would have the frozen weights once more: run them alone."
         if len(self._stage.placement.devices) > 1:
             n_devices = len(self._stage.placement.devices)
             yield (

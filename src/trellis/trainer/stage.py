@@ -7,13 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import optax
 
 from trellis.aliases import Batch, Key, PyTree, Variables
 from trellis.data import SizedStream, is_stream
 from trellis.errors import ArgumentError
-from trellis.extensions import CheckpointFileReader, SkippedData, restore_file
+from trellis.extensions import CheckpointFileReader, SkippedData, newest_file, restore_file
 from trellis.loops import (
     Checkpoint,
     CheckpointSource,
@@ -26,6 +27,7 @@ from trellis.loops import (
     TrainState,
     TrainTask,
     batch_size,
+    check_as_before,
     is_traceable,
     overlaid,
     split_batch,
@@ -33,10 +35,31 @@ from trellis.loops import (
 )
 from trellis.optimizers import build_schedule
 from trellis.runtime import Placement, Precision, RuntimeConfig, StepKeys
-from trellis.tasks import BoundModel, Model, Task, WrappedModel, lasting_init, refused, results
+from trellis.tasks import (
+    BASE,
+    BoundModel,
+    Lora,
+    LoraConfig,
+    Model,
+    PeftTask,
+    Task,
+    WrappedModel,
+    build_adapters,
+    lasting_init,
+    parameters_by_path,
+    refused,
+    results,
+    with_parameters,
+)
 from trellis.trainer.configs import TrainerConfig
 from trellis.trainer.default_extensions import on_averages
-from trellis.trainer.task_calls import build_task_metrics, build_task_optimizer, sort_logs
+from trellis.trainer.task_calls import (
+    build_task_metrics,
+    build_task_model,
+    build_task_optimizer,
+    sort_logs,
+    start_of,
+)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -69,8 +92,11 @@ class Stage:
             self.task, config=self.config.optimizer_config, runtime=self.runtime, n_steps=self._n_steps or None
         )
         self.skipped_data = SkippedData(self.model_dir, self.placement)
+        self.adapters = build_adapters(self.model, self.config.lora, origin=_origin_of(self.task))
+        self.learner: Model = self.adapters or self.model
+        """What is trained: the model, or its adapters."""
         self._reader = CheckpointFileReader(
-            dir=self.model_dir, target=lasting_init(self.model), after=self.start_step or -1
+            dir=self.model_dir, target=lasting_init(self.learner), after=self.start_step or -1
         )
         # Compiled as a part of what calls it, so that it is traced once for all loops of the stage.
         self._train_step = jax.jit(self._train, inline=True)
@@ -177,6 +203,7 @@ class Stage:
         checkpoint = self._checkpoint_shapes(trains=trains)
         return StageOutline(
             model=self.model,
+            adapters=self.adapters,
             checkpoint=checkpoint,
             train=train,
             validation=self._short_eval_loop.outline(checkpoint) if evaluates else None,
@@ -192,6 +219,7 @@ class Stage:
         """
         shapes = self._checkpoint_shapes(trains=trains)
         checkpoint = self._reader(shapes) if path is None else restore_file(path, template=shapes)
+        checkpoint = (self.train_loop if trains else self._untrained_loop).complete(checkpoint)
         if not self.placement.spans_processes:
             return checkpoint
         # As a training has them, so that the files that are written of them are written once.
@@ -232,19 +260,29 @@ class Stage:
         return self._build_eval_loop(n_steps=1) if is_stream(self.validation_data) else self.eval_loop
 
     def bound_model(self, checkpoint: Checkpoint) -> BoundModel:
-        """The model with the parameters of a checkpoint, or with their averages if there are some."""
-        checkpoint = on_averages(checkpoint)
-        return BoundModel(self._computing_model(), params=checkpoint.model_params, model_state=checkpoint.model_state)
+        """The model with the parameters of a checkpoint, or with their averages if there are some.
+
+        Adapters are merged into the weights beside which they were trained.
+        """
+        variables: Variables = on_averages(checkpoint).variables
+        return self.model_with(variables if self.adapters is None else self.adapters.merged(variables))
 
     def model_with(self, variables: Variables) -> BoundModel:
         """The model with variables from elsewhere, as it answers; no data is looked at."""
-        return BoundModel(self._computing_model(), params={}).with_variables(variables)
+        model = computing_model(self.model, runtime=self.runtime)
+        return BoundModel(model, params={}).with_variables(variables)
 
     def _initialize(self) -> Callable[[Variables], Variables]:
         def initialize(variables: Variables) -> Variables:
             bound = BoundModel(self.model, params={}).with_variables(variables)
             return overlaid(variables, self.initialize(bound), place="Task.initialize")
 
+        config = self.config.lora
+        if self.adapters is not None and config is not None:
+            # A run that has begun has its adapters in files of its own, and may be without those that it started from.
+            is_needed = Path(config.init_adapter).is_dir() or newest_file(self.model_dir) is None
+            config = config if is_needed else config.replace(init_adapter="")
+            return start_beside(initialize, task=self.task, adapters=self.adapters, config=config)
         return traceable(initialize) if is_traceable(self.initialize) else initialize
 
     def _train(self, state: TrainState, batch: Batch, keys: StepKeys) -> tuple[TrainState, StepOutput]:
@@ -281,12 +319,15 @@ class Stage:
             gathers: Whether its parameters are gathered where they are shared out over devices.
         """
         if not gathers or not self.placement.shares_params:
-            return computing_model(self.model, runtime=self.runtime)
+            return computing_model(self.model, runtime=self.runtime, adapters=self.adapters)
         shapes = self.train_loop.state_shapes()
         gather = self.placement.gathering({"params": shapes.params, **shapes.model_state})
         lower = Precision(self.runtime.mixed_precision_dtype or "float32").applied_to
         # In this order what is gathered is already small.
-        return WrappedModel(self.model, lambda apply: lower(gather(apply)))
+        if self.adapters is None:
+            return WrappedModel(self.model, lambda apply: lower(gather(apply)))
+        around = self.adapters.around
+        return WrappedModel(self.model, lambda apply: gather(around(lower(apply))))
 
 
 class ReplayStart(CheckpointSource):
@@ -313,6 +354,8 @@ class StageOutline:
     """A stage before its first step; a side that a run does without is None."""
 
     model: Model
+    adapters: Lora | None = None
+    """What is trained in the place of the model's own weights."""
     checkpoint: Checkpoint
     """What a checkpoint file will hold."""
     train: Outline | None
@@ -322,10 +365,78 @@ class StageOutline:
     placement: Placement
 
 
-def computing_model(model: Model, *, runtime: RuntimeConfig) -> Model:
-    """The model in the precision that a run computes in."""
-    dtype = runtime.mixed_precision_dtype
-    return WrappedModel(model, Precision(dtype).applied_to) if dtype else model
+def computing_model(model: Model, *, runtime: RuntimeConfig, adapters: Lora | None = None) -> Model:
+    """The model in the precision that a run computes in.
+
+    Args:
+        adapters: Those that it is to compute with.
+    """
+    lower = Precision(runtime.mixed_precision_dtype or "float32").applied_to
+    if adapters is not None:
+        around = adapters.around
+        return WrappedModel(model, lambda apply: around(lower(apply)))
+    return WrappedModel(model, lower) if runtime.mixed_precision_dtype else model
+
+
+def start_beside(
+    initialize: Callable[[Variables], Variables], *, task: Task, adapters: Lora, config: LoraConfig
+) -> Callable[[Variables], Variables]:
+    """What makes the variables of step 0 with adapters, given those of their `init`.
+
+    Args:
+        initialize: The same for the model itself.
+    """
+    start = adapters.starting_from(initialize)
+    if not config.init_adapter:
+        return start
+    if not isinstance(task, PeftTask):
+        raise ArgumentError(
+            f"trainer.lora.init_adapter is {config.init_adapter}, but {type(task).__name__} has no model that PEFT "
+            f"knows. Leave it out; a model of ours that was exported is taken by task.init_checkpoint."
+        )
+
+    def initialize_from_peft(variables: Variables) -> Variables:
+        begun = start(variables)
+        shapes = parameters_by_path(begun["params"])
+        arrays = task.read_peft(config.init_adapter, config=config, shapes=shapes)
+        return {**begun, "params": with_parameters(begun["params"], arrays)}
+
+    return initialize_from_peft
+
+
+def merged_model(
+    task: Task,
+    *,
+    config: LoraConfig,
+    runtime: RuntimeConfig,
+    inputs: Batch,
+    trained: Mapping[str, Any],
+    fingerprint: Any,
+) -> BoundModel:
+    """The model of a run with adapters, without its data and its loops: these merged into the weights of step 0.
+
+    Args:
+        inputs: What the model takes; only shapes and dtypes count.
+        trained: The trained parameters of a checkpoint file, by path.
+        fingerprint: That of the weights, in the same file: an error tells if those of step 0 are others now.
+    """
+    model = build_task_model(task)
+    adapters = build_adapters(model, config.replace(init_adapter=""), origin=_origin_of(task))
+    assert adapters is not None
+    rngs = StepKeys(jax.random.key(runtime.seed), 0).rngs(["params"], prefix="init/")
+    own = nn.meta.unbox(jax.jit(lasting_init(adapters))(rngs, inputs))
+    start = adapters.starting_from(
+        lambda variables: start_of(task)(BoundModel(model, params={}).with_variables(variables))
+    )
+    begun = start(own)
+    base: Any = begun[BASE]
+    check_as_before(replace(base, fingerprint=fingerprint), now=base)
+    merged = adapters.merged({**begun, "params": with_parameters(begun["params"], trained)})
+    return BoundModel(computing_model(model, runtime=runtime), params={}).with_variables(merged)
+
+
+def _origin_of(task: Task) -> str:
+    return f"`{task.starts_from}`" if task.starts_from else "the model's own init"
 
 
 def stage_id_of(step: int, *, last_steps: Sequence[int]) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from trellis.aliases import JSON, Variables
+from trellis.aliases import JSON, PyTree, Variables
 from trellis.config import raise_if_any
 from trellis.data import is_stream
 from trellis.disk import local_path
@@ -38,13 +38,14 @@ from trellis.runtime import (
 )
 from trellis.tasks import BoundModel, Model, Task, options_for, with_addresses
 from trellis.trainer.changes import Change, find_changes, notes_of
-from trellis.trainer.configs import TrainerConfig
+from trellis.trainer.configs import ProgressiveTrainerConfig, TrainerConfig
 from trellis.trainer.default_extensions import (
     Evaluation,
     best_writer,
     default_extensions,
     early_stopping,
     evaluation_extensions,
+    on_averages,
 )
 from trellis.trainer.stage import Stage, StageOutline, stage_id_of
 from trellis.trainer.task_calls import build_task_inputs, build_task_model, check_shapes, start_of
@@ -325,6 +326,10 @@ class StagedTrainer(ABC):
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
         return self.stage_of(checkpoint.step).bound_model(checkpoint)
 
+    def trained_params(self, checkpoint: Checkpoint) -> PyTree:
+        """The parameters that a checkpoint has of its own, or their averages if there are some: all, or adapters."""
+        return on_averages(checkpoint).model_params
+
     def model_with(self, variables: Variables, *, step: int) -> BoundModel:
         """The model of the stage of a step, with variables from elsewhere; no data is looked at."""
         return self.stage_of(step).model_with(variables)
@@ -436,6 +441,11 @@ def _temporary_dir(owner: object) -> Path:
 def _check_task(task: Task, config: TrainerConfig) -> None:
     """Raises an error if the task's methods cannot be called, or its step cannot do what the config asks for."""
     check_shapes(task)
+    if config.lora is not None and isinstance(config, ProgressiveTrainerConfig):
+        raise ArgumentError(
+            "trainer.lora is set, but a progressive training changes its model from stage to stage, and adapters fit "
+            "one. Leave it out, or train the last model with adapters in a run of its own."
+        )
     if config.n_microbatches != 1 and not options_for(task.train_step, {"n_microbatches": config.n_microbatches}):
         raise ArgumentError(
             f"trainer.n_microbatches is {config.n_microbatches}, but {type(task).__name__}.train_step takes no "

@@ -24,7 +24,7 @@ EXPERIMENTS = {
 }
 # Fields that Model Garden does not have.
 OUR_OWN = {
-    *("n_microbatches", "keep_gradients", "n_fused_steps", "early_stopping_steps", "train_epochs"),
+    *("n_microbatches", "keep_gradients", "lora", "n_fused_steps", "early_stopping_steps", "train_epochs"),
     *("blow_up_factor", "report_details"),
     *("mesh", "seed", "exact"),
     *(

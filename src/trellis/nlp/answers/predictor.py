@@ -22,10 +22,12 @@ from trellis.nlp.answers.served_text import read_answerer, read_text, tokenizer_
 from trellis.nlp.data import TEXT, TextSettings, Tokenizer, in_blocks
 from trellis.runtime import RuntimeConfig
 from trellis.serving import LoadedModel, find_served_model, load_model
-from trellis.tasks import BoundModel, get_task
-from trellis.trainer import computing_model
+from trellis.tasks import BASE, BoundModel, LoraConfig, Task, get_task
+from trellis.trainer import computing_model, merged_model
 
 _BLOCK_TEXTS = 1 << 10
+_FINGERPRINT = f"model_state/{BASE}/fingerprint"
+"""Where a checkpoint file says beside which weights its adapters were trained."""
 
 
 @runtime_checkable
@@ -166,7 +168,7 @@ def load_predictor(
     if file is None:
         model = read_fine_tuned_model(task, model_dir, runtime=params.runtime)
     else:
-        model = read_model(task, file, runtime=params.runtime)
+        model = read_model(task, file, runtime=params.runtime, adapters=params.trainer.lora)
     run = jax.jit(lambda variables, batch: model.with_variables(variables)(batch))
     ask = in_batches(lambda batch: run(model.variables, batch))
     ask = _refusing_types(ask, n_types=task.n_types, place=model_dir)
@@ -274,11 +276,14 @@ def _is_unused(name: str, arrays: Mapping[str, np.ndarray]) -> bool:
     return is_pooler and (has_own or "sentence_prediction/logits/kernel" not in arrays)
 
 
-def read_model(task: TextTask, checkpoint_file: Path, *, runtime: RuntimeConfig) -> BoundModel:
+def read_model(
+    task: TextTask, checkpoint_file: Path, *, runtime: RuntimeConfig, adapters: LoraConfig | None = None
+) -> BoundModel:
     """Returns the task's model with the parameters of a checkpoint file, or with their averages if it has some.
 
     Args:
         runtime: The runtime of the run; the model computes in its precision.
+        adapters: Those that the run has trained: then the weights beside them are read from where it took them.
     """
     tree = storage.read_manifest(checkpoint_file)["tree"]
     params = {name.removeprefix("model_params/"): name for name in tree if name.startswith("model_params/")}
@@ -288,6 +293,16 @@ def read_model(task: TextTask, checkpoint_file: Path, *, runtime: RuntimeConfig)
         if (match := re.fullmatch(r"optimizer_state/(?:.*/)?average/(.*)", name)) and match[1] in params
     }
     sources = params | averages
-    arrays = storage.read_arrays(checkpoint_file, {name: tree[name] for name in sources.values()})
+    known = [_FINGERPRINT] if adapters is not None and _FINGERPRINT in tree else []
+    arrays = storage.read_arrays(checkpoint_file, {name: tree[name] for name in (*sources.values(), *known)})
+    if adapters is not None and known and isinstance(task, Task):
+        return merged_model(
+            task,
+            config=adapters,
+            runtime=runtime,
+            inputs={name: np.zeros((1, length), np.int32) for name, length in task.answerer.input_lengths.items()},
+            trained={path: arrays[name] for path, name in sources.items()},
+            fingerprint=arrays[_FINGERPRINT],
+        )
     nested: dict[str, Any] = unflatten_dict({path: arrays[name] for path, name in sources.items()}, sep="/")
     return BoundModel(computing_model(task.build_model(), runtime=runtime), params=nested)

@@ -12,7 +12,7 @@ import numpy as np
 
 from trellis.aliases import JSON, Array, Batch, PyTree, Variables
 from trellis.bindings import bound
-from trellis.bridges import write_hugging_face
+from trellis.bridges import read_peft, write_hugging_face, write_peft
 from trellis.config import Problem, origin_of, raise_if_any
 from trellis.data import DataConfig, ExampleStream, Stream
 from trellis.errors import DataError
@@ -36,7 +36,7 @@ from trellis.nlp.tasks.text_source import (
 from trellis.nlp.tasks.text_view import view_text
 from trellis.nlp.tasks.tokenizer_config import tokenizer_config
 from trellis.runtime import print_line
-from trellis.tasks import BatchView, BoundModel, InputContext, Task, read_warm_start, traceable
+from trellis.tasks import BatchView, BoundModel, InputContext, LoraConfig, Task, read_warm_start, traceable
 
 
 class EncoderTask(Task):
@@ -257,6 +257,27 @@ class EncoderTask(Task):
             vocab_files=self.serving_files(),
             **self.weights_settings(),
         )
+
+    def write_peft(
+        self, trained: PyTree, *, params: PyTree, config: LoraConfig, output_dir: str | os.PathLike[str]
+    ) -> None:
+        """Writes a directory that PEFT loads beside the weights that the training started from."""
+        write_peft(
+            Path(output_dir),
+            config=self.encoder_config.as_dict(),
+            trained=trained,
+            heads=tuple(name for name in params if name != "encoder"),
+            rank=config.rank,
+            alpha=config.alpha,
+            dropout=config.dropout,
+            base=self.starts_from,
+        )
+
+    def read_peft(self, directory: str, *, config: LoraConfig, shapes: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
+        """The trained parameters by their paths, from a directory of PEFT's."""
+        encoder = self.encoder_config.as_dict()
+        place = "trainer.lora"
+        return read_peft(directory, config=encoder, shapes=shapes, rank=config.rank, alpha=config.alpha, place=place)
 
     def _tokenizer_config(self) -> dict[str, JSON] | None:
         """How text is cut, in the words of `transformers`; None if that is not known."""
