@@ -77,7 +77,8 @@ def write_texts(folder: Path) -> Path:
 
 
 def vocabulary(encoder: str, folder: Path) -> tuple[str, str]:
-    """The file, and how it cuts words."""
+    """The file, and how it cuts words; experiments of any encoder are made small as those of BERT are."""
+    encoder = "bert" if encoder == "encoder" else encoder
     (file,) = folder.glob(f"{encoder}.*")
     return str(file), "SentencePiece" if file.suffix == ".model" else "WordPiece"
 
@@ -109,11 +110,15 @@ def task_settings(name: str, folder: Path, output_dir: Path) -> dict[str, Any]:
     encoder, _, kind = name.partition("/")
     file, tokenization = vocabulary(encoder, folder)
     rules = {"tokenization": tokenization}
-    settings: dict[str, Any] = {"model": {"encoder": {encoder: SIZES[encoder]}}}
+    kind_of_encoder = "bert" if encoder == "encoder" else encoder
+    settings: dict[str, Any] = {"model": {"encoder": {kind_of_encoder: SIZES[kind_of_encoder]}}}
     if kind == "local":
         return settings
     if kind == "text_wiki_pretraining":
         data = {"input_path": str(folder / "corpus.txt"), "vocab_file_path": file, "lower_case": False, "tfds_name": ""}
+    elif kind == "embedding":
+        data = {"input_path": str(folder / "train.tsv"), "vocab_file": file, "lower_case": False, **rules}
+        data |= {"left_text_fields": ["#1 String"], "right_text_fields": ["#2 String"]}
     elif kind == "sentence_prediction_text":
         data = {"input_path": str(folder / "train.tsv"), "vocab_file": file, "lower_case": False, **rules}
         data |= {"text_fields": ["#1 String", "#2 String"], "label_field": "Quality"}

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
         SentencePredictionModelConfig as SentencePredictionModelConfig,
         QuestionAnsweringConfig as QuestionAnsweringConfig,
         QuestionAnsweringModelConfig as QuestionAnsweringModelConfig,
+        DualEncoderConfig as DualEncoderConfig,
+        DualEncoderModelConfig as DualEncoderModelConfig,
     )
     from trellis.nlp.tasks.fine_tuned import read_hugging_face_experiment as read_hugging_face_experiment
 else:
