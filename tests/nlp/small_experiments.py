@@ -114,7 +114,8 @@ def write_records(kind: str, folder: Path, output_dir: Path, tokenizer: Tokenize
 
 def write_teacher(folder: Path, output_dir: Path, *, n_classes: int = 2) -> str:
     """A tiny classifier as Hugging Face writes it, with the vocabulary of BERT."""
-    encoder = EncoderConfig(bert={**SIZES["bert"], "max_position_embeddings": LENGTH})
+    vocab_size = len((folder / "bert.txt").read_text().splitlines())
+    encoder = EncoderConfig(bert={**SIZES["bert"], "vocab_size": vocab_size, "max_position_embeddings": LENGTH})
     model = BertClassifier(build_encoder(encoder), num_classes=n_classes)
     inputs = {name: np.ones((1, LENGTH), np.int32) for name in ("input_word_ids", "input_mask", "input_type_ids")}
     params = nn.meta.unbox(jax.jit(model.init)(jax.random.key(1), inputs)["params"])

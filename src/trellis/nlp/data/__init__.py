@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         build_sentence_stream as build_sentence_stream,
         count_classes as count_classes,
         cached_answers as cached_answers,
-        TextAnswers as TextAnswers,
+        AnswerRows as AnswerRows,
     )
     from trellis.nlp.data.text_pairs import build_pair_stream as build_pair_stream
     from trellis.nlp.data.questions import (

@@ -319,7 +319,7 @@ def count_classes(params: SentenceDataConfig, *, tokenizer: Tokenizer | None = N
     return len(names) if names else max(2, 1 + int(np.asarray(_read(params, tokenizer)[params.label_field]).max()))
 
 
-class TextAnswers(Protocol):
+class AnswerRows(Protocol):
     """Answers the texts of rows."""
 
     def __call__(self, rows: Sequence[tuple[str, ...]], /) -> NDArray[np.float32]:
@@ -327,7 +327,7 @@ class TextAnswers(Protocol):
 
 
 def cached_answers(
-    params: SentencePredictionTextDataConfig, *, name: str, answer: TextAnswers, known_by: Sequence[object]
+    params: SentencePredictionTextDataConfig, *, name: str, answer: AnswerRows, known_by: Sequence[object]
 ) -> Columns:
     """A column of answers to the text of each row; they are computed once, and kept where tokens are kept.
 
