@@ -4,8 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
+import jax
+import numpy as np
+
 from tests.nlp.data.small_text import write_corpus_file, write_tokenizer_json, write_vocabulary
 from tests.nlp.small_roberta import write_roberta
+from trellis.bridges import write_hugging_face
 from trellis.experiments import ExperimentConfig, get_exp_config
 from trellis.nlp.data import (
     PretrainingOptions,
@@ -18,6 +23,7 @@ from trellis.nlp.data import (
     write_question_data,
     write_sentence_data,
 )
+from trellis.nlp.models import BertClassifier, EncoderConfig, build_encoder
 
 LENGTH = 24
 WORDS = [
@@ -79,7 +85,8 @@ def write_texts(folder: Path) -> Path:
 
 
 def vocabulary(encoder: str, folder: Path) -> tuple[str, str]:
-    """The file, and how it cuts words."""
+    """The file, and how it cuts words; experiments of any encoder are made small as those of BERT are."""
+    encoder = "bert" if encoder == "encoder" else encoder
     (file,) = folder.glob(f"{encoder}.*")
     return str(file), "SentencePiece" if file.suffix == ".model" else "WordPiece"
 
@@ -117,26 +124,47 @@ def raw_data(kind: str, folder: Path) -> dict[str, Any]:
         data = {"input_path": str(folder / "train.tsv"), "label_field": "Quality"}
         data |= {"text_fields": ["#1 String", "#2 String"]}
     return {"train_data": data, "validation_data": data}
+def write_teacher(folder: Path, output_dir: Path, *, n_classes: int = 2) -> str:
+    """A tiny classifier as Hugging Face writes it, with the vocabulary of BERT."""
+    vocab_size = len((folder / "bert.txt").read_text().splitlines())
+    encoder = EncoderConfig(bert={**SIZES["bert"], "vocab_size": vocab_size, "max_position_embeddings": LENGTH})
+    model = BertClassifier(build_encoder(encoder), num_classes=n_classes)
+    inputs = {name: np.ones((1, LENGTH), np.int32) for name in ("input_word_ids", "input_mask", "input_type_ids")}
+    params = nn.meta.unbox(jax.jit(model.init)(jax.random.key(1), inputs)["params"])
+    write_hugging_face(
+        output_dir / "teacher",
+        config=encoder.as_dict(),
+        params=params,
+        tokenizer_config={"do_lower_case": False, "tokenizer_class": "BertTokenizer"},
+        vocab_files={"vocab.txt": folder / "bert.txt"},
+    )
+    return str(output_dir / "teacher")
 
 
 def task_settings(name: str, folder: Path, output_dir: Path) -> dict[str, Any]:
     encoder, _, kind = name.partition("/")
-    if encoder == "encoder":
+    if encoder == "encoder" and kind in ("masked_lm", "sentence_prediction_text", "squad"):
         return {"hub_module_url": str(folder / "encoder.folder" / "weights"), **raw_data(kind, folder)}
     file, tokenization = vocabulary(encoder, folder)
     rules = {"tokenization": tokenization}
-    settings: dict[str, Any] = {"model": {"encoder": {encoder: SIZES[encoder]}}}
+    kind_of_encoder = "bert" if encoder == "encoder" else encoder
+    settings: dict[str, Any] = {"model": {"encoder": {kind_of_encoder: SIZES[kind_of_encoder]}}}
     if kind == "local":
         return settings
     if kind == "text_wiki_pretraining":
         data = {"input_path": str(folder / "corpus.txt"), "vocab_file_path": file, "lower_case": False, "tfds_name": ""}
-    elif kind == "sentence_prediction_text":
+    elif kind == "embedding":
+        data = {"input_path": str(folder / "train.tsv"), "vocab_file": file, "lower_case": False, **rules}
+        data |= {"left_text_fields": ["#1 String"], "right_text_fields": ["#2 String"]}
+    elif kind in ("sentence_prediction_text", "distillation"):
         data = {"input_path": str(folder / "train.tsv"), "vocab_file": file, "lower_case": False, **rules}
         data |= {"text_fields": ["#1 String", "#2 String"], "label_field": "Quality"}
     else:
         tokenizer = build_tokenizer(file, tokenization=tokenization, lower_case=False)
         data = {"input_path": write_records(kind, folder, output_dir, tokenizer)}
     settings |= {"train_data": data, "validation_data": data}
+    if kind == "distillation":
+        settings["teacher_dir"] = write_teacher(folder, output_dir)
     if kind == "squad":
         # Answers are compared with the questions themselves; how they are cut is known from the records.
         settings["validation_data"] = {"input_path": str(folder / "squad.json"), "doc_stride": 4, "query_length": 6}

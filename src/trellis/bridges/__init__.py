@@ -15,5 +15,11 @@ if TYPE_CHECKING:
         write_hugging_face as write_hugging_face,
     )
     from trellis.bridges.peft import read_peft as read_peft, write_peft as write_peft
+    from trellis.bridges.sentence_transformers import (
+        Pooling as Pooling,
+        SentenceEmbedding as SentenceEmbedding,
+        read_sentence_embedding as read_sentence_embedding,
+        sentence_embedding_files as sentence_embedding_files,
+    )
 else:
     __getattr__, __dir__, __all__ = door(__name__)

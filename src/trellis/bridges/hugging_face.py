@@ -162,6 +162,7 @@ def write_hugging_face(
     label_names: Sequence[str] = (),
     tokenizer_config: Mapping[str, Any] | None = None,
     vocab_files: Mapping[str, str | Path] | None = None,
+    more_settings: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a directory that `transformers` loads, with a model that answers there as it does here.
 
@@ -180,6 +181,7 @@ def write_hugging_face(
         label_names: The names of the classes; the default is LABEL_0 and so on.
         tokenizer_config: How text is cut: the fields of `tokenizer_config.json`, if it is not among `vocab_files`.
         vocab_files: The files of the tokenizer, by the names to give them.
+        more_settings: What other packages read beside it: the content of files of JSON, by their paths in it.
     """
     folder = local_path(directory, name="directory")
     if folder.exists():
@@ -214,7 +216,7 @@ def write_hugging_face(
     theirs["architectures"] = [f"{family.class_name}{architecture}"]
     if "sentence_prediction" in heads:
         theirs |= _label_settings(arrays[f"{family.classifier}.bias"].shape[0], label_names)
-    texts = {_CONFIG: theirs}
+    texts = {_CONFIG: theirs, **(more_settings or {})}
     if tokenizer_config is not None and _TOKENIZER_CONFIG not in files:
         texts[_TOKENIZER_CONFIG] = dict(tokenizer_config)
     with whole_directory(folder) as unfinished:
@@ -222,6 +224,7 @@ def write_hugging_face(
         (unfinished / _WEIGHTS).write_bytes(_safetensors().save(arrays, metadata={"format": "pt"}))
         for name, settings in texts.items():
             text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
+            (unfinished / name).parent.mkdir(exist_ok=True)
             (unfinished / name).write_text(f"{text}\n", encoding="utf-8")
         for name, file in files.items():
             shutil.copyfile(file, unfinished / name)

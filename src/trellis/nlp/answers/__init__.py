@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Answerer as Answerer,
         BlankAnswerer as BlankAnswerer,
         SentenceAnswerer as SentenceAnswerer,
+        EmbeddingAnswerer as EmbeddingAnswerer,
         QuestionAnswerer as QuestionAnswerer,
     )
     from trellis.nlp.answers.question_answers import (

@@ -132,6 +132,12 @@ class SentenceAnswerer:
         self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
     ) -> Iterator[Prediction]:
         """Yields the class, or the number, of each sentence or pair."""
+        logits = self.logits(texts, ask=ask, tokenizer=tokenizer)
+        for parts, row in zip(texts, logits, strict=True):
+            yield self._prediction(parts, row.astype(np.float64))
+
+    def logits(self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
+        """Yields the logits of the classes, or the number, of each sentence or pair."""
         sequences = assemble_texts(
             tokenizer.encode([parts[0] for parts in texts]),
             tokenizer.encode([parts[1] if len(parts) == 2 else "" for parts in texts]),
@@ -140,8 +146,7 @@ class SentenceAnswerer:
             specials=Specials.of(tokenizer),
         )
         inputs = dict(zip(INPUTS, (sequences.ids, sequences.mask, sequences.types), strict=True))
-        for parts, logits in zip(texts, ask(inputs), strict=True):
-            yield self._prediction(parts, logits.astype(np.float64))
+        yield from ask(inputs)
 
     def _prediction(self, parts: tuple[str, ...], logits: np.ndarray) -> Prediction:
         text = " | ".join(parts)
@@ -153,6 +158,57 @@ class SentenceAnswerer:
         label = self.label_values[best] if self.label_values else str(best)
         answer = {"class": best, "label": label, "probabilities": [round(float(p), 6) for p in shares]}
         return Prediction(f"{label} ({shares[best]:.0%})  {text}", {**asked, **answer})
+
+
+@dataclass(frozen=True)
+class EmbeddingAnswerer:
+    """Tells the vector of each text or, of two, the cosine of their vectors. The model returns vectors."""
+
+    seq_length: int
+
+    kind: ClassVar[str] = "embeddings"
+    text_columns: ClassVar[Sequence[str]] = ()
+    column_names: ClassVar[Sequence[str] | None] = None
+
+    @property
+    def input_lengths(self) -> Mapping[str, int]:
+        """The inputs of the model, and how long each is."""
+        return dict.fromkeys(INPUTS, self.seq_length)
+
+    def check(self, parts: tuple[str, ...], *, tokenizer: Tokenizer) -> None:
+        """Refuses what is neither a text nor two of them."""
+        if len(parts) > 2:
+            raise ArgumentError(f"{' | '.join(parts)!r} has {len(parts)} parts. Give a text, or two to be compared.")
+        _check_parts(parts, ("the text", "the second text")[: max(1, len(parts))])
+
+    def __call__(
+        self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
+    ) -> Iterator[Prediction]:
+        """Yields the vector of each text, or the cosine of two."""
+        flat = [part for parts in texts for part in parts]
+        tokens = tokenizer.encode(flat)
+        nothing = Ragged(np.zeros(0, tokens.values.dtype), offsets=np.zeros(len(flat) + 1, np.int64))
+        rows = np.arange(len(flat))
+        sequences = assemble_texts(
+            tokens, nothing, rows=rows, seq_length=self.seq_length, specials=Specials.of(tokenizer)
+        )
+        vectors = ask(dict(zip(INPUTS, (sequences.ids, sequences.mask, sequences.types), strict=True)))
+        for parts in texts:
+            yield _embedding_prediction(parts, [next(vectors).astype(np.float64) for _ in parts])
+
+
+def _embedding_prediction(parts: tuple[str, ...], vectors: Sequence[np.ndarray]) -> Prediction:
+    if len(parts) == 2:
+        left, right = vectors
+        lengths = np.linalg.norm(left) * np.linalg.norm(right)
+        similarity = float(left @ right / lengths) if lengths else 0.0
+        return Prediction(f"{similarity:.3f}  {' | '.join(parts)}", {"text": parts, "similarity": similarity})
+    (vector,) = vectors
+    shown = ", ".join(f"{value:.4f}" for value in vector[:_N_SHOWN])
+    more = ", …" if len(vector) > _N_SHOWN else ""
+    # As many digits as a number of 32 bits has.
+    numbers = [float(np.format_float_positional(np.float32(value), unique=True)) for value in vector]
+    return Prediction(f"[{shown}{more}] ({len(vector)} numbers)  {parts[0]}", {"text": parts, "embedding": numbers})
 
 
 @dataclass(frozen=True)

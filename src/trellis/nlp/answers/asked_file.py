@@ -113,8 +113,9 @@ def _open_lines(path: Path) -> AskedFile:
         if format in ("tsv", "csv", "jsonl"):
             columns = f" It begins with {', '.join(map(repr, first_names(path, format=format)))}."
         raise DataError(
-            f"{path}: which of its columns are to be asked is not known: the model was trained on ids.{columns} Name "
-            f"one, or two for pairs: --text_fields=…; if it has no header, all of its columns too: --column_names=…"
+            f"{path}: which of its columns are to be asked is not known: the model has no names for them.{columns} "
+            f"Name one, or two for pairs: --text_fields=…; if it has no header, all of its columns too: "
+            f"--column_names=…"
         )
     rows = read_rows(path, format="text", keep_bad=True)
     texts = (

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         SentencePredictionDataConfig as SentencePredictionDataConfig,
         SentencePredictionTextDataConfig as SentencePredictionTextDataConfig,
         QADataConfig as QADataConfig,
+        DualEncoderDataConfig as DualEncoderDataConfig,
     )
     from trellis.nlp.data.tokenizer import (
         Tokenizer as Tokenizer,
@@ -50,7 +51,10 @@ if TYPE_CHECKING:
         write_sentence_data as write_sentence_data,
         build_sentence_stream as build_sentence_stream,
         count_classes as count_classes,
+        cached_answers as cached_answers,
+        AnswerRows as AnswerRows,
     )
+    from trellis.nlp.data.text_pairs import build_pair_stream as build_pair_stream
     from trellis.nlp.data.questions import (
         FIRST_UNIQUE_ID as FIRST_UNIQUE_ID,
         Question as Question,

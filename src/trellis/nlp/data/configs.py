@@ -133,3 +133,35 @@ class QADataConfig(DataConfig):
     file_type: FileType = "tfrecord"
 
     no_effect: ClassVar[Mapping[str, str]] = _NO_EFFECT
+
+
+@dataclass
+class DualEncoderDataConfig(DataConfig):
+    """Pairs of texts that belong together, in files of rows; with texts that do not, or with scores, if there are."""
+
+    left_text_fields: list[str] = field(default_factory=lambda: ["left_input"])
+    """The column with the first text of a pair, such as a question."""
+    right_text_fields: list[str] = field(default_factory=lambda: ["right_input"])
+    """The column with the second text, such as its answer."""
+    negative_text_fields: list[str] = field(default_factory=list)
+    """The column with a text that does not belong to the first; none if there is no such column."""
+    score_field: str = ""
+    """The column that says how alike the two texts are; empty if there is none."""
+    score_range: tuple[float, float] = (0.0, 1.0)
+    """The least score and the greatest, which stand for a similarity of 0 and of 1."""
+    global_batch_size: int = 32
+    is_training: bool | None = True
+    seq_length: int = 128
+    """The most tokens of a text. Batches to train on are only as long as the longest text needs."""
+    tokenization: Tokenization = "WordPiece"
+    vocab_file: str = ""
+    """A vocabulary for WordPiece, or a model for SentencePiece."""
+    lower_case: bool = True
+    preprocessing_hub_module_url: str = ""
+    file_type: FileType = "tfrecord"
+    column_names: list[str] | None = None
+    """The columns of TSV or CSV files that have no header."""
+    cache_dir: str = ""
+    """Where tokens are kept; the default is beside the files."""
+
+    no_effect: ClassVar[Mapping[str, str]] = _NO_EFFECT

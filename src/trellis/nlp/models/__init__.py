@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         ClassificationHead as ClassificationHead,
         SpanHead as SpanHead,
     )
+    from trellis.nlp.models.dual_encoder import DualEncoder as DualEncoder, TEXT_SIDES as TEXT_SIDES
     from trellis.nlp.models.rnnlm import RNNLM as RNNLM
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
         LocalMaskedLMConfig as LocalMaskedLMConfig,
         SentencePredictionConfig as SentencePredictionConfig,
         SentencePredictionModelConfig as SentencePredictionModelConfig,
+        DistillationConfig as DistillationConfig,
         QuestionAnsweringConfig as QuestionAnsweringConfig,
         QuestionAnsweringModelConfig as QuestionAnsweringModelConfig,
+        DualEncoderConfig as DualEncoderConfig,
+        DualEncoderModelConfig as DualEncoderModelConfig,
     )
     from trellis.nlp.tasks.fine_tuned import read_hugging_face_experiment as read_hugging_face_experiment
 else:

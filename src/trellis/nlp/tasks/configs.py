@@ -9,8 +9,10 @@ from trellis.data import DataConfig
 from trellis.nlp.data import (
     BertPretrainDataConfig,
     BertPretrainTextDataConfig,
+    DualEncoderDataConfig,
     QADataConfig,
     SentencePredictionDataConfig,
+    SentencePredictionTextDataConfig,
 )
 from trellis.nlp.models import ClsHeadConfig, EncoderConfig, PretrainerConfig
 from trellis.tasks import TaskConfig
@@ -86,6 +88,23 @@ class SentencePredictionConfig(EncoderTaskConfig):
 
 
 @dataclass
+class DistillationConfig(SentencePredictionConfig):
+    """A class or a number for a sentence, or for a pair, learned from labels and from another model: the teacher."""
+
+    teacher_dir: str = ""
+    """A model that has learned the same classes: a run, what `trellis export` wrote, or a folder of Hugging Face's."""
+    temperature: float = 2.0
+    """What the logits of both are divided by before they are compared: the greater, the more the unlikely classes
+    count."""
+    soft_weight: float = 0.5
+    """The share that the teacher's answers have of the loss; the rest is that of the labels."""
+    train_data: DataConfig = SentencePredictionTextDataConfig()
+    validation_data: DataConfig = SentencePredictionTextDataConfig(is_training=False, drop_remainder=False)
+
+    task_module: ClassVar[str] = "trellis.nlp.tasks.distillation"
+
+
+@dataclass
 class QuestionAnsweringModelConfig(Config):
     """An encoder with a head that marks where an answer begins and ends."""
 
@@ -107,3 +126,41 @@ class QuestionAnsweringConfig(EncoderTaskConfig):
     validation_data: DataConfig = QADataConfig(is_training=False, drop_remainder=False)
 
     task_module: ClassVar[str] = "trellis.nlp.tasks.question_answering"
+
+
+@dataclass
+class DualEncoderModelConfig(Config):
+    """An encoder that makes one vector of a text, and how vectors are compared."""
+
+    max_sequence_length: int = 64
+    normalize: bool = True
+    """Whether vectors are divided by their length, so that their product is the cosine."""
+    logit_scale: float = 1.0
+    """What the product of two vectors is multiplied by before it is compared with others."""
+    logit_margin: float = 0.0
+    """By how much the product of two texts that belong together has to exceed the others."""
+    bidirectional: bool = False
+    """Whether the first texts are candidates for the second ones too, and not only the other way round."""
+    eval_top_k: tuple[int, ...] = (1, 3, 10)
+    """The numbers of candidates among which an evaluation looks for the right one."""
+    pooling: Literal["mean", "cls", "max"] = "mean"
+    """How the states of the tokens become one vector: their mean, the first one's, the greatest of each."""
+    encoder: EncoderConfig = EncoderConfig()
+
+    no_effect: ClassVar[Mapping[str, str]] = {
+        "max_sequence_length": "seq_length of the data says how long a text may be"
+    }
+
+
+@dataclass
+class DualEncoderConfig(EncoderTaskConfig):
+    """A vector for a sentence, alike for sentences that belong together."""
+
+    loss_type: Literal["in_batch_negatives", "triplet", "cosine_similarity", "cosent"] = "in_batch_negatives"
+    """`in_batch_negatives` takes the other texts of a batch for wrong ones, `triplet` the column with negatives;
+    `cosine_similarity` learns scores, and `cosent` their order."""
+    model: DualEncoderModelConfig = DualEncoderModelConfig()
+    train_data: DataConfig = DualEncoderDataConfig()
+    validation_data: DataConfig = DualEncoderDataConfig(is_training=False, drop_remainder=False)
+
+    task_module: ClassVar[str] = "trellis.nlp.tasks.embedding"

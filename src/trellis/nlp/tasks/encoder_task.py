@@ -191,17 +191,20 @@ class EncoderTask(Task):
     def _check_ids(self, batch: Mapping[str, Any], place: str) -> None:
         """Raises an error if the encoder has no embeddings for what is in a batch, which it would compute as zeros."""
         ways_out = {
-            "input_word_ids": "Make the data with the vocabulary that the encoder has, or set the encoder's vocab_size "
+            "word_ids": "Make the data with the vocabulary that the encoder has, or set the encoder's vocab_size "
             "to that of the vocabulary.",
-            "input_type_ids": "Make the data with fewer kinds of segments, or set the encoder's type_vocab_size.",
+            "type_ids": "Make the data with fewer kinds of segments, or set the encoder's type_vocab_size.",
         }
-        known = {"input_word_ids": ("token", self.vocab_size), "input_type_ids": ("type id", self.n_types)}
-        for name, (what, n_known) in known.items():
+        known = {"word_ids": ("token", self.vocab_size), "type_ids": ("type id", self.n_types)}
+        # A batch may have several texts for an example, and then these inputs for each: left_word_ids, right_word_ids.
+        columns = [(name, kind) for name in batch for kind in known if name.endswith(f"_{kind}")]
+        for name, kind in columns:
+            what, n_known = known[kind]
             ids = np.asarray(batch[name])
             odd = next((int(number) for number in (ids.max(), ids.min()) if not 0 <= number < n_known), None)
             if odd is not None:
                 known_range = f"the encoder knows {n_known} {what}s, from 0 on"
-                raise DataError(f"{place} has the {what} {odd}, but {known_range}. {ways_out[name]}")
+                raise DataError(f"{place} has the {what} {odd}, but {known_range}. {ways_out[kind]}")
 
     def serving_inputs(self, inputs: Any) -> dict[str, np.ndarray]:
         """The inputs for plain text, whatever else the data has: from 0 to the greatest that there is of each."""
@@ -287,7 +290,7 @@ class EncoderTask(Task):
         return tokenizer_config(self.text, encoder_type=encoder_type, n_positions=self.n_positions)
 
     def weights_settings(self) -> Mapping[str, Any]:
-        """What others have to know of the heads to use the weights, as `write_hugging_face` takes it."""
+        """What others have to know to use the weights, as `write_hugging_face` takes it."""
         return {}
 
     @traceable

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trellis.bridges import HuggingFaceSettings, read_hugging_face_settings
+from trellis.bridges import HuggingFaceSettings, read_hugging_face_settings, read_sentence_embedding
 from trellis.errors import ArgumentError
 from trellis.experiments import ExperimentConfig
 from trellis.nlp.data import BertPretrainTextDataConfig, QADataConfig, SentencePredictionTextDataConfig
 from trellis.nlp.models import EncoderConfig, PretrainerConfig
 from trellis.nlp.tasks.configs import (
+    DualEncoderConfig,
     MaskedLMConfig,
     QuestionAnsweringConfig,
     QuestionAnsweringModelConfig,
@@ -28,13 +29,17 @@ def read_hugging_face_experiment(directory: str | Path) -> ExperimentConfig:
     Example:
         predictor = load_predictor("weights/sst2", params=read_hugging_face_experiment("weights/sst2"))
     """
+    if read_sentence_embedding(directory) is not None:
+        # What it says of pooling and lengths, the task reads itself.
+        return ExperimentConfig(task=DualEncoderConfig(hub_module_url=str(directory)))
     settings = read_hugging_face_settings(directory)
     build = next((build for head, build in _TASKS.items() if head in settings.heads), None)
     if build is None or not settings.classifies_as_ours:
         kind = f"problem_type {settings.problem_type}" if build else "no head that answers text"
         raise ArgumentError(
             f"`{directory}` holds a {settings.architecture or 'model'} with {kind}. Those for sequence classification "
-            f"(one class, or a number), question answering and masked words can be asked; others are fine-tuned first: "
+            f"(one class, or a number), question answering and masked words can be asked, and folders of "
+            f"sentence-transformers; others are fine-tuned first: "
             f"trellis train --params_override=task.hub_module_url={directory}"
         )
     return ExperimentConfig(task=build(str(directory), settings))
