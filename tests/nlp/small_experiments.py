@@ -51,6 +51,7 @@ SIZES: dict[str, dict[str, Any]] = {
     | {"num_attention_heads": 2, "intra_bottleneck_size": 8},
 }
 ROWS = [("The Cat sat .", "the cat sat .", "1"), ("a dog ran .", "The dog ran .", "0")] * 4
+TAGGED = ["The B-PET", "Cat I-PET", "sat O", ". O", "", "dogs B-PET", "ran O", ""] * 2
 PASSAGE = "The Cat sat on a mat . the dogs jumped on the cat ."
 
 
@@ -63,6 +64,7 @@ def write_texts(folder: Path) -> Path:
     asked = [{"id": "1", "question": "Who sat ?", "answers": [{"text": "The Cat", "answer_start": 0}]}]
     article = {"title": "", "paragraphs": [{"context": PASSAGE, "qas": asked}]}
     (folder / "squad.json").write_text(json.dumps({"version": "1.1", "data": [article]}))
+    (folder / "tags.conll").write_text("".join(f"{line}\n" for line in TAGGED))
     write_vocabulary(folder / "bert.txt", WORDS)
     write_tokenizer_json(folder / "mobilebert.json", WORDS, lowercase=False)
     (folder / "pieces.txt").write_text(f"{PASSAGE}\n" * 30)
@@ -107,6 +109,8 @@ def write_records(kind: str, folder: Path, output_dir: Path, tokenizer: Tokenize
 
 def task_settings(name: str, folder: Path, output_dir: Path) -> dict[str, Any]:
     encoder, _, kind = name.partition("/")
+    # Experiments for any encoder are those of BERT, if nothing else is said.
+    encoder = "bert" if encoder == "encoder" else encoder
     file, tokenization = vocabulary(encoder, folder)
     rules = {"tokenization": tokenization}
     settings: dict[str, Any] = {"model": {"encoder": {encoder: SIZES[encoder]}}}
@@ -117,6 +121,8 @@ def task_settings(name: str, folder: Path, output_dir: Path) -> dict[str, Any]:
     elif kind == "sentence_prediction_text":
         data = {"input_path": str(folder / "train.tsv"), "vocab_file": file, "lower_case": False, **rules}
         data |= {"text_fields": ["#1 String", "#2 String"], "label_field": "Quality"}
+    elif kind == "tagging":
+        data = {"input_path": str(folder / "tags.conll"), "vocab_file": file, "lower_case": False, **rules}
     else:
         tokenizer = build_tokenizer(file, tokenization=tokenization, lower_case=False)
         data = {"input_path": write_records(kind, folder, output_dir, tokenizer)}

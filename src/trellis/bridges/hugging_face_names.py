@@ -231,7 +231,7 @@ def weights_of(kind: str, config: Mapping[str, Any], *, n_classes: int = 2) -> d
 
     Args:
         config: The fields of `config.json`.
-        n_classes: The number of classes of `sentence_prediction`.
+        n_classes: The number of classes of `sentence_prediction`, `multi_label` or `tagging`.
     """
     encoders = {"bert": _bert, "albert": _albert, "mobilebert": _mobilebert}
     hidden_size = config["hidden_size"]
@@ -243,6 +243,8 @@ def weights_of(kind: str, config: Mapping[str, Any], *, n_classes: int = 2) -> d
         "masked_lm": list(_masked_lm(kind, config)),
         "next_sentence": list(_dense(next_sentence, "next_sentence/logits", hidden_size, 2)),
         "sentence_prediction": list(_dense("classifier", "sentence_prediction/logits", hidden_size, n_classes)),
+        "multi_label": list(_dense("classifier", "multi_label/logits", hidden_size, n_classes)),
+        "tagging": list(_dense("classifier", "tagging/logits", hidden_size, n_classes)),
         "span_labeling": list(_dense("qa_outputs", "span_labeling/logits", hidden_size, 2)),
     }
 

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
         SentenceAnswerer as SentenceAnswerer,
         QuestionAnswerer as QuestionAnswerer,
     )
+    from trellis.nlp.answers.tag_answers import TagAnswerer as TagAnswerer
+    from trellis.nlp.answers.tag_spans import (
+        Span as Span,
+        marks_spans as marks_spans,
+        spans_of as spans_of,
+    )
     from trellis.nlp.answers.question_answers import (
         AnswerOptions as AnswerOptions,
         Answer as Answer,

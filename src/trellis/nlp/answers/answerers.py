@@ -80,7 +80,8 @@ class Answerer(Protocol):
         """Yields the answer to each text, which may have several parts; `check` has found nothing wrong with any."""
 
 
-def _check_parts(parts: tuple[str, ...], names: Sequence[str]) -> None:
+def check_parts(parts: tuple[str, ...], names: Sequence[str]) -> None:
+    """Raises an error if a text has other parts than are named, or one that is empty or broken."""
     if len(parts) != len(names):
         takes = f"it takes {len(names)}: {', '.join(names)}"
         raise ArgumentError(f"{' | '.join(parts)!r} has {len(parts)} parts, but {takes}.")
@@ -125,7 +126,7 @@ class SentenceAnswerer:
 
     def check(self, parts: tuple[str, ...], *, tokenizer: Tokenizer) -> None:
         """Refuses what is not the sentence or the pair that the model was trained on; these may be not known."""
-        _check_parts(parts, self.text_columns or ("the sentence", "the second sentence")[: max(1, len(parts))])
+        check_parts(parts, self.text_columns or ("the sentence", "the second sentence")[: max(1, len(parts))])
 
     def __call__(
         self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
@@ -172,7 +173,7 @@ class QuestionAnswerer:
 
     def check(self, parts: tuple[str, ...], *, tokenizer: Tokenizer) -> None:
         """Refuses what is not a question and a passage that has words."""
-        _check_parts(parts, self.text_columns)
+        check_parts(parts, self.text_columns)
         if not len(tokenizer.encode([parts[1]]).values):
             raise ArgumentError(f"{self.text_columns[1]} is {parts[1]!r}, in which there is no word. Give a passage.")
 
@@ -232,7 +233,7 @@ class BlankAnswerer:
 
     def check(self, parts: tuple[str, ...], *, tokenizer: Tokenizer) -> None:
         """Refuses a text without a blank, and one that is too long."""
-        _check_parts(parts, self.text_columns)
+        check_parts(parts, self.text_columns)
         text = parts[0]
         if BLANK not in text:
             raise ArgumentError(f"{text!r} has no blank to fill. Write {BLANK} where a word is missing.")

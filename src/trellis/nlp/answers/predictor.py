@@ -269,7 +269,7 @@ def read_fine_tuned_model(task: TextTask, directory: str, *, runtime: RuntimeCon
 
 def _is_unused(name: str, arrays: Mapping[str, np.ndarray]) -> bool:
     is_pooler = name.startswith("encoder/pooler/") and name not in arrays
-    return is_pooler and "sentence_prediction/logits/kernel" not in arrays
+    return is_pooler and not any(f"{head}/logits/kernel" in arrays for head in ("sentence_prediction", "multi_label"))
 
 
 def read_model(task: TextTask, checkpoint_file: Path, *, runtime: RuntimeConfig) -> BoundModel:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         BertPretrainTextDataConfig as BertPretrainTextDataConfig,
         SentencePredictionDataConfig as SentencePredictionDataConfig,
         SentencePredictionTextDataConfig as SentencePredictionTextDataConfig,
+        TaggingDataConfig as TaggingDataConfig,
         QADataConfig as QADataConfig,
     )
     from trellis.nlp.data.tokenizer import (
@@ -50,6 +51,19 @@ if TYPE_CHECKING:
         write_sentence_data as write_sentence_data,
         build_sentence_stream as build_sentence_stream,
         count_classes as count_classes,
+    )
+    from trellis.nlp.data.tagged_sentences import (
+        NO_TAG as NO_TAG,
+        TaggedFields as TaggedFields,
+        TaggedSentence as TaggedSentence,
+        build_tagging_stream as build_tagging_stream,
+        count_tags as count_tags,
+        is_conll as is_conll,
+        has_rows as has_rows,
+        row_words as row_words,
+        read_tagged_sentences as read_tagged_sentences,
+        tag_windows as tag_windows,
+        tagging_inputs as tagging_inputs,
     )
     from trellis.nlp.data.questions import (
         FIRST_UNIQUE_ID as FIRST_UNIQUE_ID,

@@ -111,6 +111,35 @@ class SentencePredictionTextDataConfig(DataConfig):
 
 
 @dataclass
+class TaggingDataConfig(DataConfig):
+    """Sentences whose words have tags: CoNLL's columns, rows with lists of words and of tags, or published records."""
+
+    global_batch_size: int = 32
+    is_training: bool | None = True
+    seq_length: int = 128
+    """The most tokens of an example; a longer sentence becomes several. Batches to train on are only as long as the
+    longest example needs."""
+    include_sentence_id: bool = False
+    file_type: FileType = "tfrecord"
+    words_field: str = "words"
+    """In JSONL and Parquet the column with a list of words; in CSV and TSV with words between spaces."""
+    tags_field: str = "tags"
+    """The column with as many tags: names, or their numbers in `task.class_names`."""
+    word_column: int = 0
+    """Which of CoNLL's columns is the word, counted from 0; from the end below 0."""
+    tag_column: int = -1
+    """Which of them is the tag."""
+    vocab_file: str = ""
+    """A vocabulary for WordPiece, or a model for SentencePiece."""
+    tokenization: Tokenization = "WordPiece"
+    lower_case: bool = True
+    cache_dir: str = ""
+    """Where tokens are kept; the default is beside the files."""
+
+    no_effect: ClassVar[Mapping[str, str]] = _NO_EFFECT
+
+
+@dataclass
 class QADataConfig(DataConfig):
     """Questions with a passage that answers them: SQuAD's JSON, or examples that `trellis data finetuning` has made."""
 

@@ -25,12 +25,17 @@ from trellis.data import (
     write_tfds_rows,
 )
 from trellis.errors import ConfigError, DataError, MissingPackageError
-from trellis.nlp.data.configs import BertPretrainTextDataConfig, QADataConfig, SentencePredictionTextDataConfig
+from trellis.nlp.data.configs import (
+    BertPretrainTextDataConfig,
+    QADataConfig,
+    SentencePredictionTextDataConfig,
+    TaggingDataConfig,
+)
 from trellis.nlp.data.sequences import RECORD_NAMES
 from trellis.nlp.data.tokenizer import Tokenizer, build_tokenizer
 from trellis.tasks import InputContext
 
-TextConfig = BertPretrainTextDataConfig | SentencePredictionTextDataConfig | QADataConfig
+TextConfig = BertPretrainTextDataConfig | SentencePredictionTextDataConfig | TaggingDataConfig | QADataConfig
 
 
 def input_paths(params: DataConfig) -> list[str]:

@@ -5,5 +5,6 @@ from pathlib import Path
 from trellis.experiments import register_config_dir
 from trellis.nlp.experiments import finetuning as finetuning
 from trellis.nlp.experiments import pretraining as pretraining
+from trellis.nlp.experiments import tagging as tagging
 
 register_config_dir("nlp", directory=Path(__file__).parent)

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
         BertPretrainer as BertPretrainer,
         BertClassifier as BertClassifier,
         BertSpanLabeler as BertSpanLabeler,
+        BertTagger as BertTagger,
         MaskedLM as MaskedLM,
         ClassificationHead as ClassificationHead,
+        TokenHead as TokenHead,
         SpanHead as SpanHead,
     )
     from trellis.nlp.models.rnnlm import RNNLM as RNNLM

@@ -141,6 +141,32 @@ class BertSpanLabeler(nn.Module):
         return {"start_logits": start, "end_logits": end}
 
 
+class BertTagger(nn.Module):
+    """An encoder with one head, `tagging`, for a tag of each token.
+
+    Example:
+        tagger = BertTagger(build_encoder(EncoderConfig()), num_classes=9)
+        logits = tagger.apply(tagger.init(jax.random.key(0), batch), batch)
+    """
+
+    encoder: LayeredEncoder
+    num_classes: int
+    dropout_rate: float = 0.1
+    initializer_range: float = 0.02
+
+    @property
+    def checkpoint_items(self) -> Mapping[str, str]:
+        """The parts that a warm start takes."""
+        return {"encoder": "encoder"}
+
+    @nn.compact
+    def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> jax.Array:
+        """The logits, of shape (batch, length, classes)."""
+        hidden = self.encoder(inputs, training=training)["sequence_output"]
+        head = TokenHead(self.num_classes, self.dropout_rate, self.initializer_range, name="tagging")
+        return head(hidden, training=training)
+
+
 class MaskedLM(nn.Module):
     """The logits of all words at some positions, by the encoder's own embeddings of the words.
 
@@ -213,6 +239,23 @@ class ClassificationHead(nn.Module):
         hidden = features[:, self.cls_token_idx] if features.ndim == 3 else features
         if self.inner_dim:
             hidden = activation(self.activation or "linear")(self.pooler_dense(hidden))
+        return self.logits(self.dropout(hidden, deterministic=not training))
+
+
+class TokenHead(nn.Module):
+    """The logits of the classes of each token."""
+
+    num_classes: int
+    dropout_rate: float = 0.0
+    initializer_range: float = 0.02
+
+    def setup(self) -> None:
+        """Makes the layers."""
+        self.dropout = nn.Dropout(self.dropout_rate)
+        self.logits = dense(self.num_classes, initializer_range=self.initializer_range, axes=FROM_EMBED)
+
+    def __call__(self, hidden: jax.Array, *, training: bool) -> jax.Array:
+        """The logits, of shape (batch, length, classes)."""
         return self.logits(self.dropout(hidden, deterministic=not training))
 
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
         LocalMaskedLMConfig as LocalMaskedLMConfig,
         SentencePredictionConfig as SentencePredictionConfig,
         SentencePredictionModelConfig as SentencePredictionModelConfig,
+        TaggingConfig as TaggingConfig,
+        TaggingModelConfig as TaggingModelConfig,
         QuestionAnsweringConfig as QuestionAnsweringConfig,
         QuestionAnsweringModelConfig as QuestionAnsweringModelConfig,
     )

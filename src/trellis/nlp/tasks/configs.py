@@ -11,6 +11,7 @@ from trellis.nlp.data import (
     BertPretrainTextDataConfig,
     QADataConfig,
     SentencePredictionDataConfig,
+    TaggingDataConfig,
 )
 from trellis.nlp.models import ClsHeadConfig, EncoderConfig, PretrainerConfig
 from trellis.tasks import TaskConfig
@@ -83,6 +84,30 @@ class SentencePredictionConfig(EncoderTaskConfig):
     validation_data: DataConfig = SentencePredictionDataConfig(is_training=False, drop_remainder=False)
 
     task_module: ClassVar[str] = "trellis.nlp.tasks.sentence_prediction"
+
+
+@dataclass
+class TaggingModelConfig(Config):
+    """An encoder with a head that gives each token a tag."""
+
+    encoder: EncoderConfig = EncoderConfig()
+    head_dropout: float = 0.1
+    head_initializer_range: float = 0.02
+
+
+@dataclass
+class TaggingConfig(EncoderTaskConfig):
+    """A tag for each word of a sentence."""
+
+    model: TaggingModelConfig = TaggingModelConfig()
+    class_names: list[str] | None = None
+    """The tags, in the order of their numbers; null: those of the training data, in alphabetical order."""
+    scores_per_type: bool = False
+    """Whether precision, recall and F1 of each type of span are metrics too, such as `PER/f1`."""
+    train_data: DataConfig = TaggingDataConfig()
+    validation_data: DataConfig = TaggingDataConfig(is_training=False, drop_remainder=False)
+
+    task_module: ClassVar[str] = "trellis.nlp.tasks.tagging"
 
 
 @dataclass

@@ -6,7 +6,12 @@ from pathlib import Path
 from trellis.bridges import HuggingFaceSettings, read_hugging_face_settings
 from trellis.errors import ArgumentError
 from trellis.experiments import ExperimentConfig
-from trellis.nlp.data import BertPretrainTextDataConfig, QADataConfig, SentencePredictionTextDataConfig
+from trellis.nlp.data import (
+    BertPretrainTextDataConfig,
+    QADataConfig,
+    SentencePredictionTextDataConfig,
+    TaggingDataConfig,
+)
 from trellis.nlp.models import EncoderConfig, PretrainerConfig
 from trellis.nlp.tasks.configs import (
     MaskedLMConfig,
@@ -14,6 +19,7 @@ from trellis.nlp.tasks.configs import (
     QuestionAnsweringModelConfig,
     SentencePredictionConfig,
     SentencePredictionModelConfig,
+    TaggingConfig,
 )
 from trellis.tasks import TaskConfig
 
@@ -34,8 +40,8 @@ def read_hugging_face_experiment(directory: str | Path) -> ExperimentConfig:
         kind = f"problem_type {settings.problem_type}" if build else "no head that answers text"
         raise ArgumentError(
             f"`{directory}` holds a {settings.architecture or 'model'} with {kind}. Those for sequence classification "
-            f"(one class, or a number), question answering and masked words can be asked; others are fine-tuned first: "
-            f"trellis train --params_override=task.hub_module_url={directory}"
+            f"(classes, or a number), tokens, question answering and masked words can be asked; others are fine-tuned "
+            f"first: trellis train --params_override=task.hub_module_url={directory}"
         )
     return ExperimentConfig(task=build(str(directory), settings))
 
@@ -61,6 +67,12 @@ def _questions(directory: str, settings: HuggingFaceSettings) -> TaskConfig:
     )
 
 
+def _tags(directory: str, settings: HuggingFaceSettings) -> TaskConfig:
+    data = TaggingDataConfig(seq_length=_n_tokens(settings))
+    names = list(settings.label_names) or [f"LABEL_{number}" for number in range(settings.n_classes)]
+    return TaggingConfig(hub_module_url=directory, class_names=names, train_data=data, validation_data=data)
+
+
 def _blanks(directory: str, settings: HuggingFaceSettings) -> TaskConfig:
     data = BertPretrainTextDataConfig(seq_length=_n_tokens(settings), use_next_sentence_label=False)
     return MaskedLMConfig(hub_module_url=directory, model=PretrainerConfig(), train_data=data, validation_data=data)
@@ -68,6 +80,7 @@ def _blanks(directory: str, settings: HuggingFaceSettings) -> TaskConfig:
 
 _TASKS: Mapping[str, Callable[[str, HuggingFaceSettings], TaskConfig]] = {
     "sentence_prediction": _sentences,
+    "tagging": _tags,
     "span_labeling": _questions,
     "masked_lm": _blanks,
 }
