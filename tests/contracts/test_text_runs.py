@@ -75,6 +75,7 @@ def test_a_run_that_was_moved_and_exported_answers_alike_in_three_ways(
     export_experiment(params, model_dir=run, output_dir=tmp_path / "served", platforms=["cpu"])
     sentences = [row[:2] for row in ROWS[:2]]
     asked = {"squad": [("Who sat ?", PASSAGE)], "tagging": [("The Cat sat .",), ("dogs ran",)]}
+    asked["multi_label"] = [row[:1] for row in ROWS[:2]]
     texts: Any = asked.get(name.partition("/")[2], BLANKS)
     texts = sentences if "sentence" in name else texts
     expected = list(load_predictor(str(run))(texts))

@@ -64,6 +64,8 @@ def write_texts(folder: Path) -> Path:
     asked = [{"id": "1", "question": "Who sat ?", "answers": [{"text": "The Cat", "answer_start": 0}]}]
     article = {"title": "", "paragraphs": [{"context": PASSAGE, "qas": asked}]}
     (folder / "squad.json").write_text(json.dumps({"version": "1.1", "data": [article]}))
+    labelled = [{"sentence": a, "labels": ["pet", "rest"][: 1 + int(label)]} for a, _, label in ROWS]
+    (folder / "labels.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in labelled))
     (folder / "tags.conll").write_text("".join(f"{line}\n" for line in TAGGED))
     write_vocabulary(folder / "bert.txt", WORDS)
     write_tokenizer_json(folder / "mobilebert.json", WORDS, lowercase=False)
@@ -121,6 +123,9 @@ def task_settings(name: str, folder: Path, output_dir: Path) -> dict[str, Any]:
     elif kind == "sentence_prediction_text":
         data = {"input_path": str(folder / "train.tsv"), "vocab_file": file, "lower_case": False, **rules}
         data |= {"text_fields": ["#1 String", "#2 String"], "label_field": "Quality"}
+    elif kind == "multi_label":
+        data = {"input_path": str(folder / "labels.jsonl"), "vocab_file": file, "lower_case": False, **rules}
+        data |= {"text_fields": ["sentence"]}
     elif kind == "tagging":
         data = {"input_path": str(folder / "tags.conll"), "vocab_file": file, "lower_case": False, **rules}
     else:

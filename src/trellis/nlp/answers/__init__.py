@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         SentenceAnswerer as SentenceAnswerer,
         QuestionAnswerer as QuestionAnswerer,
     )
+    from trellis.nlp.answers.label_answers import LabelsAnswerer as LabelsAnswerer
     from trellis.nlp.answers.tag_answers import TagAnswerer as TagAnswerer
     from trellis.nlp.answers.tag_spans import (
         Span as Span,

@@ -106,6 +106,20 @@ def in_batches(run: Callable[[Mapping[str, np.ndarray]], PyTree], *, batch_size:
     return ask
 
 
+def sentence_inputs(
+    texts: Sequence[tuple[str, ...]], *, tokenizer: Tokenizer, seq_length: int
+) -> dict[str, np.ndarray]:
+    """What a model reads of sentences or pairs."""
+    sequences = assemble_texts(
+        tokenizer.encode([parts[0] for parts in texts]),
+        tokenizer.encode([parts[1] if len(parts) == 2 else "" for parts in texts]),
+        rows=np.arange(len(texts)),
+        seq_length=seq_length,
+        specials=Specials.of(tokenizer),
+    )
+    return dict(zip(INPUTS, (sequences.ids, sequences.mask, sequences.types), strict=True))
+
+
 @dataclass(frozen=True)
 class SentenceAnswerer:
     """Tells the class, or the number, of each sentence or pair. The model returns logits; a single one is a number."""
@@ -132,14 +146,7 @@ class SentenceAnswerer:
         self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
     ) -> Iterator[Prediction]:
         """Yields the class, or the number, of each sentence or pair."""
-        sequences = assemble_texts(
-            tokenizer.encode([parts[0] for parts in texts]),
-            tokenizer.encode([parts[1] if len(parts) == 2 else "" for parts in texts]),
-            rows=np.arange(len(texts)),
-            seq_length=self.seq_length,
-            specials=Specials.of(tokenizer),
-        )
-        inputs = dict(zip(INPUTS, (sequences.ids, sequences.mask, sequences.types), strict=True))
+        inputs = sentence_inputs(texts, tokenizer=tokenizer, seq_length=self.seq_length)
         for parts, logits in zip(texts, ask(inputs), strict=True):
             yield self._prediction(parts, logits.astype(np.float64))
 

@@ -8,6 +8,7 @@ from typing import Any
 from trellis.aliases import JSON
 from trellis.errors import ArgumentError, ServedModelError
 from trellis.nlp.answers.answerers import Answerer, BlankAnswerer, QuestionAnswerer, SentenceAnswerer
+from trellis.nlp.answers.label_answers import LabelsAnswerer
 from trellis.nlp.answers.question_answers import AnswerOptions
 from trellis.nlp.answers.tag_answers import TagAnswerer
 from trellis.nlp.data import VOCABULARY_NAMES, TextSettings, Tokenizer, Windows, build_tokenizer
@@ -15,6 +16,7 @@ from trellis.nlp.data import VOCABULARY_NAMES, TextSettings, Tokenizer, Windows,
 _ANSWERERS: Mapping[str, Callable[[Mapping[str, Any]], Answerer]] = {
     BlankAnswerer.kind: lambda fields: BlankAnswerer(**fields),
     SentenceAnswerer.kind: lambda fields: SentenceAnswerer(**fields),
+    LabelsAnswerer.kind: lambda fields: LabelsAnswerer(**fields),
     TagAnswerer.kind: lambda fields: TagAnswerer(**fields),
     QuestionAnswerer.kind: lambda fields: QuestionAnswerer(
         Windows(**fields["windows"]), AnswerOptions(**fields["options"])

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         BertPretrainTextDataConfig as BertPretrainTextDataConfig,
         SentencePredictionDataConfig as SentencePredictionDataConfig,
         SentencePredictionTextDataConfig as SentencePredictionTextDataConfig,
+        MultiLabelDataConfig as MultiLabelDataConfig,
         TaggingDataConfig as TaggingDataConfig,
         QADataConfig as QADataConfig,
     )
@@ -51,6 +52,11 @@ if TYPE_CHECKING:
         write_sentence_data as write_sentence_data,
         build_sentence_stream as build_sentence_stream,
         count_classes as count_classes,
+        count_label_names as count_label_names,
+    )
+    from trellis.nlp.data.multi_label import (
+        build_multi_label_stream as build_multi_label_stream,
+        count_labels as count_labels,
     )
     from trellis.nlp.data.tagged_sentences import (
         NO_TAG as NO_TAG,
@@ -71,6 +77,7 @@ if TYPE_CHECKING:
         Skipped as Skipped,
         Windows as Windows,
         passage_words as passage_words,
+        is_of_questions as is_of_questions,
         read_questions as read_questions,
         tokenize_questions as tokenize_questions,
         question_features as question_features,

@@ -27,6 +27,7 @@ from trellis.data import (
 from trellis.errors import ConfigError, DataError, MissingPackageError
 from trellis.nlp.data.configs import (
     BertPretrainTextDataConfig,
+    MultiLabelDataConfig,
     QADataConfig,
     SentencePredictionTextDataConfig,
     TaggingDataConfig,
@@ -35,7 +36,13 @@ from trellis.nlp.data.sequences import RECORD_NAMES
 from trellis.nlp.data.tokenizer import Tokenizer, build_tokenizer
 from trellis.tasks import InputContext
 
-TextConfig = BertPretrainTextDataConfig | SentencePredictionTextDataConfig | TaggingDataConfig | QADataConfig
+TextConfig = (
+    BertPretrainTextDataConfig
+    | SentencePredictionTextDataConfig
+    | MultiLabelDataConfig
+    | TaggingDataConfig
+    | QADataConfig
+)
 
 
 def input_paths(params: DataConfig) -> list[str]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from trellis.experiments import register_config_dir
 from trellis.nlp.experiments import finetuning as finetuning
+from trellis.nlp.experiments import multi_label as multi_label
 from trellis.nlp.experiments import pretraining as pretraining
 from trellis.nlp.experiments import tagging as tagging
 

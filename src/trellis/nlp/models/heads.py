@@ -81,7 +81,7 @@ def _widening(config: PretrainerConfig, encoder_config: Any) -> Widening:
 
 
 class BertClassifier(nn.Module):
-    """An encoder with one head, `sentence_prediction`, for classes or, with one class, for a number.
+    """An encoder with one head, by default `sentence_prediction`, for classes or, with one class, for a number.
 
     Example:
         classifier = BertClassifier(build_encoder(EncoderConfig()), num_classes=3)
@@ -95,11 +95,13 @@ class BertClassifier(nn.Module):
     """Whether to classify by the encoder's pooled output; else the head has a pooler of its own."""
     init_cls_pooler: bool = False
     """Whether a warm start takes that pooler too, from a `next_sentence` head."""
+    head: str = "sentence_prediction"
+    """The name of the head."""
 
     @property
     def checkpoint_items(self) -> Mapping[str, str]:
         """The parts that a warm start takes."""
-        pooler = {"next_sentence.pooler_dense": "sentence_prediction.pooler_dense"} if self.init_cls_pooler else {}
+        pooler = {"next_sentence.pooler_dense": f"{self.head}.pooler_dense"} if self.init_cls_pooler else {}
         return {"encoder": "encoder", **pooler}
 
     @nn.compact
@@ -111,7 +113,7 @@ class BertClassifier(nn.Module):
             inner_dim=0 if self.use_encoder_pooler else self.encoder.config.hidden_size,
             dropout_rate=self.dropout_rate,
             initializer_range=self.encoder.config.initializer_range,
-            name="sentence_prediction",
+            name=self.head,
         )
         features = outputs["pooled_output" if self.use_encoder_pooler else "sequence_output"]
         return head(features, training=training)

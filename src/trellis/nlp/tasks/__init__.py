@@ -10,6 +10,8 @@ if TYPE_CHECKING:
         LocalMaskedLMConfig as LocalMaskedLMConfig,
         SentencePredictionConfig as SentencePredictionConfig,
         SentencePredictionModelConfig as SentencePredictionModelConfig,
+        MultiLabelConfig as MultiLabelConfig,
+        MultiLabelModelConfig as MultiLabelModelConfig,
         TaggingConfig as TaggingConfig,
         TaggingModelConfig as TaggingModelConfig,
         QuestionAnsweringConfig as QuestionAnsweringConfig,

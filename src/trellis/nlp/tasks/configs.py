@@ -9,6 +9,7 @@ from trellis.data import DataConfig
 from trellis.nlp.data import (
     BertPretrainDataConfig,
     BertPretrainTextDataConfig,
+    MultiLabelDataConfig,
     QADataConfig,
     SentencePredictionDataConfig,
     TaggingDataConfig,
@@ -84,6 +85,30 @@ class SentencePredictionConfig(EncoderTaskConfig):
     validation_data: DataConfig = SentencePredictionDataConfig(is_training=False, drop_remainder=False)
 
     task_module: ClassVar[str] = "trellis.nlp.tasks.sentence_prediction"
+
+
+@dataclass
+class MultiLabelModelConfig(Config):
+    """An encoder with a head that tells of each label whether a sentence, or a pair, has it."""
+
+    use_encoder_pooler: bool = False
+    """Whether the head takes the encoder's own pooled output; else it has a new pooler of its own."""
+    encoder: EncoderConfig = EncoderConfig()
+
+
+@dataclass
+class MultiLabelConfig(EncoderTaskConfig):
+    """Any number of labels for a sentence, or for a pair."""
+
+    model: MultiLabelModelConfig = MultiLabelModelConfig()
+    class_names: list[str] | None = None
+    """The labels, in the order of their numbers; null: those of the training data, in alphabetical order."""
+    threshold: float = 0.5
+    """How probable a label has to be to be given, each by itself."""
+    train_data: DataConfig = MultiLabelDataConfig()
+    validation_data: DataConfig = MultiLabelDataConfig(is_training=False, drop_remainder=False)
+
+    task_module: ClassVar[str] = "trellis.nlp.tasks.multi_label"
 
 
 @dataclass

@@ -8,6 +8,7 @@ from trellis.errors import ArgumentError
 from trellis.experiments import ExperimentConfig
 from trellis.nlp.data import (
     BertPretrainTextDataConfig,
+    MultiLabelDataConfig,
     QADataConfig,
     SentencePredictionTextDataConfig,
     TaggingDataConfig,
@@ -15,6 +16,8 @@ from trellis.nlp.data import (
 from trellis.nlp.models import EncoderConfig, PretrainerConfig
 from trellis.nlp.tasks.configs import (
     MaskedLMConfig,
+    MultiLabelConfig,
+    MultiLabelModelConfig,
     QuestionAnsweringConfig,
     QuestionAnsweringModelConfig,
     SentencePredictionConfig,
@@ -67,10 +70,22 @@ def _questions(directory: str, settings: HuggingFaceSettings) -> TaskConfig:
     )
 
 
+def _several_labels(directory: str, settings: HuggingFaceSettings) -> TaskConfig:
+    data = MultiLabelDataConfig(seq_length=_n_tokens(settings))
+    # The pooler of such a model is the encoder's own, if it has one.
+    model = MultiLabelModelConfig(use_encoder_pooler=True)
+    return MultiLabelConfig(
+        hub_module_url=directory, model=model, class_names=_names(settings), train_data=data, validation_data=data
+    )
+
+
+def _names(settings: HuggingFaceSettings) -> list[str]:
+    return list(settings.label_names) or [f"LABEL_{number}" for number in range(settings.n_classes)]
+
+
 def _tags(directory: str, settings: HuggingFaceSettings) -> TaskConfig:
     data = TaggingDataConfig(seq_length=_n_tokens(settings))
-    names = list(settings.label_names) or [f"LABEL_{number}" for number in range(settings.n_classes)]
-    return TaggingConfig(hub_module_url=directory, class_names=names, train_data=data, validation_data=data)
+    return TaggingConfig(hub_module_url=directory, class_names=_names(settings), train_data=data, validation_data=data)
 
 
 def _blanks(directory: str, settings: HuggingFaceSettings) -> TaskConfig:
@@ -80,6 +95,7 @@ def _blanks(directory: str, settings: HuggingFaceSettings) -> TaskConfig:
 
 _TASKS: Mapping[str, Callable[[str, HuggingFaceSettings], TaskConfig]] = {
     "sentence_prediction": _sentences,
+    "multi_label": _several_labels,
     "tagging": _tags,
     "span_labeling": _questions,
     "masked_lm": _blanks,
