@@ -16,6 +16,7 @@ from trellis.remote import fetched
 RowFormat = Literal["jsonl", "tsv", "csv", "text", "parquet"]
 
 _BLOCK_ROWS = 4096
+_PARQUET = b"PAR1"
 
 
 class Row(NamedTuple):
@@ -134,6 +135,22 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         rows = (row for batch in file.iter_batches(_BLOCK_ROWS) for row in batch.to_pylist())
         for number, row in enumerate(rows, start=1):
             yield Row(number, row)
+
+
+def class_names_in(path: Path, *, column: str) -> list[str]:
+    """The names of the classes whose numbers a column has, if `datasets` of Hugging Face wrote the file as Parquet."""
+    with open_file(path) as start:
+        if not start.read(len(_PARQUET)).startswith(_PARQUET):
+            return []
+    with _open_parquet(path) as file:
+        metadata = (file.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        feature = parse_json(metadata)["info"]["features"][column]
+        # That of a list is inside of the list's own.
+        names = feature.get("feature", feature).get("names", [])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 @contextlib.contextmanager

@@ -171,3 +171,14 @@ def test_published_records_are_read_and_their_tags_need_names(tmp_path: Path) ->
         build_tagging_stream(records, class_names=["O"])
     with pytest.raises(ConfigError, match="have numbers for tags. Name the tags in their order"):
         count_tags(records)
+
+
+def test_names_of_numbers_are_those_that_parquet_tells(tmp_path: Path) -> None:
+    features = {"tags": {"feature": {"names": ["O", "B-PET", "I-PET"], "_type": "ClassLabel"}, "_type": "List"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pyarrow.table({"words": [["the", "dogs"]], "tags": [[0, 1]]}).replace_schema_metadata(metadata)
+    parquet.write_table(table, tmp_path / "a.parquet")
+    config = data(tmp_path, input_path=str(tmp_path / "a.parquet"))
+    assert count_tags(config) == {"O": 1, "B-PET": 1, "I-PET": 0}
+    batch: Any = build_tagging_stream(config, class_names=["O", "B-PET", "I-PET"]).batch(0)
+    assert batch["label_ids"][0, :4].tolist() == [-1, 0, 1, -1]

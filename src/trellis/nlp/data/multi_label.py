@@ -15,7 +15,7 @@ from trellis.errors import ConfigError, DataError
 from trellis.nlp.data.configs import MultiLabelDataConfig
 from trellis.nlp.data.sentences import SentencePairs, check_text_config, fitted
 from trellis.nlp.data.sequences import Specials
-from trellis.nlp.data.stream_parts import config_tokenizer, data_place, example_stream, input_paths
+from trellis.nlp.data.stream_parts import config_tokenizer, data_place, example_stream, input_paths, named_counts
 from trellis.nlp.data.text_file import TextFile, open_text_file
 from trellis.nlp.data.token_cache import cache_directory, in_blocks, local_map, n_useful_workers
 from trellis.nlp.data.tokenizer import Tokenizer
@@ -119,14 +119,14 @@ def _counted(files: Sequence[Path], fields: LabelledFields) -> Iterator[Mapping[
     counts = Counter[str]()
     for row in read_labelled_rows(files, fields=fields):
         counts.update(row.labels)
-    names = list(fields.label_columns) or sorted(counts)
-    if not names:
+    by_name = {name: counts[name] for name in fields.label_columns}
+    if not by_name and counts:
+        by_name = named_counts(counts, files=files, column=fields.labels)
+    if not by_name:
         raise DataError(
             f"No row of {', '.join(map(str, files))} has a label {fields.labels!r}. Name the column with them."
         )
-    if all(name.isdecimal() for name in names):
-        names = [str(number) for number in range(1 + max(map(int, names)))]
-    yield {"name": names, "count": np.array([counts[name] for name in names], np.int64)}
+    yield {"name": list(by_name), "count": np.array([*by_name.values()], np.int64)}
 
 
 def tokenize_labelled_rows(

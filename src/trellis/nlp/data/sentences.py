@@ -12,7 +12,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import Column, Columns, DataConfig, ExampleStream, Ragged, Row, cached_columns, find_files
+from trellis.data import (
+    Column,
+    Columns,
+    DataConfig,
+    ExampleStream,
+    Ragged,
+    Row,
+    cached_columns,
+    class_names_in,
+    find_files,
+)
 from trellis.errors import ArgumentError, ConfigError, DataError
 from trellis.nlp.data.configs import (
     MultiLabelDataConfig,
@@ -27,6 +37,7 @@ from trellis.nlp.data.stream_parts import (
     data_place,
     example_stream,
     input_paths,
+    named_counts,
     read_features,
 )
 from trellis.nlp.data.text_file import TextFile, open_text_file
@@ -317,14 +328,14 @@ def build_sentence_stream(
 
 
 def count_label_names(params: SentencePredictionTextDataConfig) -> dict[str, int] | None:
-    """How often each label is in the files of a config, in alphabetical order; None if its labels are numbers.
+    """How often each label is in the files of a config, in alphabetical order; None if labels are plain numbers.
 
     The counts are kept, as tokens are.
     """
     fields = _text_fields(params)
     files = find_files(input_paths(params))
     first = next(_label_texts(files[:1], fields), "")
-    if _is_number(first):
+    if _is_number(first) and not class_names_in(files[0], column=params.label_field):
         return None
     directory = cache_directory(files, params.cache_dir, settings=[_VERSION, "labels", repr(fields)])
     columns = cached_columns(directory, _counted_labels(files, fields))
@@ -355,9 +366,8 @@ def _is_number(text: str) -> bool:
 
 
 def _counted_labels(files: Sequence[Path], fields: SentenceFields) -> Iterator[dict[str, Any]]:
-    counts = Counter(_label_texts(files, fields))
-    names = sorted(counts)
-    yield {"name": names, "count": np.array([counts[name] for name in names], np.int64)}
+    by_name = named_counts(Counter(_label_texts(files, fields)), files=files, column=str(fields.label))
+    yield {"name": list(by_name), "count": np.array([*by_name.values()], np.int64)}
 
 
 def count_classes(params: SentenceDataConfig, *, tokenizer: Tokenizer | None = None) -> int:

@@ -36,6 +36,7 @@ from trellis.nlp.data.stream_parts import (
     data_place,
     example_stream,
     input_paths,
+    named_counts,
     read_features,
 )
 from trellis.nlp.data.text_file import is_unicode
@@ -244,10 +245,8 @@ def _counted(files: Sequence[Path], fields: TaggedFields) -> Iterator[Mapping[st
     counts = Counter[str]()
     for sentence in read_tagged_sentences(files, fields=fields):
         counts.update(sentence.tags)
-    names = sorted(counts)
-    if all(name.isdecimal() for name in names):
-        names = [str(number) for number in range(1 + max(map(int, names)))]
-    yield {"name": names, "count": np.array([counts[name] for name in names], np.int64)}
+    by_name = named_counts(counts, files=files, column=fields.tags)
+    yield {"name": list(by_name), "count": np.array([*by_name.values()], np.int64)}
 
 
 def tag_windows(
