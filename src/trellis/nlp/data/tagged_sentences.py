@@ -118,9 +118,14 @@ def is_conll(path: Path, *, tags: Sequence[str] = ()) -> bool:
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     if suffixes and suffixes[-1] in _CONLL_NAMES:
         return True
-    lines = [text.split() for _, text in itertools.islice(_lines(path), _N_LOOKED_AT)]
+    rows = list(itertools.islice(read_rows(path, format="text", keep_bad=True), _N_LOOKED_AT))
+    lines = [str(row.values.get("text", "")).split() for row in rows]
     words = [cells for cells in lines if cells and cells[0] != _DOCUMENT]
-    return bool(words) and all(len(cells) > 1 and cells[-1] in tags for cells in words)
+    return (
+        bool(words)
+        and not any(row.problem for row in rows)
+        and all(len(cells) > 1 and cells[-1] in tags for cells in words)
+    )
 
 
 Rows = Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]
