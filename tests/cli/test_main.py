@@ -310,5 +310,7 @@ for word in WORDS:
     if code or HEAVY & sys.modules.keys():
         sys.exit(f"{word}: {code}, {HEAVY & sys.modules.keys()}")
 """
-    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr

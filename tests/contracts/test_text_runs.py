@@ -11,7 +11,7 @@ import pytest
 
 import trellis
 import trellis.nlp.experiments
-from tests.nlp.small_experiments import PASSAGE, ROWS, small_experiment, vocabulary, write_texts
+from tests.nlp.small_experiments import PASSAGE, ROWS, small_experiment, write_texts
 from trellis.experiments import export_experiment, read_params, run_experiment
 from trellis.experiments.experiment import experiment_summaries
 from trellis.nlp.answers import Prediction, Predictor, load_predictor
@@ -75,7 +75,9 @@ def test_a_run_that_was_moved_and_exported_answers_alike_in_three_ways(
     params = read_params(run)
     export_experiment(params, model_dir=run, output_dir=tmp_path / "served", platforms=["cpu"])
     sentences = [row[:2] for row in ROWS[:2]]
-    texts: Any = {"squad": [("Who sat ?", PASSAGE)]}.get(name.partition("/")[2], BLANKS)
+    asked = {"squad": [("Who sat ?", PASSAGE)], "tagging": [("The Cat sat .",), ("dogs ran",)]}
+    asked["multi_label"] = [row[:1] for row in ROWS[:2]]
+    texts: Any = asked.get(name.partition("/")[2], BLANKS)
     texts = sentences if any(kind in name for kind in ("sentence", "embedding", "distillation")) else texts
     expected = list(load_predictor(str(run))(texts))
     assert_same(list(load_predictor(str(tmp_path / "served"))(texts)), expected)

@@ -1,11 +1,14 @@
 """Rows of text files, with the lines that they stand on."""
 
 import gzip
+import json
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
-from trellis.data.rows import Row, read_rows
+from trellis.data.rows import Row, class_names_in, first_names, read_rows
 from trellis.errors import ArgumentError, DataError
 
 
@@ -107,8 +110,8 @@ def test_a_format_that_cannot_be_told_is_asked_for() -> None:
 
 
 def test_a_file_without_rows_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"a.parquet has format parquet, none of jsonl, tsv, csv, text"):
-        read_rows(write("a.parquet", b"PAR1"))
+    with pytest.raises(ArgumentError, match=r"a.npz has format npz, none of jsonl, tsv, csv, text, parquet"):
+        read_rows(write("a.npz", b"PK"))
 
 
 def test_names_are_for_tables_only() -> None:
@@ -131,3 +134,24 @@ def test_rows_that_cannot_be_read_are_kept_with_their_problem_when_asked_for(nam
     assert (first.values, last.values) == ({"x": "1"}, {"x": "5"})
     assert [row.line for row in bad] == list(range(first.line + 1, last.line))
     assert all(row.problem.startswith(f"{name}:{row.line}: ") and not row.values for row in bad)
+
+
+def test_rows_of_parquet_have_cells_of_any_kind_and_numbers() -> None:
+    rows = [{"text": "a", "tags": [0, 1], "number": None}, {"text": "b", "tags": [], "number": 2}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), "a.parquet")
+    assert list(read_rows("a.parquet")) == [Row(1, rows[0]), Row(2, rows[1])]
+    assert first_names(Path("a.parquet"), format="parquet") == ["text", "tags", "number"]
+    assert class_names_in(Path("a.parquet"), column="tags") == []
+    Path("a.parquet").write_bytes(b"PAR1 and more")
+    with pytest.raises(DataError, match=r"a.parquet: not a Parquet file, or damaged"):
+        list(read_rows("a.parquet"))
+
+
+def test_names_of_classes_are_those_that_datasets_writes() -> None:
+    features = {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}, "text": {"dtype": "string"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pyarrow.table({"label": [0], "text": ["a"]}).replace_schema_metadata(metadata)
+    parquet.write_table(table, "a.parquet")
+    assert class_names_in(Path("a.parquet"), column="label") == ["no", "yes"]
+    assert class_names_in(Path("a.parquet"), column="text") == []
+    assert class_names_in(write("a.csv", "label\n0\n"), column="label") == []

@@ -58,6 +58,7 @@ SIZES: dict[str, dict[str, Any]] = {
     | {"num_attention_heads": 2, "intra_bottleneck_size": 8},
 }
 ROWS = [("The Cat sat .", "the cat sat .", "1"), ("a dog ran .", "The dog ran .", "0")] * 4
+TAGGED = ["The B-PET", "Cat I-PET", "sat O", ". O", "", "dogs B-PET", "ran O", ""] * 2
 PASSAGE = "The Cat sat on a mat . the dogs jumped on the cat ."
 
 
@@ -70,6 +71,9 @@ def write_texts(folder: Path) -> Path:
     asked = [{"id": "1", "question": "Who sat ?", "answers": [{"text": "The Cat", "answer_start": 0}]}]
     article = {"title": "", "paragraphs": [{"context": PASSAGE, "qas": asked}]}
     (folder / "squad.json").write_text(json.dumps({"version": "1.1", "data": [article]}))
+    labelled = [{"sentence": a, "labels": ["pet", "rest"][: 1 + int(label)]} for a, _, label in ROWS]
+    (folder / "labels.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in labelled))
+    (folder / "tags.conll").write_text("".join(f"{line}\n" for line in TAGGED))
     write_vocabulary(folder / "bert.txt", WORDS)
     write_roberta(folder / "encoder.folder")
     write_tokenizer_json(folder / "mobilebert.json", WORDS, lowercase=False)
@@ -124,6 +128,8 @@ def raw_data(kind: str, folder: Path) -> dict[str, Any]:
         data = {"input_path": str(folder / "train.tsv"), "label_field": "Quality"}
         data |= {"text_fields": ["#1 String", "#2 String"]}
     return {"train_data": data, "validation_data": data}
+
+
 def write_teacher(folder: Path, output_dir: Path, *, n_classes: int = 2) -> str:
     """A tiny classifier as Hugging Face writes it, with the vocabulary of BERT."""
     vocab_size = len((folder / "bert.txt").read_text().splitlines())
@@ -159,6 +165,11 @@ def task_settings(name: str, folder: Path, output_dir: Path) -> dict[str, Any]:
     elif kind in ("sentence_prediction_text", "distillation"):
         data = {"input_path": str(folder / "train.tsv"), "vocab_file": file, "lower_case": False, **rules}
         data |= {"text_fields": ["#1 String", "#2 String"], "label_field": "Quality"}
+    elif kind == "multi_label":
+        data = {"input_path": str(folder / "labels.jsonl"), "vocab_file": file, "lower_case": False, **rules}
+        data |= {"text_fields": ["sentence"]}
+    elif kind == "tagging":
+        data = {"input_path": str(folder / "tags.conll"), "vocab_file": file, "lower_case": False, **rules}
     else:
         tokenizer = build_tokenizer(file, tokenization=tokenization, lower_case=False)
         data = {"input_path": write_records(kind, folder, output_dir, tokenizer)}

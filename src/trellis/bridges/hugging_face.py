@@ -29,16 +29,21 @@ _MOST_LABELS = 1_000_000
 _SHARDS = "model-*-of-*.safetensors"
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
-_POOLED_HEADS = ("sentence_prediction", "next_sentence")
+_POOLED_HEADS = ("sentence_prediction", "multi_label", "next_sentence")
+_CLASSIFIERS = ("sentence_prediction", "multi_label", "tagging")
+"""The heads whose classes have names; their weights have the same names there, and a model has one of them."""
+_SEVERAL_LABELS = "multi_label_classification"
 _ARCHITECTURES = {
     ("masked_lm", "next_sentence"): "ForPreTraining",
     ("masked_lm",): "ForMaskedLM",
     ("next_sentence",): "ForNextSentencePrediction",
     ("sentence_prediction",): "ForSequenceClassification",
+    ("multi_label",): "ForSequenceClassification",
     ("span_labeling",): "ForQuestionAnswering",
+    ("tagging",): "ForTokenClassification",
     (): "Model",
 }
-_WITHOUT_POOLER = ("ForMaskedLM", "ForQuestionAnswering")
+_WITHOUT_POOLER = ("ForMaskedLM", "ForQuestionAnswering", "ForTokenClassification")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +69,7 @@ class HuggingFaceSettings:
 
     @property
     def classifies_as_ours(self) -> bool:
-        """Whether the model, if it classifies sequences, gives each one class of several, or one number."""
+        """Whether the model, if it classifies sequences, gives each one class, several classes, or one number."""
         usual = "regression" if self.n_classes == 1 else "single_label_classification"
         return self.heads != ("sentence_prediction",) or self.problem_type in (None, usual)
 
@@ -76,12 +81,11 @@ def read_hugging_face_settings(directory: str | Path) -> HuggingFaceSettings:
     encoder = read_config(raw, place=place)
     architecture = _architecture(raw)
     family = FAMILIES[encoder["type"]]
-    suffix = architecture.removeprefix(family.class_name)
     names = _label_names(raw, place)
     return HuggingFaceSettings(
         encoder=encoder,
         architecture=architecture,
-        heads=next((heads for heads, name in _ARCHITECTURES.items() if name == suffix), ()),
+        heads=_heads(family, raw),
         label_names=() if names == [f"LABEL_{number}" for number in range(len(names))] else tuple(names),
         n_classes=len(names),
         problem_type=raw.get("problem_type"),
@@ -101,8 +105,9 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
 
     The parameters have `encoder` and what there is of `masked_lm`, `next_sentence`, `sentence_prediction` and
     `span_labeling`, under the names of our models; a head that uses the pooler has a copy of it as `pooler_dense`. The
-    activation of a masked-LM head is told by `read_hugging_face_settings`. Heads of other kinds, such as those of
-    tokens, are left out.
+    activation of a masked-LM head is told by `read_hugging_face_settings`. A classifier is `sentence_prediction`,
+    `multi_label` or `tagging`, as the file of settings says. Heads of other kinds, such as those of multiple choice,
+    are left out.
 
     Example:
         fields, params = read_hugging_face("weights/bert-base-uncased")
@@ -123,14 +128,15 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
                 f"`{folder}`: {name} in {_CONFIG} is {raw[name]}, but there are {len(arrays)} weights in all. One of "
                 f"the two files is of another model."
             )
-    if not _is_used_classifier(raw):
+    classifier = _classifier(family, raw)
+    if classifier is None:
         heads = ("classifier.", "pre_classifier.")
         arrays = {name: array for name, array in arrays.items() if not name.startswith(heads)}
     if fields[kind].get("use_bottleneck_attention"):
         arrays = {name: array for name, array in arrays.items() if ".bottleneck.attention." not in name}
     theirs = write_config(fields)
     _merge_tied(folder, raw, arrays, bias=_mlm_bias(family, theirs), decoder=family.decoder, words=family.words)
-    classes = f"{family.classifier}.bias"
+    classes = f"{_classes(family, classifier)}.bias"
     n_classes = arrays[classes].shape[0] if classes in arrays else 2
     n_labels = len(_label_names(raw, str(folder / _CONFIG)))
     if classes in arrays and n_classes != n_labels:
@@ -140,6 +146,9 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
         )
     _check_vocabulary(folder, len(arrays.get(family.words, ())), raw["vocab_size"])
     parts = weights_of(kind, theirs, n_classes=n_classes)
+    for name in _CLASSIFIERS:
+        # All of them have the same names there.
+        parts |= {} if name == classifier else {name: []}
     weights = _present_weights(parts, lambda weight: weight.theirs in arrays)
     shapes = {weight.theirs: weight.their_shape for weight in weights}
     # Heads of other kinds are left out, but in an encoder everything has to be known.
@@ -214,8 +223,10 @@ def write_hugging_face(
         inside, base = family.inside, family.base
         arrays = {f"{base}.{name}" if name.startswith(inside) else name: array for name, array in arrays.items()}
     theirs["architectures"] = [f"{family.class_name}{architecture}"]
-    if "sentence_prediction" in heads:
-        theirs |= _label_settings(arrays[f"{family.classifier}.bias"].shape[0], label_names)
+    classifier = next((head for head in heads if head in _CLASSIFIERS), None)
+    if classifier is not None:
+        n_classes = arrays[f"{_classes(family, classifier)}.bias"].shape[0]
+        theirs |= _label_settings(n_classes, label_names, classifier)
     texts = {_CONFIG: theirs, **(more_settings or {})}
     if tokenizer_config is not None and _TOKENIZER_CONFIG not in files:
         texts[_TOKENIZER_CONFIG] = dict(tokenizer_config)
@@ -305,10 +316,24 @@ def _renamed(arrays: Mapping[str, np.ndarray], beginnings: Mapping[str, str]) ->
     return renamed
 
 
-def _is_used_classifier(raw: Mapping[str, Any]) -> bool:
-    """Whether `classifier` is of whole sequences; models of tokens and of multiple choice have one too."""
-    architecture = _architecture(raw)
-    return not architecture or architecture.endswith("ForSequenceClassification")
+def _heads(family: Family, raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """The heads that the model of a `config.json` has, under the names of ours."""
+    suffix = _architecture(raw).removeprefix(family.class_name)
+    heads = next((heads for heads, name in _ARCHITECTURES.items() if name == suffix), ())
+    is_of_several = heads == ("sentence_prediction",) and raw.get("problem_type") == _SEVERAL_LABELS
+    return ("multi_label",) if is_of_several else heads
+
+
+def _classifier(family: Family, raw: Mapping[str, Any]) -> str | None:
+    """The head of ours that `classifier` is; None if it is of another kind, such as that of multiple choice."""
+    if not _architecture(raw):
+        return "sentence_prediction"
+    return next((head for head in _heads(family, raw) if head in _CLASSIFIERS), None)
+
+
+def _classes(family: Family, classifier: str | None) -> str:
+    """What the layer is called that gives the logits of a classifier of ours."""
+    return "classifier" if classifier == "tagging" else family.classifier
 
 
 def _architecture(raw: Mapping[str, Any]) -> str:
@@ -414,14 +439,16 @@ def _check_mlm_activation(kind: str, heads: Sequence[str], mlm_activation: str |
         )
 
 
-def _label_settings(n_classes: int, label_names: Sequence[str]) -> dict[str, Any]:
+def _label_settings(n_classes: int, label_names: Sequence[str], head: str) -> dict[str, Any]:
     names = list(label_names) or [f"LABEL_{number}" for number in range(n_classes)]
     if len(names) != n_classes or len(set(names)) != n_classes:
         raise ArgumentError(f"label_names are {names}, but there are {n_classes} classes, each with a name of its own.")
+    usual = "regression" if n_classes == 1 else "single_label_classification"
+    problem_type = {"sentence_prediction": usual, "multi_label": _SEVERAL_LABELS}.get(head)
     return {
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
-        "problem_type": "regression" if n_classes == 1 else "single_label_classification",
+        **({} if problem_type is None else {"problem_type": problem_type}),
     }
 
 
@@ -439,7 +466,7 @@ def _with_one_pooler(
     own = poolers.get(str(head))
     if own is not None:
         return arrays | {f"encoder/pooler/{leaf}": array for leaf, array in own.items()}, True
-    # Without a pooler of its own `next_sentence` takes the first token as it is, `sentence_prediction` the encoder's.
+    # Without a pooler of its own `next_sentence` takes the first token as it is, the others the encoder's.
     has_pooler = "encoder/pooler/kernel" in arrays and head != "next_sentence"
     if head is not None and not has_pooler and kind != "mobilebert":
         raise _without_pooler(head, kind)
@@ -454,12 +481,13 @@ def _with_own_pooler(flat: Mapping[str, np.ndarray], heads: Sequence[str], kind:
 
     A head that takes the encoder's pooled output gets a copy of that pooler.
     """
-    head, poolers = "sentence_prediction", ("kernel", "bias")
     arrays = dict(flat)
-    if head in heads and f"{head}/pooler_dense/kernel" not in flat:
+    for head in _POOLED_HEADS:
+        if head not in heads or f"{head}/pooler_dense/kernel" in flat:
+            continue
         if "encoder/pooler/kernel" not in flat:
             raise _without_pooler(head, kind)
-        arrays |= {f"{head}/pooler_dense/{leaf}": flat[f"encoder/pooler/{leaf}"] for leaf in poolers}
+        arrays |= {f"{head}/pooler_dense/{leaf}": flat[f"encoder/pooler/{leaf}"] for leaf in ("kernel", "bias")}
     if heads:
         arrays = {name: array for name, array in arrays.items() if not name.startswith("encoder/pooler/")}
     return arrays
@@ -473,7 +501,8 @@ def _without_pooler(head: str, kind: str) -> ArgumentError:
 
 
 def _their_arrays(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], kind: str) -> dict[str, np.ndarray]:
-    parts = weights_of(kind, config, n_classes=len(arrays.get("sentence_prediction/logits/bias", (0, 0))))
+    counts = [len(arrays[f"{head}/logits/bias"]) for head in _CLASSIFIERS if f"{head}/logits/bias" in arrays]
+    parts = weights_of(kind, config, n_classes=counts[0] if counts else 2)
     weights = _present_weights(parts, lambda weight: weight.ours in arrays)
     message = f"The parameters are not those of Hugging Face's {kind} with these settings:"
     _check_arrays(arrays, {weight.ours: weight.shape for weight in weights}, message=message)

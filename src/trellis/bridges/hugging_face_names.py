@@ -261,20 +261,21 @@ def weights_of(kind: str, config: Mapping[str, Any], *, n_classes: int = 2) -> d
 
     Args:
         config: The fields of `config.json`.
-        n_classes: The number of classes of `sentence_prediction`.
+        n_classes: The number of classes of `sentence_prediction`, `multi_label` or `tagging`.
     """
     family = FAMILIES[kind]
     hidden_size = config["dim" if kind == "distilbert" else "hidden_size"]
-    classifier = [_dense(family.classifier, "sentence_prediction/logits", hidden_size, n_classes)]
-    if family.classifier_dense is not None:
-        pooler = _dense(family.classifier_dense, "sentence_prediction/pooler_dense", hidden_size, hidden_size)
-        classifier.insert(0, pooler)
     parts = {
         "encoder": family.encoder(config),
         "masked_lm": family.masked_lm(config),
-        "sentence_prediction": chain.from_iterable(classifier),
+        "tagging": _dense("classifier", "tagging/logits", hidden_size, n_classes),
         "span_labeling": _dense("qa_outputs", "span_labeling/logits", hidden_size, 2),
     }
+    for head in ("sentence_prediction", "multi_label"):
+        parts[head] = _dense(family.classifier, f"{head}/logits", hidden_size, n_classes)
+        if family.classifier_dense is not None:
+            pooler = _dense(family.classifier_dense, f"{head}/pooler_dense", hidden_size, hidden_size)
+            parts[head] = chain(pooler, parts[head])
     if family.pooler is not None:
         parts["pooler"] = _dense(family.pooler, "encoder/pooler", hidden_size, hidden_size)
     if family.next_sentence is not None:

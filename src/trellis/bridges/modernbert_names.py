@@ -125,9 +125,15 @@ def _masked_lm(config: Mapping[str, Any]) -> Iterator[Weight]:
     yield Weight("decoder.bias", "masked_lm/output_bias", vocabulary, vocabulary)
 
 
-def _sentence_prediction(config: Mapping[str, Any], n_classes: int) -> Iterator[Weight]:
-    ours, width = "sentence_prediction", config["hidden_size"]
+def _sentence_classifier(ours: str, config: Mapping[str, Any], n_classes: int) -> Iterator[Weight]:
+    width = config["hidden_size"]
     yield from _inner_layer("pooled_head", f"{ours}/pooler_dense", norm=f"{ours}/pooler_layer_norm", width=width)
+    yield from _logits("classifier", f"{ours}/logits", width=width, n_classes=n_classes)
+
+
+def _tagging(config: Mapping[str, Any], n_classes: int) -> Iterator[Weight]:
+    ours, width = "tagging", config["hidden_size"]
+    yield from _inner_layer("tagging_head", f"{ours}/dense", norm=f"{ours}/layer_norm", width=width)
     yield from _logits("classifier", f"{ours}/logits", width=width, n_classes=n_classes)
 
 
@@ -139,7 +145,9 @@ def _span_labeling(config: Mapping[str, Any]) -> Iterator[Weight]:
 
 def _heads(config: Mapping[str, Any], n_classes: int) -> Mapping[str, Iterator[Weight]]:
     return {
-        "sentence_prediction": _sentence_prediction(config, n_classes),
+        "sentence_prediction": _sentence_classifier("sentence_prediction", config, n_classes),
+        "multi_label": _sentence_classifier("multi_label", config, n_classes),
+        "tagging": _tagging(config, n_classes),
         "span_labeling": _span_labeling(config),
     }
 

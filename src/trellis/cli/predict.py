@@ -94,7 +94,7 @@ def _predict(flags: argparse.Namespace) -> int:
         is_text = "text" in serving.read_manifest(served).metadata
     elif params is not None and (directory / "params.yaml").is_file():
         is_text = "text" in tasks.get_task(params.task, logging_dir=flags.model_dir).serving_metadata()
-    if is_text and not _holds_arrays(flags.input_file):
+    if is_text and not _holds_arrays(flags.input_file, columns=flags.columns):
         return _predict_text(flags, params)
     return _predict_arrays(flags, params, is_text=is_text)
 
@@ -204,13 +204,16 @@ def _refuse(flags: argparse.Namespace, names: Sequence[str], *, reason: str) -> 
             raise ArgumentError(f"--{name} is given, but {reason}. Leave it out.")
 
 
-def _holds_arrays(input_file: str) -> bool:
-    """Whether a file, or several, hold what a model takes as it is, and no text."""
+def _holds_arrays(input_file: str, *, columns: str) -> bool:
+    """Whether a file, or several, hold what a model of text takes as it is, and no text."""
     if not input_file:
         return False
     first = min(data.matching_paths(input_file))
     try:
-        return data.format_of(first) in ("tfrecord", "npz", "parquet", "image")
+        format = data.format_of(first)
+        if format == "parquet":
+            return bool(columns) or "input_word_ids" in data.first_names(first, format=format)
+        return format in ("tfrecord", "npz", "image")
     except DataError:
         return False  # Lines of text may be in a file of any name.
 

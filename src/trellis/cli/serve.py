@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 Arrays are asked by the Open Inference Protocol (/v2/models/NAME/infer) or TensorFlow Serving's
-(/v1/models/NAME:predict), texts at /classify, /fill, /answer or /embed, as the model can. /v2/health/ready is for
-those who balance loads, /metrics for Prometheus. Of numbered versions the newest whole one is served; a newer one
-that comes takes its place.
+(/v1/models/NAME:predict), texts at /classify, /label, /tag, /fill, /answer or /embed, as the model can.
+/v2/health/ready is for those who balance loads, /metrics for Prometheus. Of numbered versions the newest whole one is
+served; a newer one that comes takes its place.
 SIGTERM and Ctrl-C end it when all that was accepted is answered. Exit codes: 0 so ended, 1 some were not, 2 bad input.
 
   trellis serve --model=served/digits

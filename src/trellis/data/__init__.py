@@ -51,6 +51,12 @@ if TYPE_CHECKING:
     )
     from trellis.data.column_files import read_columns as read_columns, read_example_blocks as read_example_blocks
     from trellis.data.tfds import write_tfds_rows as write_tfds_rows
-    from trellis.data.rows import Row as Row, RowFormat as RowFormat, first_names as first_names, read_rows as read_rows
+    from trellis.data.rows import (
+        Row as Row,
+        RowFormat as RowFormat,
+        class_names_in as class_names_in,
+        first_names as first_names,
+        read_rows as read_rows,
+    )
 else:
     __getattr__, __dir__, __all__ = door(__name__)

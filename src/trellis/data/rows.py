@@ -1,22 +1,26 @@
-"""Files of lines, read row by row: JSONL, TSV, CSV and plain text."""
+"""Files read row by row: JSONL, TSV, CSV, plain text and Parquet."""
 
+import contextlib
 import csv
 import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from trellis.data.files import Format, format_of, open_file
 from trellis.errors import ArgumentError, DataError
 from trellis.json_text import parse_json
 from trellis.remote import fetched
 
-RowFormat = Literal["jsonl", "tsv", "csv", "text"]
+RowFormat = Literal["jsonl", "tsv", "csv", "text", "parquet"]
+
+_BLOCK_ROWS = 4096
+_PARQUET = b"PAR1"
 
 
 class Row(NamedTuple):
-    """One row of a file, with the number of the line that it starts on, counted from 1."""
+    """One row of a file, with the number of the line that it starts on, counted from 1; in Parquet that of the row."""
 
     line: int
     values: dict[str, object]
@@ -35,7 +39,7 @@ def read_rows(
 
     JSONL has an object on each line. TSV has no quoting: cells lie between tabs. CSV is quoted. Cells of both are text;
     their first line names the columns, unless `names` does. Plain text has one column, "text", and keeps empty lines.
-    Only \n ends a line.
+    Only \n ends a line. Parquet has cells of any kind.
 
     Example:
         for row in read_rows("CoLA/train.tsv", names=["source", "label", "mark", "sentence"]):
@@ -51,7 +55,9 @@ def read_rows(
         raise ArgumentError(f"{path} has format {known}, none of {formats}. Use read_columns, or give format=.")
     if names is not None and known not in ("tsv", "csv"):
         raise ArgumentError(f"names= is for TSV and CSV files without a header, but {path} has format {known}.")
-    if known == "jsonl":
+    if known == "parquet":
+        rows = _read_parquet(path)
+    elif known == "jsonl":
         rows = _read_jsonl(path)
     elif known == "text":
         rows = (Row(line, {"text": text}, problem) for line, text, problem in _read_lines(path))
@@ -62,6 +68,9 @@ def read_rows(
 
 def first_names(path: Path, *, format: RowFormat) -> list[str]:
     """The cells of the first line of a table, or the names in the first object; these may be names of columns."""
+    if format == "parquet":
+        with _open_parquet(path) as file:
+            return list(file.schema_arrow.names)
     if format in ("jsonl", "text"):
         return next((list(row.values) for row in read_rows(path, format=format, keep_bad=True) if row.values), [])
     return _header(table_cells(path, format=format))
@@ -119,6 +128,43 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
         else:
             kind = type(values).__name__
             yield Row(line, {}, f"{path}:{line}: {kind}, not an object. Put one object on each line.")
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    with _open_parquet(path) as file:
+        rows = (row for batch in file.iter_batches(_BLOCK_ROWS) for row in batch.to_pylist())
+        for number, row in enumerate(rows, start=1):
+            yield Row(number, row)
+
+
+def class_names_in(path: Path, *, column: str) -> list[str]:
+    """The names of the classes whose numbers a column has, if `datasets` of Hugging Face wrote the file as Parquet."""
+    with open_file(path) as start:
+        if not start.read(len(_PARQUET)).startswith(_PARQUET):
+            return []
+    with _open_parquet(path) as file:
+        metadata = (file.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        feature = parse_json(metadata)["info"]["features"][column]
+        # That of a list is inside of the list's own.
+        names = feature.get("feature", feature).get("names", [])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+@contextlib.contextmanager
+def _open_parquet(path: Path) -> Iterator[Any]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: not a Parquet file, or damaged ({error}). Write it again.") from error
 
 
 def _read_table(path: Path, rows: Iterator[Cells], names: Sequence[str] | None) -> Iterator[Row]:

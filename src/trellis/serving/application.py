@@ -30,6 +30,8 @@ from trellis.version import __version__
 T = TypeVar("T")
 TEXT_KINDS: Mapping[str, str] = {
     "classify": "sentences",
+    "label": "labels",
+    "tag": "tags",
     "fill": "blanks",
     "answer": "questions",
     "embed": "embeddings",

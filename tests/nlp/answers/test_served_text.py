@@ -16,8 +16,10 @@ from trellis.nlp.answers import (
     Answerer,
     AnswerOptions,
     BlankAnswerer,
+    LabelsAnswerer,
     QuestionAnswerer,
     SentenceAnswerer,
+    TagAnswerer,
     load_predictor,
     open_served_text,
     served_metadata,
@@ -45,6 +47,10 @@ def sentences(v: Any, inputs: Mapping[str, Any]) -> Any:
     return tokens(v, inputs).mean(1)[:, :2]
 
 
+def tags(v: Any, inputs: Mapping[str, Any]) -> Any:
+    return tokens(v, inputs)[..., :2]
+
+
 def questions(v: Any, inputs: Mapping[str, Any]) -> Any:
     return {"start_logits": tokens(v, inputs)[..., 0], "end_logits": tokens(v, inputs)[..., 1]}
 
@@ -57,6 +63,9 @@ KINDS: list[tuple[str, Answerer, Any, list[tuple[str, ...]]]] = [
         sentences,
         [("the cat sat .", "a cat sat ."), ("the dog ran", "who ?"), ("a mat", "the mat .")],
     ),
+    ("label", LabelsAnswerer(LENGTH, ("no", "yes")), sentences, [("the cat sat .",), ("a dog",), ("who ?",)]),
+    # The second is longer than a row.
+    ("tag", TagAnswerer(LENGTH, ("B-PET", "O")), tags, [("the cat sat .",), ("the dogs ran " * 9,), ("who ?",)]),
     (
         "answer",
         QuestionAnswerer(Windows(LENGTH, 4, 4), AnswerOptions()),

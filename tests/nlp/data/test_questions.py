@@ -1,10 +1,14 @@
 """Questions are read, and become windows over their passages."""
 
+import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from tests.nlp.data.small_questions import long_vocabulary, question, sky_vocabulary, write_squad
 from trellis.data import Columns, decode_example, read_records
@@ -149,3 +153,57 @@ def test_windows_without_room_are_refused() -> None:
         Windows(64, 128, 64)
     with pytest.raises(ArgumentError, match="doc_stride is 0"):
         Windows(384, 0, 64)
+
+
+CONTEXT = "Sky is blue"
+STARTED = {"text": ["blue", "Sky"], "answer_start": [7, 0]}
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [STARTED, {"text": ["blue", "Sky"]}, ["blue", "Sky"], [{"text": "blue", "answer_start": 7}, {"text": "Sky"}]],
+    ids=str,
+)
+def test_rows_have_answers_in_any_form(answers: Any, tmp_path: Path) -> None:
+    row = {"id": "q", "question": "What is it?", "context": CONTEXT, "answers": answers}
+    json_file, csv_file = tmp_path / "a.jsonl", tmp_path / "a.csv"
+    json_file.write_text(json.dumps(row))
+    cells = [json.dumps(cell) if name == "answers" else cell for name, cell in row.items()]
+    with csv_file.open("w", newline="") as file:
+        csv.writer(file).writerows([[*row], cells])
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "a.parquet")
+    expected = [Question("q", "What is it?", ("Sky", "is", "blue"), ("blue", "Sky"), False, 2, 2)]
+    for path in (json_file, csv_file, tmp_path / "a.parquet"):
+        assert list(read_questions([path], is_training=True)) == expected
+
+
+def test_rows_may_have_an_answer_as_text_and_none(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text(f"question\tcontext\tanswers\nWhat?\t{CONTEXT}\tblue\nWhy?\t{CONTEXT}\t\n")
+    questions = list(read_questions([file], is_training=True, version_2_with_negative=True))
+    assert [(one.id, one.first_word, one.is_impossible) for one in questions] == [
+        ("a.tsv:2", 2, False),
+        ("a.tsv:3", -1, True),
+    ]
+    with pytest.raises(DataError, match=r"a.tsv:3: there is no answer. If questions may have none, set version_2"):
+        list(read_questions([file], is_training=True))
+    assert [one.answers for one in read_questions([file], is_asked=True)] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"query": "q", "context": "c", "answers": "c"}, r"a.jsonl:1: there is no 'question' among .*columns question"),
+        ({"question": "q", "context": 3, "answers": "c"}, r"a.jsonl:1: 'context' is 3, not text"),
+        ({"question": "q", "context": "c", "answer": "c"}, r"no 'answers' among .* Did you mean 'answer'\?"),
+        ({"question": "q", "context": "c", "answers": 7}, r"a.jsonl:1: 'answers' is 7. Give a text, a list of texts"),
+        (
+            {"question": "q", "context": "c", "answers": {"text": ["c"], "answer_start": [0, 1]}},
+            r"a.jsonl:1: 'answers' is .*text and answer_start as SQuAD has them",
+        ),
+    ],
+)
+def test_a_bad_row_of_questions_is_told(row: dict[str, object], message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    with pytest.raises(DataError, match=message):
+        list(read_questions([tmp_path / "a.jsonl"], is_training=True))

@@ -84,8 +84,8 @@ def test_classes_that_have_names_may_go_by_their_numbers_in_a_file(capsys: pytes
 
 
 def test_files_without_rows_are_told() -> None:
-    Path("rows.parquet").write_bytes(b"PAR1 and more")
-    with pytest.raises(DataError, match="rows.parquet has format parquet. Give .tsv, .csv or .jsonl files"):
-        open_text_file(Path("rows.parquet"), texts=["a"], is_asked=True)
+    Path("rows.npz").write_bytes(b"PK and more")
+    with pytest.raises(DataError, match="rows.npz has format npz. Give .tsv, .csv, .jsonl or .parquet files"):
+        open_text_file(Path("rows.npz"), texts=["a"], is_asked=True)
     with pytest.raises(DataError, match="nowhere.tsv: no such file"):
         open_text_file(Path("nowhere.tsv"), texts=["a"], is_asked=True)

@@ -5,9 +5,11 @@ from typing import Any
 
 import jax
 import numpy as np
+import pyarrow
 import pytest
 import scipy.stats
 import sklearn.metrics
+from pyarrow import parquet
 
 from tests.nlp.data.small_text import write_vocabulary
 from tests.nlp.tasks.small import LENGTH, bound, encoder, one_step, part_of, sequences, validated
@@ -215,3 +217,37 @@ def test_classes_that_nobody_counted_are_counted_in_the_training_data(tmp_path: 
 def _shares(logits: np.ndarray) -> np.ndarray:
     exponentials = np.exp(logits.astype(np.float64))
     return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def test_labels_that_are_names_are_those_of_the_training_data(tmp_path: Path) -> None:
+    data = small_text(tmp_path)
+    (tmp_path / "train.tsv").write_text("label\ttext\nyes\tthe cat\nno\ta dog\nyes\ta cat\n")
+    held_out = data.replace(is_training=False, drop_remainder=False)
+    task = get_task(config(0, train_data=data, validation_data=held_out))
+    filled = task.task_config
+    assert filled.train_data.label_values == filled.validation_data.label_values == ["no", "yes"]
+    assert str(origin_of(filled, "train_data.label_values")) == "the labels of the training data"
+    assert filled.model.num_classes == 2
+    assert list(task.plan_notes())[-1] == "labels: no (1), yes (2)"
+    labels = task.build_inputs(filled.validation_data).batch(0)["label"]
+    assert labels.tolist() == [1]
+    assert list(task.answerer.label_values) == ["no", "yes"]
+
+
+def test_a_column_that_can_hold_no_labels_is_refused(tmp_path: Path) -> None:
+    rows = "".join(f"text {number}\tthe cat\n" for number in range(1001))
+    data = small_text(tmp_path)
+    (tmp_path / "train.tsv").write_text(f"label\ttext\n{rows}")
+    with pytest.raises(DataError, match="train_data.label_field: 'label' has 1,001 different values in .*'text 0'"):
+        get_task(config(0, train_data=data))
+
+
+def test_sentences_of_parquet_are_those_of_tables(tmp_path: Path) -> None:
+    data = small_text(tmp_path)
+    parquet.write_table(pyarrow.table({"label": [0, 2], "text": ["the cat", "a dog"]}), tmp_path / "a.parquet")
+    task = get_task(config(3, train_data=data))
+    of_table, of_parquet = (
+        task.build_inputs(data.replace(is_training=False, input_path=str(tmp_path / name))).batch(1)
+        for name in ("train.tsv", "a.parquet")
+    )
+    jax.tree.map(np.testing.assert_array_equal, of_parquet, of_table)

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
         EmbeddingAnswerer as EmbeddingAnswerer,
         QuestionAnswerer as QuestionAnswerer,
     )
+    from trellis.nlp.answers.label_answers import LabelsAnswerer as LabelsAnswerer
+    from trellis.nlp.answers.tag_answers import TagAnswerer as TagAnswerer
+    from trellis.nlp.answers.tag_spans import (
+        Span as Span,
+        marks_spans as marks_spans,
+        spans_of as spans_of,
+    )
     from trellis.nlp.answers.question_answers import (
         AnswerOptions as AnswerOptions,
         Answer as Answer,

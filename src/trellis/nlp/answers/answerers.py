@@ -81,7 +81,8 @@ class Answerer(Protocol):
         """Yields the answer to each text, which may have several parts; `check` has found nothing wrong with any."""
 
 
-def _check_parts(parts: tuple[str, ...], names: Sequence[str]) -> None:
+def check_parts(parts: tuple[str, ...], names: Sequence[str]) -> None:
+    """Raises an error if a text has other parts than are named, or one that is empty or broken."""
     if len(parts) != len(names):
         takes = f"it takes {len(names)}: {', '.join(names)}"
         raise ArgumentError(f"{' | '.join(parts)!r} has {len(parts)} parts, but {takes}.")
@@ -106,6 +107,20 @@ def in_batches(run: Callable[[Mapping[str, np.ndarray]], PyTree], *, batch_size:
     return ask
 
 
+def sentence_inputs(
+    texts: Sequence[tuple[str, ...]], *, tokenizer: Tokenizer, seq_length: int
+) -> dict[str, np.ndarray]:
+    """What a model reads of sentences or pairs."""
+    sequences = assemble_texts(
+        tokenizer.encode([parts[0] for parts in texts]),
+        tokenizer.encode([parts[1] if len(parts) == 2 else "" for parts in texts]),
+        rows=np.arange(len(texts)),
+        seq_length=seq_length,
+        specials=Specials.of(tokenizer),
+    )
+    return dict(zip(INPUTS, (sequences.ids, sequences.mask, sequences.types), strict=True))
+
+
 @dataclass(frozen=True)
 class SentenceAnswerer:
     """Tells the class, or the number, of each sentence or pair. The model returns logits; a single one is a number."""
@@ -126,7 +141,7 @@ class SentenceAnswerer:
 
     def check(self, parts: tuple[str, ...], *, tokenizer: Tokenizer) -> None:
         """Refuses what is not the sentence or the pair that the model was trained on; these may be not known."""
-        _check_parts(parts, self.text_columns or ("the sentence", "the second sentence")[: max(1, len(parts))])
+        check_parts(parts, self.text_columns or ("the sentence", "the second sentence")[: max(1, len(parts))])
 
     def __call__(
         self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
@@ -138,15 +153,7 @@ class SentenceAnswerer:
 
     def logits(self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
         """Yields the logits of the classes, or the number, of each sentence or pair."""
-        sequences = assemble_texts(
-            tokenizer.encode([parts[0] for parts in texts]),
-            tokenizer.encode([parts[1] if len(parts) == 2 else "" for parts in texts]),
-            rows=np.arange(len(texts)),
-            seq_length=self.seq_length,
-            specials=Specials.of(tokenizer),
-        )
-        inputs = dict(zip(INPUTS, (sequences.ids, sequences.mask, sequences.types), strict=True))
-        yield from ask(inputs)
+        yield from ask(sentence_inputs(texts, tokenizer=tokenizer, seq_length=self.seq_length))
 
     def _prediction(self, parts: tuple[str, ...], logits: np.ndarray) -> Prediction:
         text = " | ".join(parts)
@@ -185,14 +192,8 @@ class EmbeddingAnswerer:
         self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
     ) -> Iterator[Prediction]:
         """Yields the vector of each text, or the cosine of two."""
-        flat = [part for parts in texts for part in parts]
-        tokens = tokenizer.encode(flat)
-        nothing = Ragged(np.zeros(0, tokens.values.dtype), offsets=np.zeros(len(flat) + 1, np.int64))
-        rows = np.arange(len(flat))
-        sequences = assemble_texts(
-            tokens, nothing, rows=rows, seq_length=self.seq_length, specials=Specials.of(tokenizer)
-        )
-        vectors = ask(dict(zip(INPUTS, (sequences.ids, sequences.mask, sequences.types), strict=True)))
+        single = [(part,) for parts in texts for part in parts]
+        vectors = ask(sentence_inputs(single, tokenizer=tokenizer, seq_length=self.seq_length))
         for parts in texts:
             yield _embedding_prediction(parts, [next(vectors).astype(np.float64) for _ in parts])
 
@@ -229,7 +230,7 @@ class QuestionAnswerer:
 
     def check(self, parts: tuple[str, ...], *, tokenizer: Tokenizer) -> None:
         """Refuses what is not a question and a passage that has words."""
-        _check_parts(parts, self.text_columns)
+        check_parts(parts, self.text_columns)
         if not len(tokenizer.encode([parts[1]]).values):
             raise ArgumentError(f"{self.text_columns[1]} is {parts[1]!r}, in which there is no word. Give a passage.")
 
@@ -292,7 +293,7 @@ class BlankAnswerer:
 
     def check(self, parts: tuple[str, ...], *, tokenizer: Tokenizer) -> None:
         """Refuses a text without a blank, and one that is too long."""
-        _check_parts(parts, self.text_columns)
+        check_parts(parts, self.text_columns)
         text = _with_blanks(parts[0], tokenizer)
         if BLANK not in text:
             raise ArgumentError(f"{text!r} has no blank to fill. Write {tokenizer.mask} where a word is missing.")

@@ -9,10 +9,20 @@ from typing import NamedTuple
 from trellis.data import first_names, format_of, open_file, read_rows
 from trellis.errors import ArgumentError, DataError
 from trellis.nlp.answers.answerers import Answerer, QuestionAnswerer
-from trellis.nlp.data import TextFile, open_text_file, read_questions
+from trellis.nlp.answers.tag_answers import TagAnswerer
+from trellis.nlp.data import (
+    TaggedFields,
+    TextFile,
+    is_conll,
+    open_text_file,
+    read_questions,
+    read_tagged_sentences,
+    row_words,
+)
 
 _ID = "id"
 """The column that is kept with an answer."""
+_NOT_PARTING = "\N{NO-BREAK SPACE}"
 
 
 class Asked(NamedTuple):
@@ -39,7 +49,7 @@ class AskedFile:
 def open_asked_file(
     path: Path, *, answerer: Answerer, text_fields: Sequence[str] = (), column_names: Sequence[str] = ()
 ) -> AskedFile:
-    """Returns the texts of a file: SQuAD's JSON, TSV, CSV or JSONL with columns, or lines with tabs between parts.
+    """Returns the texts of a file: SQuAD's JSON, rows with columns, lines with tabs between parts, or words (CoNLL).
 
     It is read by the same rules as a file to train on.
 
@@ -50,6 +60,8 @@ def open_asked_file(
     """
     if _is_document(path):
         return _open_squad(path, answerer)
+    if isinstance(answerer, TagAnswerer) and not text_fields and is_conll(path, tags=answerer.label_values):
+        return _open_words(path, answerer)
     roles = answerer.text_columns
     if text_fields and roles and len(text_fields) != len(roles):
         raise ArgumentError(
@@ -67,7 +79,8 @@ def open_asked_file(
         may_hold_texts_alone=not text_fields,
     )
     notes = (_summary(file, texts, roles or texts), *file.notes)
-    return AskedFile(_texts_of(file, texts), [f"{path}: {note}" for note in notes])
+    read_texts = _texts_of_words if isinstance(answerer, TagAnswerer) else _texts_of
+    return AskedFile(read_texts(file, texts), [f"{path}: {note}" for note in notes])
 
 
 def _is_document(path: Path) -> bool:
@@ -100,6 +113,35 @@ def _open_squad(path: Path, answerer: Answerer) -> AskedFile:
         for question in questions
     )
     return AskedFile(texts, [], is_squad=True)
+
+
+def _open_words(path: Path, answerer: TagAnswerer) -> AskedFile:
+    """Sentences with a word on each line, and an empty line between them; their tags are not looked at."""
+    fields = TaggedFields(word_column=answerer.word_column, tag_column=None)
+    texts = (Asked((_as_text(one.words),), one.place) for one in read_tagged_sentences([path], fields=fields))
+    return AskedFile(texts, [f"{path}: Each line is a word, an empty line ends a sentence; only the words are asked."])
+
+
+def _as_text(words: Sequence[str]) -> str:
+    """Words with spaces between them; a space in a word becomes one that does not part it."""
+    return " ".join(_NOT_PARTING.join(word.split()) for word in words)
+
+
+def _texts_of_words(file: TextFile, texts: Sequence[str]) -> Iterator[Asked]:
+    """Sentences of rows, which are text or lists of words."""
+    (name,) = texts
+    for row in file.rows(keep_bad=True):
+        if list(row.values.values()) == [""]:
+            # In a file of one column that is an empty line.
+            continue
+        place = f"{file.path}:{row.line}"
+        problem, text = row.problem, ""
+        if not problem:
+            try:
+                text = _as_text(row_words(row, name=file.columns[name], setting="text_fields", place=place))
+            except DataError as error:
+                problem = str(error)
+        yield Asked((text,), place, row.values.get(_ID), problem)
 
 
 def _open_lines(path: Path) -> AskedFile:

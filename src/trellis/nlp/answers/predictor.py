@@ -296,8 +296,9 @@ def read_fine_tuned_model(task: TextTask, directory: str, *, runtime: RuntimeCon
 def _is_unused(name: str, arrays: Mapping[str, np.ndarray]) -> bool:
     """Whether a parameter is of a pooler that no head uses: one has its own, or there is none that classifies."""
     is_pooler = name.startswith("encoder/pooler/") and name not in arrays
-    has_own = "sentence_prediction/pooler_dense/kernel" in arrays
-    return is_pooler and (has_own or "sentence_prediction/logits/kernel" not in arrays)
+    heads = ("sentence_prediction", "multi_label")
+    has_own = any(f"{head}/pooler_dense/kernel" in arrays for head in heads)
+    return is_pooler and (has_own or not any(f"{head}/logits/kernel" in arrays for head in heads))
 
 
 def read_model(

@@ -14,13 +14,17 @@ from trellis.nlp.answers.answerers import (
     QuestionAnswerer,
     SentenceAnswerer,
 )
+from trellis.nlp.answers.label_answers import LabelsAnswerer
 from trellis.nlp.answers.question_answers import AnswerOptions
+from trellis.nlp.answers.tag_answers import TagAnswerer
 from trellis.nlp.data import VOCABULARY_NAMES, TextSettings, Tokenizer, Windows, build_tokenizer
 
 _ANSWERERS: Mapping[str, Callable[[Mapping[str, Any]], Answerer]] = {
     BlankAnswerer.kind: lambda fields: BlankAnswerer(**fields),
     SentenceAnswerer.kind: lambda fields: SentenceAnswerer(**fields),
     EmbeddingAnswerer.kind: lambda fields: EmbeddingAnswerer(**fields),
+    LabelsAnswerer.kind: lambda fields: LabelsAnswerer(**fields),
+    TagAnswerer.kind: lambda fields: TagAnswerer(**fields),
     QuestionAnswerer.kind: lambda fields: QuestionAnswerer(
         Windows(**fields["windows"]), AnswerOptions(**fields["options"])
     ),

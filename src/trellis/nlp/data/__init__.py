@@ -10,6 +10,8 @@ if TYPE_CHECKING:
         BertPretrainTextDataConfig as BertPretrainTextDataConfig,
         SentencePredictionDataConfig as SentencePredictionDataConfig,
         SentencePredictionTextDataConfig as SentencePredictionTextDataConfig,
+        MultiLabelDataConfig as MultiLabelDataConfig,
+        TaggingDataConfig as TaggingDataConfig,
         QADataConfig as QADataConfig,
         DualEncoderDataConfig as DualEncoderDataConfig,
     )
@@ -53,6 +55,24 @@ if TYPE_CHECKING:
         count_classes as count_classes,
         cached_answers as cached_answers,
         AnswerRows as AnswerRows,
+        count_label_names as count_label_names,
+    )
+    from trellis.nlp.data.multi_label import (
+        build_multi_label_stream as build_multi_label_stream,
+        count_labels as count_labels,
+    )
+    from trellis.nlp.data.tagged_sentences import (
+        NO_TAG as NO_TAG,
+        TaggedFields as TaggedFields,
+        TaggedSentence as TaggedSentence,
+        build_tagging_stream as build_tagging_stream,
+        count_tags as count_tags,
+        is_conll as is_conll,
+        has_rows as has_rows,
+        row_words as row_words,
+        read_tagged_sentences as read_tagged_sentences,
+        tag_windows as tag_windows,
+        tagging_inputs as tagging_inputs,
     )
     from trellis.nlp.data.text_pairs import build_pair_stream as build_pair_stream
     from trellis.nlp.data.questions import (
@@ -62,6 +82,7 @@ if TYPE_CHECKING:
         Windows as Windows,
         passage_gaps as passage_gaps,
         passage_words as passage_words,
+        is_of_questions as is_of_questions,
         read_questions as read_questions,
         tokenize_questions as tokenize_questions,
         question_features as question_features,

@@ -82,7 +82,7 @@ class SentencePredictionDataConfig(DataConfig):
 
 @dataclass
 class SentencePredictionTextDataConfig(DataConfig):
-    """Sentences, or pairs of them, in files of rows: TSV, CSV, JSONL."""
+    """Sentences, or pairs of them, in files of rows: TSV, CSV, JSONL, Parquet."""
 
     label_type: LabelType = "int"
     """`int` for classes, `float` for regression."""
@@ -101,7 +101,8 @@ class SentencePredictionTextDataConfig(DataConfig):
     file_type: FileType = "tfrecord"
     include_example_id: bool = False
     label_values: list[str] | None = None
-    """What the classes are called, in their order. A file may have their names or their numbers; null: numbers."""
+    """What the classes are called, in their order. A file may have their names or their numbers; null: numbers, or the
+    names that there are in the training data in alphabetical order."""
     column_names: list[str] | None = None
     """The columns of TSV or CSV files that have no header. A first line with all `text_fields` is one all the same."""
     cache_dir: str = ""
@@ -111,8 +112,65 @@ class SentencePredictionTextDataConfig(DataConfig):
 
 
 @dataclass
+class MultiLabelDataConfig(DataConfig):
+    """Sentences, or pairs of them, with any number of labels each, in files of rows: TSV, CSV, JSONL, Parquet."""
+
+    text_fields: list[str] | None = None
+    """The columns with the text: one, or two for pairs."""
+    label_field: str = "labels"
+    """The column with the labels of a row: a list or, in a table, names with `label_separator` between them."""
+    label_fields: list[str] | None = None
+    """Instead a column for each label, with 1 where it is there and 0 where not."""
+    label_separator: str = ","
+    global_batch_size: int = 32
+    seq_length: int = 128
+    """The most tokens of an example. Batches to train on are only as long as the longest example needs."""
+    is_training: bool | None = True
+    tokenization: Tokenization = "WordPiece"
+    vocab_file: str = ""
+    """A vocabulary for WordPiece, or a model for SentencePiece."""
+    lower_case: bool = True
+    column_names: list[str] | None = None
+    """The columns of TSV or CSV files that have no header. A first line with all `text_fields` is one all the same."""
+    cache_dir: str = ""
+    """Where tokens are kept; the default is beside the files."""
+
+
+@dataclass
+class TaggingDataConfig(DataConfig):
+    """Sentences whose words have tags: CoNLL's columns, rows with lists of words and of tags, or published records."""
+
+    global_batch_size: int = 32
+    is_training: bool | None = True
+    seq_length: int = 128
+    """The most tokens of an example; a longer sentence becomes several. Batches to train on are only as long as the
+    longest example needs."""
+    include_sentence_id: bool = False
+    file_type: FileType = "tfrecord"
+    words_field: str = "words"
+    """In JSONL and Parquet the column with a list of words; in CSV and TSV with words between spaces."""
+    tags_field: str = "tags"
+    """The column with as many tags: names, or their numbers in `task.class_names`."""
+    word_column: int = 0
+    """Which of CoNLL's columns is the word, counted from 0; from the end below 0."""
+    tag_column: int = -1
+    """Which of them is the tag."""
+    vocab_file: str = ""
+    """A vocabulary for WordPiece, or a model for SentencePiece."""
+    tokenization: Tokenization = "WordPiece"
+    lower_case: bool = True
+    cache_dir: str = ""
+    """Where tokens are kept; the default is beside the files."""
+
+    no_effect: ClassVar[Mapping[str, str]] = _NO_EFFECT
+
+
+@dataclass
 class QADataConfig(DataConfig):
-    """Questions with a passage that answers them: SQuAD's JSON, or examples that `trellis data finetuning` has made."""
+    """Questions with a passage that answers them: SQuAD's JSON, rows, or what `trellis data finetuning` has made.
+
+    Rows (CSV, TSV, JSONL, Parquet) have the columns `question`, `context` and `answers`.
+    """
 
     global_batch_size: int = 48
     is_training: bool | None = True

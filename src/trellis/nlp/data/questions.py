@@ -13,11 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import Columns, Examples, ExampleStream, Padding, Ragged, cached_columns, find_files, open_file
+from trellis.data import (
+    Columns,
+    Examples,
+    ExampleStream,
+    Padding,
+    Ragged,
+    cached_columns,
+    find_files,
+    open_file,
+)
 from trellis.errors import ArgumentError, ConfigError, DataError
 from trellis.json_text import parse_json
 from trellis.nlp.data.configs import QADataConfig
 from trellis.nlp.data.output import OutputFormat, work_folder, write_features, write_meta_data
+from trellis.nlp.data.question_rows import read_question_rows
 from trellis.nlp.data.sequences import INPUTS, RECORD_NAMES, Features, Specials
 from trellis.nlp.data.stream_parts import MadeExamples, config_tokenizer, example_stream, input_paths, read_features
 from trellis.nlp.data.text_settings import TEXT, TextSettings, beside_records
@@ -34,6 +44,7 @@ QuestionTokens = dict[str, Ragged | NDArray[Any]]
 _VERSION = 1
 # Words are parted at these spaces alone.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
+_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 _POSITIONS = ("start_positions", "end_positions")
 
 
@@ -118,8 +129,24 @@ def passage_gaps(passage: str) -> tuple[str, ...]:
 
 def _all_questions(files: Sequence[Path], with_negative: bool, is_asked: bool) -> Iterator[tuple[Question, str, int]]:
     for file in files:
+        if not file.name.lower().removesuffix(".gz").endswith(".json"):
+            yield from _questions_of_rows(file, with_negative, is_asked)
+            continue
         for number, article in enumerate(_articles(file)):
             yield from _questions_of(article, f"{file}, article {number}", with_negative, is_asked)
+
+
+def _questions_of_rows(file: Path, with_negative: bool, is_asked: bool) -> Iterator[tuple[Question, str, int]]:
+    """Yields the questions of a file of rows, each with its passage and where its first answer starts in it."""
+    for row in read_question_rows(file, has_answers=not is_asked):
+        if not row.answers and not with_negative and not is_asked:
+            raise DataError(
+                f"{row.place}: there is no answer. If questions may have none, set version_2_with_negative."
+            )
+        is_impossible = with_negative and not row.answers and not is_asked
+        texts = tuple(answer.text for answer in row.answers)
+        start = row.answers[0].start if row.answers else -1
+        yield Question(row.id, row.question, passage_words(row.context), texts, is_impossible), row.context, start
 
 
 def _questions_of(article: Any, place: str, with_negative: bool, is_asked: bool) -> Iterator[tuple[Question, str, int]]:
@@ -468,14 +495,21 @@ def build_question_stream(
         examples: Examples = MadeExamples(len(columns), make)
     else:
         features = {name: (np.int32, (params.seq_length,) if name in INPUTS else ()) for name in names}
-        examples = read_features(params, features=features, text_config="a name that ends in .json")
+        examples = read_features(
+            params, features=features, text_config="a name that ends in .json, .jsonl, .csv, .tsv or .parquet"
+        )
     keeps_all = params.replace(drop_remainder=params.drop_remainder and bool(params.is_training))
     return example_stream(examples, params=keeps_all, context=context)
 
 
 def reads_questions(params: QADataConfig) -> bool:
-    """Whether the files of a config are questions (SQuAD's JSON), not records."""
-    return all(path.lower().removesuffix(".gz").endswith(".json") for path in input_paths(params))
+    """Whether the files of a config are questions (SQuAD's JSON, or rows with columns), not records."""
+    return all(map(is_of_questions, input_paths(params)))
+
+
+def is_of_questions(path: str) -> bool:
+    """Whether a path is, by its name, of a file with questions, not with records."""
+    return path.lower().removesuffix(".gz").endswith(_SUFFIXES)
 
 
 def question_tokenizer(params: QADataConfig) -> Tokenizer:
@@ -521,7 +555,7 @@ def load_questions(params: QADataConfig) -> list[Question]:
     if not reads_questions(params):
         raise ConfigError(
             f"input_path is {params.input_path!r}: answers are compared with the questions themselves. "
-            "Name SQuAD's JSON file for validation."
+            "Name SQuAD's JSON file, or rows with questions, for validation."
         )
     return list(_read_questions(params, find_files(input_paths(params))))
 

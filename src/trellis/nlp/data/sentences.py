@@ -3,6 +3,7 @@
 import functools
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,9 +12,23 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trellis.data import Column, Columns, DataConfig, ExampleStream, Ragged, Row, cached_columns, find_files
+from trellis.data import (
+    Column,
+    Columns,
+    DataConfig,
+    ExampleStream,
+    Ragged,
+    Row,
+    cached_columns,
+    class_names_in,
+    find_files,
+)
 from trellis.errors import ArgumentError, ConfigError, DataError
-from trellis.nlp.data.configs import SentencePredictionDataConfig, SentencePredictionTextDataConfig
+from trellis.nlp.data.configs import (
+    MultiLabelDataConfig,
+    SentencePredictionDataConfig,
+    SentencePredictionTextDataConfig,
+)
 from trellis.nlp.data.output import OutputFormat, write_features, write_meta_data
 from trellis.nlp.data.sequences import INPUTS, Features, Pairs, Specials, assemble_texts, with_record_names
 from trellis.nlp.data.stream_parts import (
@@ -22,6 +37,7 @@ from trellis.nlp.data.stream_parts import (
     data_place,
     example_stream,
     input_paths,
+    named_counts,
     read_features,
 )
 from trellis.nlp.data.text_file import TextFile, open_text_file
@@ -38,6 +54,8 @@ _VERSION = 1
 _DTYPES = {"int": np.int32, "float": np.float32}
 # Hardware is quickest with lengths that are multiples of this.
 _MULTIPLE = 8
+_MOST_LABELS = 1000
+"""Of more labels than these it is likely that they are none."""
 _TSV = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
 _JSONL = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
 _ENTAILED = ("entailment", "not_entailment")
@@ -104,18 +122,22 @@ def _as_labelled(file: TextFile, fields: SentenceFields) -> SentenceFields:
 def _label(file: TextFile, row: Row, fields: SentenceFields) -> float:
     if fields.label is None:
         return 0
-    place, column = f"{file.path}:{row.line}", file.columns[fields.label]
+    place = f"{file.path}:{row.line}"
+    text = _label_text(file, row, fields.label)
+    if fields.is_regression:
+        return _number(text, place)
+    return _class(text, fields.label_values, place)
+
+
+def _label_text(file: TextFile, row: Row, label: str) -> str:
+    column = file.columns[label]
     value = row.values.get(column)
     text = "" if value is None else str(value)
     if not text:
         columns = "" if column in row.values else f"; the columns are {', '.join(map(repr, row.values))}"
-        raise DataError(
-            f"{place}: the label {column!r} is missing{columns}. Fill it in, or name the column with the labels by "
-            f"label_field."
-        )
-    if fields.is_regression:
-        return _number(text, place)
-    return _class(text, fields.label_values, place)
+        way_out = "Fill it in, or name the column with the labels by label_field."
+        raise DataError(f"{file.path}:{row.line}: the label {column!r} is missing{columns}. {way_out}")
+    return text
 
 
 def _class(text: str, names: Sequence[str] | None, place: str) -> int:
@@ -308,7 +330,50 @@ def build_sentence_stream(
         rest = {name: column for columns in (examples.rest, more) for name, column in _by_name(columns)}
         examples = replace(examples, rest=Columns(rest))
     _check_labels(np.asarray(examples[params.label_field]), params, n_classes)
-    return example_stream(_fitted(examples) if params.is_training else examples, params=params, context=context)
+    return example_stream(fitted(examples) if params.is_training else examples, params=params, context=context)
+
+
+def count_label_names(params: SentencePredictionTextDataConfig) -> dict[str, int] | None:
+    """How often each label is in the files of a config, in alphabetical order; None if labels are plain numbers.
+
+    The counts are kept, as tokens are.
+    """
+    fields = _text_fields(params)
+    files = find_files(input_paths(params))
+    first = next(_label_texts(files[:1], fields), "")
+    if _is_number(first) and not class_names_in(files[0], column=params.label_field):
+        return None
+    directory = cache_directory(files, params.cache_dir, settings=[_VERSION, "labels", repr(fields)])
+    columns = cached_columns(directory, _counted_labels(files, fields))
+    names = columns.ragged("name")
+    if len(names) > _MOST_LABELS:
+        raise DataError(
+            f"{data_place(params)}.label_field: {params.label_field!r} has {len(names):,} different values in "
+            f"{params.input_path}, such as {names[0]!r:.60}. Name the column with the labels; or, if all of these are "
+            f"classes, name them in label_values."
+        )
+    return {str(names[number]): int(count) for number, count in enumerate(columns["count"])}
+
+
+def _label_texts(files: Sequence[Path], fields: SentenceFields) -> Iterator[str]:
+    """Yields the labels of files as they are there."""
+    for path in files:
+        file = open_text_file(path, texts=fields.texts, label=fields.label, column_names=fields.column_names)
+        for row in file.rows():
+            yield _label_text(file, row, str(fields.label))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _counted_labels(files: Sequence[Path], fields: SentenceFields) -> Iterator[dict[str, Any]]:
+    by_name = named_counts(Counter(_label_texts(files, fields)), files=files, column=str(fields.label))
+    yield {"name": list(by_name), "count": np.array([*by_name.values()], np.int64)}
 
 
 def count_classes(params: SentenceDataConfig, *, tokenizer: Tokenizer | None = None) -> int:
@@ -335,7 +400,7 @@ def cached_answers(
         name: Of the column.
         known_by: What the answers depend on beside the text: equal values are for equal answers.
     """
-    fields = _fields_of(params)
+    fields = _text_fields(params)
     files = find_files(input_paths(params))
     directory = cache_directory(files, params.cache_dir, settings=[_VERSION, name, repr(fields), *known_by])
     blocks = in_blocks(read_sentence_rows(files, fields=fields), _BLOCK_ROWS)
@@ -368,12 +433,7 @@ def _read_records(params: SentencePredictionDataConfig) -> Columns:
     return Columns({**{name: examples[name] for name in features}, second_name: examples[field]})
 
 
-def _fields_of(params: SentencePredictionTextDataConfig) -> SentenceFields:
-    if not params.text_fields or len(params.text_fields) > 2:
-        raise ConfigError(
-            f"{data_place(params)}.text_fields is {params.text_fields}. Name the column with the text, or two for "
-            f"pairs, as in: --set {data_place(params)}.text_fields='[sentence1, sentence2]'"
-        )
+def _read_text(params: SentencePredictionTextDataConfig, tokenizer: Tokenizer | None) -> "SentencePairs":
     if params.label_values is not None and not params.label_values:
         raise ConfigError(
             f"{data_place(params)}.label_values is empty, but it names the classes. Name them in their order, as in: "
@@ -381,19 +441,9 @@ def _fields_of(params: SentencePredictionTextDataConfig) -> SentenceFields:
         )
     if params.preprocessing_hub_module_url:
         raise ConfigError("preprocessing_hub_module_url has no meaning here: give the vocabulary as vocab_file.")
-    return SentenceFields(
-        texts=list(params.text_fields),
-        label=params.label_field,
-        label_values=None if params.label_values is None else list(params.label_values),
-        is_regression=params.label_type == "float",
-        column_names=None if params.column_names is None else list(params.column_names),
-    )
-
-
-def _read_text(params: SentencePredictionTextDataConfig, tokenizer: Tokenizer | None) -> "SentencePairs":
-    fields = _fields_of(params)
     if tokenizer is None:
         tokenizer = config_tokenizer(params, params.vocab_file, field="vocab_file", lower_case=params.lower_case)
+    fields = _text_fields(params)
     files = find_files(input_paths(params))
     directory = cache_directory(files, params.cache_dir, settings=[_VERSION, tokenizer.fingerprint, repr(fields)])
     tokenize = functools.partial(tokenize_rows, tokenizer=tokenizer, fields=fields)
@@ -403,6 +453,26 @@ def _read_text(params: SentencePredictionTextDataConfig, tokenizer: Tokenizer | 
     if params.include_example_id:
         rest["example_id"] = columns["number"]
     return SentencePairs(columns, Columns(rest), params.seq_length, Specials.of(tokenizer))
+
+
+def _text_fields(params: SentencePredictionTextDataConfig) -> SentenceFields:
+    return SentenceFields(
+        texts=check_text_config(params),
+        label=params.label_field,
+        label_values=None if params.label_values is None else list(params.label_values),
+        is_regression=params.label_type == "float",
+        column_names=None if params.column_names is None else list(params.column_names),
+    )
+
+
+def check_text_config(params: SentencePredictionTextDataConfig | MultiLabelDataConfig) -> list[str]:
+    """The columns with the text, one or two; raises an error if there are none, or more."""
+    if not params.text_fields or len(params.text_fields) > 2:
+        raise ConfigError(
+            f"{data_place(params)}.text_fields is {params.text_fields}. Name the column with the text, or two for "
+            f"pairs, as in: --set {data_place(params)}.text_fields='[sentence1, sentence2]'"
+        )
+    return list(params.text_fields)
 
 
 def _check_labels(labels: NDArray[Any], params: DataConfig, n_classes: int | None) -> None:
@@ -447,7 +517,7 @@ class SentencePairs:
         return {**sequences.inputs, **self.rest.take(rows)}
 
 
-def _fitted(examples: SentencePairs | Columns) -> MadeExamples:
+def fitted(examples: SentencePairs | Columns) -> MadeExamples:
     """The same examples without the padding that all of them have."""
     if isinstance(examples, SentencePairs):
         a, b = (examples.tokens.ragged(name).lengths for name in ("a", "b"))

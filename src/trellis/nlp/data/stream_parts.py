@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from trellis.data import (
     DataConfig,
     Examples,
     ExampleStream,
+    class_names_in,
     decode_example,
     find_files,
     format_of,
@@ -28,14 +29,23 @@ from trellis.errors import ConfigError, DataError, MissingPackageError
 from trellis.nlp.data.configs import (
     BertPretrainTextDataConfig,
     DualEncoderDataConfig,
+    MultiLabelDataConfig,
     QADataConfig,
     SentencePredictionTextDataConfig,
+    TaggingDataConfig,
 )
 from trellis.nlp.data.sequences import RECORD_NAMES
 from trellis.nlp.data.tokenizer import Tokenizer, build_tokenizer
 from trellis.tasks import InputContext
 
-TextConfig = BertPretrainTextDataConfig | SentencePredictionTextDataConfig | QADataConfig | DualEncoderDataConfig
+TextConfig = (
+    BertPretrainTextDataConfig
+    | SentencePredictionTextDataConfig
+    | MultiLabelDataConfig
+    | TaggingDataConfig
+    | QADataConfig
+    | DualEncoderDataConfig
+)
 
 
 def input_paths(params: DataConfig) -> list[str]:
@@ -64,6 +74,22 @@ def _tfds_file(params: DataConfig, place: str) -> Path:
             f"{place}.tfds_name is {params.tfds_name!r}, and {error} Or write the data to files, and name these "
             f"instead: --params_override={place}.tfds_name=,{place}.input_path=FILES"
         ) from None
+
+
+def named_counts(counts: Mapping[str, int], *, files: Sequence[Path], column: str) -> dict[str, int]:
+    """Counts of labels by name: in alphabetical order or, if they are numbers, up to the highest, by its name if known.
+
+    Args:
+        files: Where the labels are: Parquet may tell the names of numbers.
+        column: Theirs.
+    """
+    if not all(name.isdecimal() for name in counts):
+        return {name: counts[name] for name in sorted(counts)}
+    numbers = {int(name): count for name, count in counts.items()}
+    names = class_names_in(files[0], column=column)
+    if len(names) <= max(numbers, default=0):
+        names = [str(number) for number in range(1 + max(numbers, default=-1))]
+    return {name: numbers.get(number, 0) for number, name in enumerate(names)}
 
 
 def data_place(params: DataConfig) -> str:

@@ -9,7 +9,8 @@ from trellis.errors import DataError
 
 _OTHER_NAMES = {"premise": "sentence1", "hypothesis": "sentence2", "label": "gold_label"}
 """From what TensorFlow Datasets calls the columns of MNLI, as its published config does, to what GLUE's files do."""
-_TABLES: Mapping[str, RowFormat] = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl"}
+_TABLES: Mapping[str, RowFormat] = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "parquet": "parquet"}
+_WITH_LINES = ("tsv", "csv")
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def open_text_file(
     is_asked: bool = False,
     may_hold_texts_alone: bool = True,
 ) -> TextFile:
-    """Returns a file of rows: TSV, CSV or JSONL.
+    """Returns a file of rows: TSV, CSV, JSONL or Parquet.
 
     A first line that has all columns with text is a header, whatever `column_names` says: GLUE's CoLA has one in its
     tests, and none elsewhere.
@@ -89,7 +90,7 @@ def open_text_file(
     if not first:
         raise DataError(f"{path}: there is no text in it.")
     names = None
-    if format != "jsonl":
+    if format in _WITH_LINES:
         is_alone = is_asked and may_hold_texts_alone
         names = _names_without_header(first, texts, column_names, is_asked=is_asked, may_be_alone=is_alone)
     known = first if names is None else names
@@ -144,7 +145,7 @@ def _format(path: Path, *, with_plain_text: bool) -> RowFormat:
         return "tsv"
     if format not in _TABLES:
         what = "has no columns" if format == "text" else f"has format {format}"
-        raise DataError(f"{path} {what}. Give .tsv, .csv or .jsonl files: their columns have names.")
+        raise DataError(f"{path} {what}. Give .tsv, .csv, .jsonl or .parquet files: their columns have names.")
     return _TABLES[format]
 
 

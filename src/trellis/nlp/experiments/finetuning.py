@@ -27,7 +27,7 @@ def squad(encoder: EncoderConfig) -> ExperimentConfig:
     # The published validation data is shuffled and endless, which cannot be intended; the task's own is neither.
     task = QuestionAnsweringConfig()
     task.model.encoder = encoder
-    return _finetuning(task, learning_rate=8e-5, n_epochs=2)
+    return finetuning(task, learning_rate=8e-5, n_epochs=2)
 
 
 def _sentence_prediction(
@@ -35,9 +35,10 @@ def _sentence_prediction(
 ) -> ExperimentConfig:
     task = SentencePredictionConfig(train_data=data(), validation_data=data(is_training=False, drop_remainder=False))
     task.model.encoder = encoder
-    return _finetuning(task, learning_rate=3e-5, n_epochs=3)
+    return finetuning(task, learning_rate=3e-5, n_epochs=3)
 
 
-def _finetuning(task: TaskConfig, *, learning_rate: float, n_epochs: float) -> ExperimentConfig:
+def finetuning(task: TaskConfig, *, learning_rate: float, n_epochs: float) -> ExperimentConfig:
+    """An experiment that fine-tunes on a task: AdamW, a rate that rises and falls, some epochs."""
     trainer = TrainerConfig(optimizer_config=adamw_with_linear_decay(learning_rate), train_epochs=n_epochs)
     return ExperimentConfig(task=task, trainer=trainer, restrictions=RESTRICTIONS)

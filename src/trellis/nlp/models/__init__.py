@@ -39,9 +39,10 @@ if TYPE_CHECKING:
         BertPretrainer as BertPretrainer,
         BertClassifier as BertClassifier,
         BertSpanLabeler as BertSpanLabeler,
+        BertTagger as BertTagger,
         MaskedLM as MaskedLM,
         ClassificationHead as ClassificationHead,
-        SpanHead as SpanHead,
+        TokenHead as TokenHead,
     )
     from trellis.nlp.models.dual_encoder import DualEncoder as DualEncoder, TEXT_SIDES as TEXT_SIDES
     from trellis.nlp.models.rnnlm import RNNLM as RNNLM

@@ -87,7 +87,7 @@ def _norm_epsilon(encoder_config: Any) -> float | None:
 
 
 class BertClassifier(nn.Module):
-    """An encoder with one head, `sentence_prediction`, for classes or, with one class, for a number.
+    """An encoder with one head, by default `sentence_prediction`, for classes or, with one class, for a number.
 
     Example:
         classifier = BertClassifier(build_encoder(EncoderConfig()), num_classes=3)
@@ -101,6 +101,8 @@ class BertClassifier(nn.Module):
     """Whether to classify by the encoder's pooled output; else the head has a pooler of its own."""
     init_cls_pooler: bool = False
     """Whether a warm start takes that pooler too, from a `next_sentence` head; a ModernBERT's from `masked_lm`."""
+    head: str = "sentence_prediction"
+    """The name of the head."""
 
     @property
     def checkpoint_items(self) -> Mapping[str, str]:
@@ -109,9 +111,9 @@ class BertClassifier(nn.Module):
             return {"encoder": "encoder"}
         if isinstance(self.encoder.config, ModernBertEncoderConfig):
             pooler = {"dense": "pooler_dense", "layer_norm": "pooler_layer_norm"}
-            items = {f"masked_lm.{theirs}": f"sentence_prediction.{ours}" for theirs, ours in pooler.items()}
+            items = {f"masked_lm.{theirs}": f"{self.head}.{ours}" for theirs, ours in pooler.items()}
             return {"encoder": "encoder", **items}
-        return {"encoder": "encoder", "next_sentence.pooler_dense": "sentence_prediction.pooler_dense"}
+        return {"encoder": "encoder", "next_sentence.pooler_dense": f"{self.head}.pooler_dense"}
 
     @nn.compact
     def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> jax.Array:
@@ -123,7 +125,7 @@ class BertClassifier(nn.Module):
             activation=getattr(self.encoder.config, "head_activation", "tanh"),
             dropout_rate=self.dropout_rate,
             initializer_range=self.encoder.config.initializer_range,
-            name="sentence_prediction",
+            name=self.head,
             norm_epsilon=_norm_epsilon(self.encoder.config),
         )
         is_pooled = self.use_encoder_pooler or isinstance(self.encoder.config, ModernBertEncoderConfig)
@@ -152,12 +154,37 @@ class BertSpanLabeler(nn.Module):
         """The logits of each token, each of shape (batch, length)."""
         hidden = self.encoder(inputs, training=training)["sequence_output"]
         config = self.encoder.config
-        epsilon = _norm_epsilon(config)
-        inner: dict[str, Any] = {}
-        if epsilon is not None:
-            inner = {"inner_dim": config.hidden_size, "activation": config.head_activation, "norm_epsilon": epsilon}
-        start, end = SpanHead(config.initializer_range, name="span_labeling", **inner)(hidden)
+        head = TokenHead.of(config, 2, name="span_labeling", initializer_range=config.initializer_range)
+        logits = head(hidden, training=training)
+        start, end = logits[..., 0], logits[..., 1]
         return {"start_logits": start, "end_logits": end}
+
+
+class BertTagger(nn.Module):
+    """An encoder with one head, `tagging`, for a tag of each token.
+
+    Example:
+        tagger = BertTagger(build_encoder(EncoderConfig()), num_classes=9)
+        logits = tagger.apply(tagger.init(jax.random.key(0), batch), batch)
+    """
+
+    encoder: LayeredEncoder
+    num_classes: int
+    dropout_rate: float = 0.1
+    initializer_range: float = 0.02
+
+    @property
+    def checkpoint_items(self) -> Mapping[str, str]:
+        """The parts that a warm start takes."""
+        return {"encoder": "encoder"}
+
+    @nn.compact
+    def __call__(self, inputs: Mapping[str, Any], training: bool = False) -> jax.Array:
+        """The logits, of shape (batch, length, classes)."""
+        hidden = self.encoder(inputs, training=training)["sequence_output"]
+        rates = {"dropout_rate": self.dropout_rate, "initializer_range": self.initializer_range}
+        head = TokenHead.of(self.encoder.config, self.num_classes, name="tagging", **rates)
+        return head(hidden, training=training)
 
 
 class MaskedLM(nn.Module):
@@ -253,14 +280,25 @@ class ClassificationHead(nn.Module):
         return self.logits(self.dropout(hidden, deterministic=not training))
 
 
-class SpanHead(nn.Module):
-    """The logits of each token to be the first, and to be the last, of an answer."""
+class TokenHead(nn.Module):
+    """The logits of the classes of each token."""
 
+    num_classes: int
+    dropout_rate: float = 0.0
     initializer_range: float = 0.02
     inner_dim: int = 0
     """The width of a dense layer and a norm before the logits, both of them without biases; 0 is none."""
     activation: str = "gelu"
     norm_epsilon: float = 1e-5
+
+    @classmethod
+    def of(cls, encoder_config: Any, num_classes: int, *, name: str, **options: Any) -> "TokenHead":
+        """The head for an encoder: that of a ModernBERT has an inner layer."""
+        epsilon = _norm_epsilon(encoder_config)
+        if epsilon is not None:
+            activation = encoder_config.head_activation
+            options |= {"inner_dim": encoder_config.hidden_size, "activation": activation, "norm_epsilon": epsilon}
+        return cls(num_classes, name=name, **options)
 
     def setup(self) -> None:
         """Makes the layers."""
@@ -269,11 +307,11 @@ class SpanHead(nn.Module):
                 self.inner_dim, initializer_range=self.initializer_range, axes=FROM_EMBED, use_bias=False
             )
             self.layer_norm = layer_norm(self.norm_epsilon, use_bias=False)
-        self.logits = dense(2, initializer_range=self.initializer_range, axes=FROM_EMBED)
+        self.dropout = nn.Dropout(self.dropout_rate)
+        self.logits = dense(self.num_classes, initializer_range=self.initializer_range, axes=FROM_EMBED)
 
-    def __call__(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The logits of the first and of the last token, each of shape (batch, length)."""
+    def __call__(self, hidden: jax.Array, *, training: bool) -> jax.Array:
+        """The logits, of shape (batch, length, classes)."""
         if self.inner_dim:
             hidden = self.layer_norm(activation(self.activation)(self.dense(hidden)))
-        logits = self.logits(hidden)
-        return logits[..., 0], logits[..., 1]
+        return self.logits(self.dropout(hidden, deterministic=not training))

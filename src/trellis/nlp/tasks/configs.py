@@ -10,9 +10,11 @@ from trellis.nlp.data import (
     BertPretrainDataConfig,
     BertPretrainTextDataConfig,
     DualEncoderDataConfig,
+    MultiLabelDataConfig,
     QADataConfig,
     SentencePredictionDataConfig,
     SentencePredictionTextDataConfig,
+    TaggingDataConfig,
 )
 from trellis.nlp.models import ClsHeadConfig, EncoderConfig, PretrainerConfig
 from trellis.tasks import TaskConfig
@@ -102,6 +104,54 @@ class DistillationConfig(SentencePredictionConfig):
     validation_data: DataConfig = SentencePredictionTextDataConfig(is_training=False, drop_remainder=False)
 
     task_module: ClassVar[str] = "trellis.nlp.tasks.distillation"
+
+
+@dataclass
+class MultiLabelModelConfig(Config):
+    """An encoder with a head that tells of each label whether a sentence, or a pair, has it."""
+
+    use_encoder_pooler: bool = False
+    """Whether the head takes the encoder's own pooled output; else it has a new pooler of its own."""
+    encoder: EncoderConfig = EncoderConfig()
+
+
+@dataclass
+class MultiLabelConfig(EncoderTaskConfig):
+    """Any number of labels for a sentence, or for a pair."""
+
+    model: MultiLabelModelConfig = MultiLabelModelConfig()
+    class_names: list[str] | None = None
+    """The labels, in the order of their numbers; null: those of the training data, in alphabetical order."""
+    threshold: float = 0.5
+    """How probable a label has to be to be given, each by itself."""
+    train_data: DataConfig = MultiLabelDataConfig()
+    validation_data: DataConfig = MultiLabelDataConfig(is_training=False, drop_remainder=False)
+
+    task_module: ClassVar[str] = "trellis.nlp.tasks.multi_label"
+
+
+@dataclass
+class TaggingModelConfig(Config):
+    """An encoder with a head that gives each token a tag."""
+
+    encoder: EncoderConfig = EncoderConfig()
+    head_dropout: float = 0.1
+    head_initializer_range: float = 0.02
+
+
+@dataclass
+class TaggingConfig(EncoderTaskConfig):
+    """A tag for each word of a sentence."""
+
+    model: TaggingModelConfig = TaggingModelConfig()
+    class_names: list[str] | None = None
+    """The tags, in the order of their numbers; null: those of the training data, in alphabetical order."""
+    scores_per_type: bool = False
+    """Whether precision, recall and F1 of each type of span are metrics too, such as `PER/f1`."""
+    train_data: DataConfig = TaggingDataConfig()
+    validation_data: DataConfig = TaggingDataConfig(is_training=False, drop_remainder=False)
+
+    task_module: ClassVar[str] = "trellis.nlp.tasks.tagging"
 
 
 @dataclass

@@ -6,15 +6,24 @@ from pathlib import Path
 from trellis.bridges import HuggingFaceSettings, read_hugging_face_settings, read_sentence_embedding
 from trellis.errors import ArgumentError
 from trellis.experiments import ExperimentConfig
-from trellis.nlp.data import BertPretrainTextDataConfig, QADataConfig, SentencePredictionTextDataConfig
+from trellis.nlp.data import (
+    BertPretrainTextDataConfig,
+    MultiLabelDataConfig,
+    QADataConfig,
+    SentencePredictionTextDataConfig,
+    TaggingDataConfig,
+)
 from trellis.nlp.models import EncoderConfig, PretrainerConfig
 from trellis.nlp.tasks.configs import (
     DualEncoderConfig,
     MaskedLMConfig,
+    MultiLabelConfig,
+    MultiLabelModelConfig,
     QuestionAnsweringConfig,
     QuestionAnsweringModelConfig,
     SentencePredictionConfig,
     SentencePredictionModelConfig,
+    TaggingConfig,
 )
 from trellis.tasks import TaskConfig
 
@@ -38,7 +47,7 @@ def read_hugging_face_experiment(directory: str | Path) -> ExperimentConfig:
         kind = f"problem_type {settings.problem_type}" if build else "no head that answers text"
         raise ArgumentError(
             f"`{directory}` holds a {settings.architecture or 'model'} with {kind}. Those for sequence classification "
-            f"(one class, or a number), question answering and masked words can be asked, and folders of "
+            f"(classes, or a number), tokens, question answering and masked words can be asked, and folders of "
             f"sentence-transformers; others are fine-tuned first: "
             f"trellis train --params_override=task.hub_module_url={directory}"
         )
@@ -68,6 +77,24 @@ def _questions(directory: str, settings: HuggingFaceSettings) -> TaskConfig:
     )
 
 
+def _several_labels(directory: str, settings: HuggingFaceSettings) -> TaskConfig:
+    data = MultiLabelDataConfig(seq_length=_n_tokens(settings))
+    # The pooler of such a model is the encoder's own, if it has one.
+    model = MultiLabelModelConfig(use_encoder_pooler=True)
+    return MultiLabelConfig(
+        hub_module_url=directory, model=model, class_names=_names(settings), train_data=data, validation_data=data
+    )
+
+
+def _names(settings: HuggingFaceSettings) -> list[str]:
+    return list(settings.label_names) or [f"LABEL_{number}" for number in range(settings.n_classes)]
+
+
+def _tags(directory: str, settings: HuggingFaceSettings) -> TaskConfig:
+    data = TaggingDataConfig(seq_length=_n_tokens(settings))
+    return TaggingConfig(hub_module_url=directory, class_names=_names(settings), train_data=data, validation_data=data)
+
+
 def _blanks(directory: str, settings: HuggingFaceSettings) -> TaskConfig:
     data = BertPretrainTextDataConfig(seq_length=_n_tokens(settings), use_next_sentence_label=False)
     return MaskedLMConfig(hub_module_url=directory, model=PretrainerConfig(), train_data=data, validation_data=data)
@@ -75,6 +102,8 @@ def _blanks(directory: str, settings: HuggingFaceSettings) -> TaskConfig:
 
 _TASKS: Mapping[str, Callable[[str, HuggingFaceSettings], TaskConfig]] = {
     "sentence_prediction": _sentences,
+    "multi_label": _several_labels,
+    "tagging": _tags,
     "span_labeling": _questions,
     "masked_lm": _blanks,
 }

@@ -56,6 +56,24 @@ def average_precision(scores: Floats, *, labels: Ints) -> float:
     return float(np.sum(gains * n_right / (lasts + 1)))
 
 
+def multi_label_scores(predicted: NDArray[np.bool_], *, labels: NDArray[np.bool_]) -> dict[str, float]:
+    """The F1 of all labels together, the mean of their F1, and the share of rows that have all labels right.
+
+    A label that is neither given nor right has an F1 of 0, as in scikit-learn.
+
+    Args:
+        predicted: Of shape (rows, labels), as the others.
+    """
+    n_right = np.sum(predicted & labels, axis=0)
+    n_either = predicted.sum(axis=0) + labels.sum(axis=0)
+    of_labels = 2 * n_right / np.maximum(n_either, 1)
+    return {
+        "micro_f1": float(2 * n_right.sum() / max(n_either.sum(), 1)),
+        "macro_f1": float(of_labels.mean()),
+        "exact_match": float((predicted == labels).all(axis=1).mean()),
+    }
+
+
 def _ranks(values: Floats) -> Floats:
     """The place of each value in order, from 1; equal values have the mean of their places."""
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)

@@ -8,20 +8,27 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from trellis.aliases import Array, Batch
+from trellis.aliases import Array, Batch, Variables
 from trellis.bridges import HuggingFaceSettings
 from trellis.config import DEFAULT, Origin, Problem, merge, origin_of, raise_if_any, setting_at
 from trellis.data import Stream
 from trellis.loops import Accuracy, Mean, MetricFunction, batch_size, cross_entropy, weighted_mean
 from trellis.nlp.answers import SentenceAnswerer
-from trellis.nlp.data import Tokenizer, build_sentence_stream, count_classes
+from trellis.nlp.data import (
+    SentencePredictionTextDataConfig,
+    Tokenizer,
+    build_sentence_stream,
+    count_classes,
+    count_label_names,
+)
 from trellis.nlp.models import BertClassifier
 from trellis.nlp.tasks import sentence_metrics
 from trellis.nlp.tasks.configs import SentencePredictionConfig
 from trellis.nlp.tasks.encoder_task import EncoderTask
 from trellis.nlp.tasks.pretrained import read_fine_tuned
-from trellis.nlp.tasks.text_source import TextSource
-from trellis.tasks import BoundModel, InputContext, register_task_cls, write_samples
+from trellis.nlp.tasks.text_source import SIDES, TextSource
+from trellis.runtime import print_line
+from trellis.tasks import BoundModel, InputContext, register_task_cls, traceable, write_samples
 
 _CLASSES_FOR = {"f1": (2,), "pearson_spearman_corr": (1,)}
 """How many classes a metric is for; any other is for two or more."""
@@ -39,7 +46,7 @@ class SentencePredictionTask(EncoderTask):
 
     def completed(self, params: Any) -> Any:
         """The config with what it leaves to the weights, to the text and to the labels."""
-        return _with_metric(self._with_classes(super().completed(params)))
+        return _with_metric(self._with_classes(self._with_label_names(super().completed(params))))
 
     @cached_property
     def _classifier(self) -> HuggingFaceSettings | None:
@@ -216,6 +223,48 @@ class SentencePredictionTask(EncoderTask):
         field = next(data.label_field for data in sides if data.label_field in batch)
         labels = batch[field].reshape(-1)
         return labels.astype(jnp.float32) if self.is_regression else labels
+
+    @cached_property
+    def _counts(self) -> Mapping[str, int]:
+        """How often each label is in the training data; nothing if that was not looked at, or has numbers."""
+        return {}
+
+    def _with_label_names(self, params: SentencePredictionConfig) -> SentencePredictionConfig:
+        """The config with the labels of the training data, if these are names that nobody has listed."""
+        data = params.train_data
+        is_begun = self.text_source is not None and self.text_source.owner == "run"
+        if not isinstance(data, SentencePredictionTextDataConfig) or not data.input_path or is_begun:
+            return params
+        if data.label_values is not None or data.label_type == "float" or params.model.num_classes == 1:
+            return params
+        raise_if_any(list(self.text_problems(params)))
+        self._counts = count_label_names(data) or {}
+        if not self._counts:
+            return params
+        theirs = () if self._classifier is None else self._classifier.label_names
+        names = list(theirs if set(self._counts) <= set(theirs) else self._counts)
+        config = params.replace()
+        for side in SIDES:
+            if getattr(config, side).as_dict().get("label_values", ()) is None:
+                origin = Origin("the labels of the training data")
+                raise_if_any(merge(config, setting_at(f"{side}.label_values", names, origin)))
+        return config
+
+    def plan_notes(self) -> Iterator[str]:
+        """How text is cut, and which labels there are."""
+        yield from super().plan_notes()
+        yield from self._label_notes()
+
+    def _label_notes(self) -> Iterator[str]:
+        if self._counts:
+            yield f"labels: {', '.join(f'{name} ({count:,})' for name, count in self._counts.items())}"
+
+    @traceable
+    def initialize(self, model: BoundModel) -> Variables:
+        """The pretrained variables to start from at step 0; the labels that were found are told."""
+        for line in self._label_notes():
+            print_line(line)
+        return super().initialize(model)
 
     def _with_classes(self, params: SentencePredictionConfig) -> SentencePredictionConfig:
         """The config with the number of classes, if the training data or the weights tell it, and their pooler."""

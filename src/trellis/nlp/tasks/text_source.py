@@ -8,7 +8,15 @@ from typing import Any, Literal
 from trellis.config import DEFAULT, Origin, Problem, merge, origin_of, raise_if_any, read_file, setting_at
 from trellis.data import matching_paths, patterns_in
 from trellis.extensions import newest_file
-from trellis.nlp.data import TEXT, VOCABULARY_NAMES, QADataConfig, TextSettings, beside_records, build_tokenizer
+from trellis.nlp.data import (
+    TEXT,
+    VOCABULARY_NAMES,
+    QADataConfig,
+    TextSettings,
+    beside_records,
+    build_tokenizer,
+    is_of_questions,
+)
 from trellis.tasks import TaskConfig
 
 SIDES = ("train_data", "validation_data")
@@ -129,7 +137,7 @@ def silent_records(config: TaskConfig) -> Iterator[str]:
     for side in SIDES:
         data = getattr(config, side)
         paths = patterns_in(data.input_path)
-        has_questions = isinstance(data, QADataConfig) and all(path.endswith(".json") for path in paths)
+        has_questions = isinstance(data, QADataConfig) and all(map(is_of_questions, paths))
         is_text = has_questions or (_vocabulary_field(config, side) and not isinstance(data, QADataConfig))
         files = matching_paths(paths[0]) if paths else []
         if files and not is_text and _of_records(config, side) is None:

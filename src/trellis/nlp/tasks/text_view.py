@@ -46,9 +46,19 @@ def view_text(
     def describe(row: int) -> dict[str, JSON]:
         example = {name: values[row] for name, values in arrays.items()}
         told = _describe(example, mask[row] != 0, tokenizer)
-        return told | {name: view.label_text(float(values[row])) for name, values in labels.items()}
+        told |= {name: view.label_text(float(values[row])) for name, values in labels.items()}
+        several = {name: example[name] for name in label_fields if name in example and example[name].ndim == 1}
+        return told | {name: _named(values, ids[row], label_names, tokenizer) for name, values in several.items()}
 
     return BatchView(**vars(view) | {"describe": describe})
+
+
+def _named(labels: NDArray[Any], ids: NDArray[Any], names: Sequence[str], tokenizer: Tokenizer | None) -> list[JSON]:
+    """Several labels of a row: those that it has, or that of each piece which has one."""
+    if len(labels) == len(names) != len(ids):
+        return [names[place] for place in np.flatnonzero(labels).tolist()]
+    pieces = _spell(ids, tokenizer)
+    return [f"{pieces[place]}={names[labels[place]]}" for place in np.flatnonzero(labels >= 0).tolist()]
 
 
 def _unmasked(arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
