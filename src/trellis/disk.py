@@ -298,6 +298,11 @@ def checksum(file: Path) -> dict[str, int]:
 def _make_directory(directory: Path) -> None:
     local_path(directory, name="A directory to write to")
     new = [path for path in (directory, *directory.parents) if not path.exists()]
+    with _locks_guard:
+        away = [path for path in new if path.resolve() / _LOCK in _locks]
+    if away:
+        # What this process owns was there: another one in its place would hide it, and be hidden when it is back.
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(away[0]))
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for path in new:
@@ -370,11 +375,11 @@ class Ownership:
     def __init__(self, directory: Path) -> None:
         directory = directory.absolute()
         made = [path for path in (directory, *directory.parents) if not path.exists()]
-        with _named(directory):
-            _make_directory(directory)
         file = directory.resolve() / _LOCK
         with _locks_guard:
-            lock = _locks.get(file)
+            lock = _locks.pop(file, None) if directory in made else _locks.get(file)
+            with _named(directory):
+                _make_directory(directory)
             if lock is not None and lock.descriptor is not None and not _is_at(lock.descriptor, file):
                 # A directory that was removed and made again is another one, and is free if nothing is there yet.
                 if any(directory.iterdir()):
