@@ -26,7 +26,7 @@ The config is that of the run, from its params.yaml, unless --config_file names 
   trellis export --experiment=digits/classifier --model_dir=runs/digits --output_dir=served/digits
 
 The format hugging_face is a directory that transformers loads, with the heads, the names of the labels and the
-tokenizer, for models of BERT, ALBERT and MobileBERT:
+tokenizer, for encoders of text that it has too, such as BERT, DistilBERT and RoBERTa:
 
   trellis export --format=hugging_face --model_dir=runs/mrpc --output_dir=weights/mrpc
 

@@ -324,9 +324,10 @@ def _filled_in(original: TaskConfig, filled: TaskConfig) -> Iterator[str]:
     """What the task has found out by itself."""
     before = leaves_of(original)
     for path, (value, origin) in leaves_of(filled).items():
-        was, _ = before.get(path, (None, origin))
-        if was != value:
-            yield f"task.{path} is {was}: {value}, {origin}"
+        if path not in before:
+            yield f"task.{path}: {value}, {origin}"  # of a choice that was left open
+        elif before[path][0] != value:
+            yield f"task.{path} is {before[path][0]}: {value}, {origin}"
 
 
 def _writes(run: Preflight) -> Iterator[str]:

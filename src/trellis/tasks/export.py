@@ -46,8 +46,8 @@ def export_weights(task: Task, *, params: PyTree, output_dir: str | os.PathLike[
     """
     if not isinstance(task, HuggingFaceTask):
         raise ArgumentError(
-            f"The model of {task.name} is none that Hugging Face has too: those are encoders of BERT, ALBERT and "
-            f"MobileBERT with their heads. Take the format jax_export."
+            f"The model of {task.name} is none that Hugging Face has too: those are encoders of text, such as BERT, "
+            f"with their heads. Take the format jax_export."
         )
     task.write_hugging_face(params, output_dir=output_dir)
     return Path(output_dir)

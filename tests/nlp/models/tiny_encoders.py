@@ -9,7 +9,7 @@ import numpy as np
 
 from trellis.nlp.models import EncoderConfig, build_encoder
 
-KINDS = ("bert", "albert", "mobilebert")
+KINDS = ("bert", "albert", "mobilebert", "roberta", "distilbert")
 VOCAB_SIZE, LENGTH = 40, 8
 _SIZES: dict[str, dict[str, Any]] = {
     "bert": {"vocab_size": VOCAB_SIZE, "hidden_size": 16, "num_layers": 2, "num_attention_heads": 2},
@@ -20,6 +20,8 @@ _SIZES: dict[str, dict[str, Any]] = {
         "num_layers": 2,
         "num_attention_heads": 2,
     },
+    "roberta": {"vocab_size": VOCAB_SIZE, "hidden_size": 16, "num_layers": 2, "num_attention_heads": 2},
+    "distilbert": {"vocab_size": VOCAB_SIZE, "hidden_size": 16, "num_layers": 2, "num_attention_heads": 2},
     "mobilebert": {
         "word_vocab_size": VOCAB_SIZE,
         "word_embed_size": 8,

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 _PIECES_FIELD, _NORMALIZER_FIELD, _TEXT_FIELD, _SCORE_FIELD, _CHARACTERS_FIELD = 1, 3, 1, 2, 2
 
 
-def as_tokenizer_json(vocab_file: str | Path) -> Path:
+def as_tokenizer_json(vocab_file: str | os.PathLike[str]) -> Path:
     """Returns the `tokenizer.json` that does the same as an older file, from the user's cache; any other file as it is.
 
     Example:
