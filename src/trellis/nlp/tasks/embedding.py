@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from trellis.aliases import JSON, Array, Batch, PyTree
-from trellis.bridges import SentenceEmbedding, read_sentence_embedding, sentence_embedding_files
+from trellis.bridges import read_sentence_embedding, sentence_embedding_files
 from trellis.config import DEFAULT, Origin, Problem, merge, origin_of, raise_if_any, setting_at
 from trellis.data import Stream
 from trellis.errors import ModelError
@@ -21,6 +21,7 @@ from trellis.nlp.models import TEXT_SIDES, DualEncoder
 from trellis.nlp.tasks import embedding_losses as losses, sentence_metrics
 from trellis.nlp.tasks.configs import DualEncoderConfig
 from trellis.nlp.tasks.encoder_task import EncoderTask
+from trellis.nlp.tasks.pretrained import check_is_local, with_settings_of_run
 from trellis.nlp.tasks.retrieval_metrics import recalls_and_mrr, retrieval_ranks
 from trellis.nlp.tasks.text_source import SIDES
 from trellis.nlp.tasks.text_view import view_text
@@ -39,8 +40,9 @@ _SCORE = "score"
 class DualEncoderTask(EncoderTask):
     """Learns vectors of sentences from pairs that belong together, from triplets, or from scored pairs.
 
-    What a folder of sentence-transformers says of pooling, normalization and length is taken from it where nobody has
-    set it. If nobody has set the loss, data with scores is learned by `cosine_similarity`.
+    What a folder of sentence-transformers, or a run, says of pooling, normalization and length is taken from it where
+    nobody has set it. If nobody has set the loss, data with scores is learned by
+    `cosine_similarity`.
 
     A loss that compares the examples of a batch is one of the global batch: on any number of devices, and with
     `n_microbatches` too. Then the vectors of all parts are computed first, and the parts once more for their gradients,
@@ -49,8 +51,8 @@ class DualEncoderTask(EncoderTask):
 
     def completed(self, params: Any) -> Any:
         """The config with what it leaves to the weights, to the text and to the data."""
-        folder = read_sentence_embedding(self._encoder_dir) if self._encoder_dir else None
-        return _with_loss(super().completed(params if folder is None else _with_pooling(params, folder, self)))
+        directory = params.hub_module_url and self._encoder_dir
+        return _with_loss(super().completed(_with_pooling(params, directory) if directory else params))
 
     def problems(self) -> Iterator[Problem]:
         """Yields the problems with the config."""
@@ -285,13 +287,18 @@ def _with_loss(params: DualEncoderConfig) -> DualEncoderConfig:
     return config
 
 
-def _with_pooling(params: DualEncoderConfig, folder: SentenceEmbedding, task: DualEncoderTask) -> DualEncoderConfig:
-    """The config with what a folder of sentence-transformers says where nobody has set it."""
+def _with_pooling(params: Any, directory: str) -> Any:
+    """The config with what a folder of sentence-transformers, or a run, says where nobody has set it."""
+    check_is_local(directory, field="task.hub_module_url")
+    lengths = [f"{side}.seq_length" for side in SIDES]
+    left_open = [path for path in ("model.pooling", "model.normalize", *lengths) if _is_open(params, path)]
+    folder = read_sentence_embedding(directory)
+    if folder is None:
+        return with_settings_of_run(directory, paths=left_open, config=params)
     values: dict[str, Any] = {"model.pooling": folder.pooling, "model.normalize": folder.is_normalized}
-    if folder.seq_length is not None:
-        values |= {f"{side}.seq_length": folder.seq_length for side in SIDES}
+    values |= dict.fromkeys(lengths, folder.seq_length) if folder.seq_length is not None else {}
     config = params.replace()
-    for path, value in values.items():
-        if _is_open(params, path):
-            raise_if_any(merge(config, setting_at(path, value, Origin(params.hub_module_url))))
+    for path in left_open:
+        if path in values:
+            raise_if_any(merge(config, setting_at(path, values[path], Origin(directory))))
     return config

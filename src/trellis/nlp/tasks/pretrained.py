@@ -107,6 +107,26 @@ def read_encoder_config(directory: str, *, like: EncoderConfig | None = None) ->
     return config
 
 
+def with_settings_of_run(directory: str, *, paths: Sequence[str], config: TaskConfig) -> TaskConfig:
+    """The config of a task with what the run that a directory is of has at some paths; the same if it is of no run.
+
+    Args:
+        paths: Of settings that belong to the weights, beside those of the encoder: `model.pooling`.
+    """
+    if Path(directory, "config.json").is_file():
+        return config
+    file = _params_file(directory)
+    values, _ = read_file(file)
+    filled = config.replace()
+    for path in paths:
+        section, _, name = path.partition(".")
+        own = _value_at(values, ("task", section), file)
+        settings = own.value if isinstance(own.value, dict) else {}
+        if name in settings:
+            raise_if_any(merge(getattr(filled, section), replace(own, value={name: settings[name]})))
+    return filled
+
+
 def _params_file(directory: str) -> Path:
     """The config of the run that a directory is of."""
     # A checkpoint file lies in the directory of its run, or in one below that.
