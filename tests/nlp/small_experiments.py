@@ -4,7 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
+import jax
+import numpy as np
+
 from tests.nlp.data.small_text import write_corpus_file, write_tokenizer_json, write_vocabulary
+from trellis.bridges import write_hugging_face
 from trellis.experiments import ExperimentConfig, get_exp_config
 from trellis.nlp.data import (
     PretrainingOptions,
@@ -17,6 +22,7 @@ from trellis.nlp.data import (
     write_question_data,
     write_sentence_data,
 )
+from trellis.nlp.models import BertClassifier, EncoderConfig, build_encoder
 
 LENGTH = 24
 WORDS = [
@@ -106,6 +112,23 @@ def write_records(kind: str, folder: Path, output_dir: Path, tokenizer: Tokenize
     return output
 
 
+def write_teacher(folder: Path, output_dir: Path, *, n_classes: int = 2) -> str:
+    """A tiny classifier as Hugging Face writes it, with the vocabulary of BERT."""
+    vocab_size = len((folder / "bert.txt").read_text().splitlines())
+    encoder = EncoderConfig(bert={**SIZES["bert"], "vocab_size": vocab_size, "max_position_embeddings": LENGTH})
+    model = BertClassifier(build_encoder(encoder), num_classes=n_classes)
+    inputs = {name: np.ones((1, LENGTH), np.int32) for name in ("input_word_ids", "input_mask", "input_type_ids")}
+    params = nn.meta.unbox(jax.jit(model.init)(jax.random.key(1), inputs)["params"])
+    write_hugging_face(
+        output_dir / "teacher",
+        config=encoder.as_dict(),
+        params=params,
+        tokenizer_config={"do_lower_case": False, "tokenizer_class": "BertTokenizer"},
+        vocab_files={"vocab.txt": folder / "bert.txt"},
+    )
+    return str(output_dir / "teacher")
+
+
 def task_settings(name: str, folder: Path, output_dir: Path) -> dict[str, Any]:
     encoder, _, kind = name.partition("/")
     file, tokenization = vocabulary(encoder, folder)
@@ -119,13 +142,15 @@ def task_settings(name: str, folder: Path, output_dir: Path) -> dict[str, Any]:
     elif kind == "embedding":
         data = {"input_path": str(folder / "train.tsv"), "vocab_file": file, "lower_case": False, **rules}
         data |= {"left_text_fields": ["#1 String"], "right_text_fields": ["#2 String"]}
-    elif kind == "sentence_prediction_text":
+    elif kind in ("sentence_prediction_text", "distillation"):
         data = {"input_path": str(folder / "train.tsv"), "vocab_file": file, "lower_case": False, **rules}
         data |= {"text_fields": ["#1 String", "#2 String"], "label_field": "Quality"}
     else:
         tokenizer = build_tokenizer(file, tokenization=tokenization, lower_case=False)
         data = {"input_path": write_records(kind, folder, output_dir, tokenizer)}
     settings |= {"train_data": data, "validation_data": data}
+    if kind == "distillation":
+        settings["teacher_dir"] = write_teacher(folder, output_dir)
     if kind == "squad":
         # Answers are compared with the questions themselves; how they are cut is known from the records.
         settings["validation_data"] = {"input_path": str(folder / "squad.json"), "doc_stride": 4, "query_length": 6}

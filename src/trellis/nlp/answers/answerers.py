@@ -131,6 +131,12 @@ class SentenceAnswerer:
         self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
     ) -> Iterator[Prediction]:
         """Yields the class, or the number, of each sentence or pair."""
+        logits = self.logits(texts, ask=ask, tokenizer=tokenizer)
+        for parts, row in zip(texts, logits, strict=True):
+            yield self._prediction(parts, row.astype(np.float64))
+
+    def logits(self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
+        """Yields the logits of the classes, or the number, of each sentence or pair."""
         sequences = assemble_texts(
             tokenizer.encode([parts[0] for parts in texts]),
             tokenizer.encode([parts[1] if len(parts) == 2 else "" for parts in texts]),
@@ -139,8 +145,7 @@ class SentenceAnswerer:
             specials=Specials.of(tokenizer),
         )
         inputs = dict(zip(INPUTS, (sequences.ids, sequences.mask, sequences.types), strict=True))
-        for parts, logits in zip(texts, ask(inputs), strict=True):
-            yield self._prediction(parts, logits.astype(np.float64))
+        yield from ask(inputs)
 
     def _prediction(self, parts: tuple[str, ...], logits: np.ndarray) -> Prediction:
         text = " | ".join(parts)

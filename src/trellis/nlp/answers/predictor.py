@@ -16,7 +16,14 @@ from trellis.bridges import read_hugging_face
 from trellis.errors import ArgumentError, CheckpointFileError, DataError
 from trellis.experiments import ExperimentConfig, best_of_run, find_checkpoint, read_params
 from trellis.extensions import checkpoint_storage as storage, newest_file
-from trellis.nlp.answers.answerers import BATCH_SIZE, Answerer, AskModel, Prediction, in_batches
+from trellis.nlp.answers.answerers import (
+    BATCH_SIZE,
+    Answerer,
+    AskModel,
+    Prediction,
+    SentenceAnswerer,
+    in_batches,
+)
 from trellis.nlp.answers.asked_file import Asked, AskedFile, open_asked_file
 from trellis.nlp.answers.served_text import read_answerer, read_text, tokenizer_of_model
 from trellis.nlp.data import TEXT, TextSettings, Tokenizer, in_blocks
@@ -78,6 +85,23 @@ class Predictor:
         for parts in texts:
             self._answerer.check(parts, tokenizer=self._tokenizer)
         return self._answerer(texts, ask=self._ask, tokenizer=self._tokenizer)
+
+    @property
+    def label_values(self) -> Sequence[str] | None:
+        """The names of the classes of a model that classifies; None if they have none, or are not known."""
+        return self._sentence_answerer().label_values
+
+    def logits(self, texts: Sequence[tuple[str, ...]]) -> Iterator[np.ndarray]:
+        """Yields the logits of the classes of each text, or its number; the model has to classify sentences."""
+        answerer = self._sentence_answerer()
+        for parts in texts:
+            answerer.check(parts, tokenizer=self._tokenizer)
+        return answerer.logits(texts, ask=self._ask, tokenizer=self._tokenizer)
+
+    def _sentence_answerer(self) -> SentenceAnswerer:
+        if not isinstance(self._answerer, SentenceAnswerer):
+            raise ArgumentError(f"The model answers {self._answerer.kind}, so it has no logits of sentences.")
+        return self._answerer
 
     def answers(self, texts: Iterable[Asked], *, block_size: int = _BLOCK_TEXTS) -> Iterator[Prediction]:
         """Yields the answer to each text, or what is wrong with it.

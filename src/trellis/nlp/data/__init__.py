@@ -51,6 +51,8 @@ if TYPE_CHECKING:
         write_sentence_data as write_sentence_data,
         build_sentence_stream as build_sentence_stream,
         count_classes as count_classes,
+        cached_answers as cached_answers,
+        AnswerRows as AnswerRows,
     )
     from trellis.nlp.data.text_pairs import build_pair_stream as build_pair_stream
     from trellis.nlp.data.questions import (

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -290,6 +290,7 @@ def build_sentence_stream(
     *,
     n_classes: int | None = None,
     tokenizer: Tokenizer | None = None,
+    more: Columns | None = None,
 ) -> ExampleStream:
     """Batches with `input_word_ids`, `input_mask`, `input_type_ids` and the label, by the name of its field.
 
@@ -299,8 +300,13 @@ def build_sentence_stream(
     Args:
         n_classes: A label has to be below it; with None any label is taken.
         tokenizer: Of text; the default is the one that the config names.
+        more: Other columns of a batch, with a row for each row of the text.
     """
     examples = _read(params, tokenizer)
+    if more is not None:
+        assert isinstance(examples, SentencePairs)
+        rest = {name: column for columns in (examples.rest, more) for name, column in _by_name(columns)}
+        examples = replace(examples, rest=Columns(rest))
     _check_labels(np.asarray(examples[params.label_field]), params, n_classes)
     return example_stream(_fitted(examples) if params.is_training else examples, params=params, context=context)
 
@@ -311,6 +317,33 @@ def count_classes(params: SentenceDataConfig, *, tokenizer: Tokenizer | None = N
     if params.label_type == "float":
         return 1
     return len(names) if names else max(2, 1 + int(np.asarray(_read(params, tokenizer)[params.label_field]).max()))
+
+
+class AnswerRows(Protocol):
+    """Answers the texts of rows."""
+
+    def __call__(self, rows: Sequence[tuple[str, ...]], /) -> NDArray[np.float32]:
+        """The answers, each a row of numbers."""
+
+
+def cached_answers(
+    params: SentencePredictionTextDataConfig, *, name: str, answer: AnswerRows, known_by: Sequence[object]
+) -> Columns:
+    """A column of answers to the text of each row; they are computed once, and kept where tokens are kept.
+
+    Args:
+        name: Of the column.
+        known_by: What the answers depend on beside the text: equal values are for equal answers.
+    """
+    fields = _fields_of(params)
+    files = find_files(input_paths(params))
+    directory = cache_directory(files, params.cache_dir, settings=[_VERSION, name, repr(fields), *known_by])
+    blocks = in_blocks(read_sentence_rows(files, fields=fields), _BLOCK_ROWS)
+    return cached_columns(directory, ({name: answer([row.texts for row in block])} for block in blocks))
+
+
+def _by_name(columns: Columns) -> Iterator[tuple[str, Column]]:
+    yield from ((name, columns[name]) for name in columns.features)
 
 
 def _read(params: SentenceDataConfig, tokenizer: Tokenizer | None) -> "SentencePairs | Columns":
@@ -335,7 +368,7 @@ def _read_records(params: SentencePredictionDataConfig) -> Columns:
     return Columns({**{name: examples[name] for name in features}, second_name: examples[field]})
 
 
-def _read_text(params: SentencePredictionTextDataConfig, tokenizer: Tokenizer | None) -> "SentencePairs":
+def _fields_of(params: SentencePredictionTextDataConfig) -> SentenceFields:
     if not params.text_fields or len(params.text_fields) > 2:
         raise ConfigError(
             f"{data_place(params)}.text_fields is {params.text_fields}. Name the column with the text, or two for "
@@ -348,15 +381,19 @@ def _read_text(params: SentencePredictionTextDataConfig, tokenizer: Tokenizer | 
         )
     if params.preprocessing_hub_module_url:
         raise ConfigError("preprocessing_hub_module_url has no meaning here: give the vocabulary as vocab_file.")
-    if tokenizer is None:
-        tokenizer = config_tokenizer(params, params.vocab_file, field="vocab_file", lower_case=params.lower_case)
-    fields = SentenceFields(
+    return SentenceFields(
         texts=list(params.text_fields),
         label=params.label_field,
         label_values=None if params.label_values is None else list(params.label_values),
         is_regression=params.label_type == "float",
         column_names=None if params.column_names is None else list(params.column_names),
     )
+
+
+def _read_text(params: SentencePredictionTextDataConfig, tokenizer: Tokenizer | None) -> "SentencePairs":
+    fields = _fields_of(params)
+    if tokenizer is None:
+        tokenizer = config_tokenizer(params, params.vocab_file, field="vocab_file", lower_case=params.lower_case)
     files = find_files(input_paths(params))
     directory = cache_directory(files, params.cache_dir, settings=[_VERSION, tokenizer.fingerprint, repr(fields)])
     tokenize = functools.partial(tokenize_rows, tokenizer=tokenizer, fields=fields)

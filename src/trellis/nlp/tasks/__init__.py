@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         LocalMaskedLMConfig as LocalMaskedLMConfig,
         SentencePredictionConfig as SentencePredictionConfig,
         SentencePredictionModelConfig as SentencePredictionModelConfig,
+        DistillationConfig as DistillationConfig,
         QuestionAnsweringConfig as QuestionAnsweringConfig,
         QuestionAnsweringModelConfig as QuestionAnsweringModelConfig,
         DualEncoderConfig as DualEncoderConfig,

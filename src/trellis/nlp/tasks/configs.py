@@ -12,6 +12,7 @@ from trellis.nlp.data import (
     DualEncoderDataConfig,
     QADataConfig,
     SentencePredictionDataConfig,
+    SentencePredictionTextDataConfig,
 )
 from trellis.nlp.models import ClsHeadConfig, EncoderConfig, PretrainerConfig
 from trellis.tasks import TaskConfig
@@ -84,6 +85,23 @@ class SentencePredictionConfig(EncoderTaskConfig):
     validation_data: DataConfig = SentencePredictionDataConfig(is_training=False, drop_remainder=False)
 
     task_module: ClassVar[str] = "trellis.nlp.tasks.sentence_prediction"
+
+
+@dataclass
+class DistillationConfig(SentencePredictionConfig):
+    """A class or a number for a sentence, or for a pair, learned from labels and from another model: the teacher."""
+
+    teacher_dir: str = ""
+    """A model that has learned the same classes: a run, what `trellis export` wrote, or a folder of Hugging Face's."""
+    temperature: float = 2.0
+    """What the logits of both are divided by before they are compared: the greater, the more the unlikely classes
+    count."""
+    soft_weight: float = 0.5
+    """The share that the teacher's answers have of the loss; the rest is that of the labels."""
+    train_data: DataConfig = SentencePredictionTextDataConfig()
+    validation_data: DataConfig = SentencePredictionTextDataConfig(is_training=False, drop_remainder=False)
+
+    task_module: ClassVar[str] = "trellis.nlp.tasks.distillation"
 
 
 @dataclass
