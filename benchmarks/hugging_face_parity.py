@@ -49,17 +49,6 @@ RESULTS = Path(__file__).parent / "results" / "hugging_face_parity.md"
 TOLERANCE = 1e-5
 """Of a difference, relative to the largest output."""
 VOCAB_SIZE, LENGTH, BATCH_SIZE = 48, 12, 4
-<<<<<<< HEAD
-HEADS = ("Model", "ForPreTraining", "ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering")
-PRETRAINED_ON_PAIRS = ("bert", "albert", "mobilebert")
-CLASSES = {
-    **dict(zip(PRETRAINED_ON_PAIRS, ("Bert", "Albert", "MobileBert"), strict=True)),
-    "roberta": "Roberta",
-    "xlm_roberta": "XLMRoberta",
-    "distilbert": "DistilBert",
-    "modernbert": "ModernBert",
-}
-=======
 HEADS = (
     "Model",
     "ForPreTraining",
@@ -69,8 +58,14 @@ HEADS = (
     "ForQuestionAnswering",
 )
 SEVERAL = "multi_label_classification"
-CLASSES = {"bert": "Bert", "albert": "Albert", "mobilebert": "MobileBert"}
->>>>>>> tagging
+PRETRAINED_ON_PAIRS = ("bert", "albert", "mobilebert")
+CLASSES = {
+    **dict(zip(PRETRAINED_ON_PAIRS, ("Bert", "Albert", "MobileBert"), strict=True)),
+    "roberta": "Roberta",
+    "xlm_roberta": "XLMRoberta",
+    "distilbert": "DistilBert",
+    "modernbert": "ModernBert",
+}
 SIZES: Mapping[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 16,
@@ -195,10 +190,9 @@ def others(kind: str) -> Iterator[Case]:
     yield Case(kind, "ForMaskedLM", "file in shards", shard_size="4KB")
     yield Case(kind, "ForMaskedLM", "1 layer, 4 heads", {"num_hidden_layers": 1, "num_attention_heads": 4})
     yield Case(kind, "Model", "activation mish", {"hidden_act": "mish"}, refused="mish")
-    several = {"num_labels": 3, "problem_type": "multi_label_classification"}
-    yield Case(kind, classifier, "several labels at once", several, refused="problem_type")
+    yield Case(kind, classifier, "several labels at once", {"num_labels": 3, "problem_type": SEVERAL})
     yield Case(kind, "ForMaskedLM", "untied", {"tie_word_embeddings": False}, refused="tie_word_embeddings")
-    yield Case(kind, "ForTokenClassification", "a head for tokens is left out", {"num_labels": 2})
+    yield Case(kind, "ForTokenClassification", "3 named labels", NAMES)
 
 
 def odd_robertas() -> Iterator[Case]:
@@ -325,15 +319,9 @@ def their_answers(directory: Path, case: Case, inputs: Mapping[str, np.ndarray])
     return values[case.head]()
 
 
-<<<<<<< HEAD
-def _pooled(outputs: Any, case: Case) -> dict[str, np.ndarray]:
-    pooled = getattr(outputs, "pooler_output", None)
-    has_pooler = pooled is not None and case.head != "ForTokenClassification"
-    return {"pooled": pooled.numpy()} if has_pooler else {}
-=======
 def _pooled(outputs: Any) -> dict[str, np.ndarray]:
-    return {} if outputs.pooler_output is None else {"pooled": outputs.pooler_output.numpy()}
->>>>>>> tagging
+    pooled = getattr(outputs, "pooler_output", None)
+    return {} if pooled is None else {"pooled": pooled.numpy()}
 
 
 def our_model(case: Case, encoder_config: EncoderConfig, n_classes: int) -> Any:
@@ -367,12 +355,8 @@ def our_answers(model: Any, params: Any, case: Case, inputs: Mapping[str, np.nda
         return {end: np.asarray(outputs[f"{end}_logits"]) * mask[..., 0] for end in ("start", "end")}
     if is_encoder:
         answers = {"sequence": np.asarray(outputs["sequence_output"]) * mask}
-<<<<<<< HEAD
-        has_pooler = not case.without_pooler and case.head == "Model" and case.kind not in WITHOUT_TYPES
+        has_pooler = not case.without_pooler and case.kind not in WITHOUT_TYPES
         return answers | ({"pooled": np.asarray(outputs["pooled_output"])} if has_pooler else {})
-=======
-        return answers | ({} if case.without_pooler else {"pooled": np.asarray(outputs["pooled_output"])})
->>>>>>> tagging
     answers = {"mlm": np.asarray(outputs["mlm_logits"]) * mask}
     return answers | ({"next": np.asarray(outputs["next_sentence"])} if "next_sentence" in outputs else {})
 
