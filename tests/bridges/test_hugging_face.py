@@ -298,16 +298,19 @@ def test_fields_that_nothing_is_read_from_are_named(tmp_path: Path) -> None:
     assert settings.label_names == ("no", "yes")
 
 
-def test_a_classifier_of_several_labels_at_once_is_told_apart_and_one_of_tokens_left_out(tmp_path: Path) -> None:
+def test_classifiers_of_sentences_of_tokens_and_of_several_labels_at_once_are_told_apart(tmp_path: Path) -> None:
     directory = copied("bert", tmp_path)
     head = {"classifier.weight": np.ones((2, 16), np.float32), "classifier.bias": np.ones(2, np.float32)}
     change_weights(directory, lambda arrays: arrays | head)
     change_config(directory, architectures=["BertForTokenClassification"])
-    assert "sentence_prediction" not in read_hugging_face(directory)[1]
+    assert "tagging" in read_hugging_face(directory)[1]
+    change_config(directory, architectures=["BertForMultipleChoice"])
+    assert read_hugging_face(directory)[1].keys() == {"encoder", "masked_lm", "next_sentence"}
     change_config(directory, architectures=["BertForSequenceClassification"])
     assert "sentence_prediction" in read_hugging_face(directory)[1]
     change_config(directory, problem_type="multi_label_classification")
-    assert not read_hugging_face_settings(directory).classifies_as_ours
+    assert read_hugging_face_settings(directory).heads == ("multi_label",)
+    assert "multi_label" in read_hugging_face(directory)[1]
     change_config(directory, id2label={"0": "a", "1": "b", "2": "c"})
     with pytest.raises(CheckpointMismatchError, match="classifier has 2 classes, but config.json has 3 labels"):
         read_hugging_face(directory)
