@@ -35,6 +35,7 @@ from trellis.nlp.models import (
     BertClassifier,
     BertPretrainer,
     BertSpanLabeler,
+    BertTagger,
     ClsHeadConfig,
     EncoderConfig,
     PretrainerConfig,
@@ -48,7 +49,15 @@ RESULTS = Path(__file__).parent / "results" / "hugging_face_parity.md"
 TOLERANCE = 1e-5
 """Of a difference, relative to the largest output."""
 VOCAB_SIZE, LENGTH, BATCH_SIZE = 48, 12, 4
-HEADS = ("Model", "ForPreTraining", "ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering")
+HEADS = (
+    "Model",
+    "ForPreTraining",
+    "ForMaskedLM",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+)
+SEVERAL = "multi_label_classification"
 PRETRAINED_ON_PAIRS = ("bert", "albert", "mobilebert")
 CLASSES = {
     **dict(zip(PRETRAINED_ON_PAIRS, ("Bert", "Albert", "MobileBert"), strict=True)),
@@ -155,9 +164,8 @@ def cases() -> Iterator[Case]:
         relative = {"position_embedding_type": "relative_key"}
         yield Case(kind, "Model", "relative positions", edited=relative, refused="position_embedding_type")
         yield Case(kind, "Model", "activation mish", {"hidden_act": "mish"}, refused="hidden_act")
-        several = {"num_labels": 3, "problem_type": "multi_label_classification"}
-        yield Case(kind, classifier, "several labels at once", several, refused="problem_type")
-        yield Case(kind, "ForTokenClassification", "a head for tokens is left out", {"num_labels": 2})
+        yield Case(kind, classifier, "several labels at once", {"num_labels": 3, "problem_type": SEVERAL})
+        yield Case(kind, "ForTokenClassification", "3 named labels", NAMES)
     yield from odd_alberts()
     yield from odd_mobileberts()
     for kind in CLASSES:
@@ -182,10 +190,9 @@ def others(kind: str) -> Iterator[Case]:
     yield Case(kind, "ForMaskedLM", "file in shards", shard_size="4KB")
     yield Case(kind, "ForMaskedLM", "1 layer, 4 heads", {"num_hidden_layers": 1, "num_attention_heads": 4})
     yield Case(kind, "Model", "activation mish", {"hidden_act": "mish"}, refused="mish")
-    several = {"num_labels": 3, "problem_type": "multi_label_classification"}
-    yield Case(kind, classifier, "several labels at once", several, refused="problem_type")
+    yield Case(kind, classifier, "several labels at once", {"num_labels": 3, "problem_type": SEVERAL})
     yield Case(kind, "ForMaskedLM", "untied", {"tie_word_embeddings": False}, refused="tie_word_embeddings")
-    yield Case(kind, "ForTokenClassification", "a head for tokens is left out", {"num_labels": 2})
+    yield Case(kind, "ForTokenClassification", "3 named labels", NAMES)
 
 
 def odd_robertas() -> Iterator[Case]:
@@ -283,12 +290,10 @@ def inputs_for(case: Case) -> dict[str, np.ndarray]:
 
 def their_answers(directory: Path, case: Case, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What `transformers` answers with a directory, in float32 and with nothing newly made."""
-    head = "Model" if case.head == "ForTokenClassification" else case.head
-    model_class = getattr(transformers, f"{CLASSES[case.kind]}{head}")
+    model_class = getattr(transformers, f"{CLASSES[case.kind]}{case.head}")
     options = {"add_pooling_layer": False} if case.without_pooler else {}
     model, report = model_class.from_pretrained(directory, dtype=torch.float32, output_loading_info=True, **options)
-    has_no_pooler = case.without_pooler or case.head == "ForTokenClassification"
-    new = [name for name in report["missing_keys"] if not (has_no_pooler and "pooler." in name)]
+    new = [name for name in report["missing_keys"] if not (case.without_pooler and "pooler." in name)]
     if new or report["mismatched_keys"]:
         raise RuntimeError(f"transformers misses {new} {report['mismatched_keys']}")
     tensors = {name: torch.from_numpy(array).long() for name, array in inputs.items()}
@@ -298,25 +303,25 @@ def their_answers(directory: Path, case: Case, inputs: Mapping[str, np.ndarray])
         outputs = model.eval()(**inputs_by_name, **types)
     mask = inputs["input_mask"][..., None]
     values = {
-        "Model": lambda: {"sequence": outputs.last_hidden_state.numpy() * mask, **_pooled(outputs, case)},
+        "Model": lambda: {"sequence": outputs.last_hidden_state.numpy() * mask, **_pooled(outputs)},
         "ForPreTraining": lambda: {
             "mlm": outputs.prediction_logits.numpy() * mask,
             "next": (outputs.sop_logits if case.kind == "albert" else outputs.seq_relationship_logits).numpy(),
         },
         "ForMaskedLM": lambda: {"mlm": outputs.logits.numpy() * mask},
         "ForSequenceClassification": lambda: {"logits": outputs.logits.numpy()},
+        "ForTokenClassification": lambda: {"logits": outputs.logits.numpy() * mask},
         "ForQuestionAnswering": lambda: {
             "start": outputs.start_logits.numpy() * mask[..., 0],
             "end": outputs.end_logits.numpy() * mask[..., 0],
         },
     }
-    return values[head]()
+    return values[case.head]()
 
 
-def _pooled(outputs: Any, case: Case) -> dict[str, np.ndarray]:
+def _pooled(outputs: Any) -> dict[str, np.ndarray]:
     pooled = getattr(outputs, "pooler_output", None)
-    has_pooler = pooled is not None and case.head != "ForTokenClassification"
-    return {"pooled": pooled.numpy()} if has_pooler else {}
+    return {} if pooled is None else {"pooled": pooled.numpy()}
 
 
 def our_model(case: Case, encoder_config: EncoderConfig, n_classes: int) -> Any:
@@ -331,21 +336,26 @@ def our_model(case: Case, encoder_config: EncoderConfig, n_classes: int) -> Any:
         config = PretrainerConfig(encoder=encoder_config, mlm_activation=activation, cls_heads=heads)
         return BertPretrainer(config, encoder)
     if case.head == "ForSequenceClassification":
-        return BertClassifier(encoder, num_classes=n_classes, use_encoder_pooler=not has_pooler)
+        head = "multi_label" if case.settings.get("problem_type") == SEVERAL else "sentence_prediction"
+        return BertClassifier(encoder, num_classes=n_classes, use_encoder_pooler=not has_pooler, head=head)
+    if case.head == "ForTokenClassification":
+        return BertTagger(encoder, num_classes=n_classes)
     return BertSpanLabeler(encoder) if case.head == "ForQuestionAnswering" else encoder
 
 
 def our_answers(model: Any, params: Any, case: Case, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    is_encoder = case.head in ("Model", "ForTokenClassification")
+    is_encoder = case.head == "Model"
     outputs = model.apply({"params": params["encoder"] if is_encoder else params}, inputs)
     mask = inputs["input_mask"][..., None]
     if case.head == "ForSequenceClassification":
         return {"logits": np.asarray(outputs)}
+    if case.head == "ForTokenClassification":
+        return {"logits": np.asarray(outputs) * mask}
     if case.head == "ForQuestionAnswering":
         return {end: np.asarray(outputs[f"{end}_logits"]) * mask[..., 0] for end in ("start", "end")}
     if is_encoder:
         answers = {"sequence": np.asarray(outputs["sequence_output"]) * mask}
-        has_pooler = not case.without_pooler and case.head == "Model" and case.kind not in WITHOUT_TYPES
+        has_pooler = not case.without_pooler and case.kind not in WITHOUT_TYPES
         return answers | ({"pooled": np.asarray(outputs["pooled_output"])} if has_pooler else {})
     answers = {"mlm": np.asarray(outputs["mlm_logits"]) * mask}
     return answers | ({"next": np.asarray(outputs["next_sentence"])} if "next_sentence" in outputs else {})
@@ -353,7 +363,7 @@ def our_answers(model: Any, params: Any, case: Case, inputs: Mapping[str, np.nda
 
 def as_a_run_holds(model: Any, params: Any, case: Case, inputs: Mapping[str, np.ndarray]) -> Any:
     """The parameters of our model: those that were read, and new ones where the checkpoint has none, as a pooler."""
-    is_encoder = case.head in ("Model", "ForTokenClassification")
+    is_encoder = case.head == "Model"
     shapes = nn.meta.unbox(jax.eval_shape(model.init, jax.random.key(0), inputs))["params"]
     generator = np.random.default_rng(1)
     new = jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(leaf.dtype), shapes)
@@ -399,7 +409,7 @@ def run(case: Case, directory: Path) -> Row:
     )
     row.difference_out = largest_difference(their_answers(directory / "out", case, inputs), expected)
     again = read_hugging_face_settings(directory / "out")
-    if case.head != "ForTokenClassification" and again.label_names != settings.label_names:
+    if again.label_names != settings.label_names:
         row.text = f"labels {again.label_names} instead of {settings.label_names}"
     return row
 

@@ -403,7 +403,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="the directory for the two files")
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, help="all by default")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=10, help="in a measurement")
+    parser.add_argument("--steps", type=int, default=8, help="in a measurement")
     parser.add_argument("--layers", type=int, help="fewer of them compile sooner")
     parser.add_argument("--batch-size", type=int, help="rows of a packed batch")
     parser.add_argument("--tiny", action="store_true", help="a tiny model, as for a CPU")

@@ -449,6 +449,9 @@ def test_a_directory_that_comes_back_is_not_the_one_that_was_made_in_its_place(t
     disk.check_still_owned(place / "train")
     shutil.rmtree(place)
     disk.check_still_owned(place / "train")  # what is not there is told when it is written to
+    with pytest.raises(FileWriteError, match="No such file or directory"):
+        disk.write_whole(place / "train" / "file", b"")
+    assert not place.exists(), "it would hide what is away"
     away.rename(place)
     text = "is not the directory any more in which this run has begun: .* Start the same command again"
     with pytest.raises(FileWriteError, match=text):

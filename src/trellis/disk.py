@@ -245,6 +245,25 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def append_whole(path: Path, content: bytes) -> None:
+    """Adds to a file that grows where it is; if there is room for a part of it only, nothing."""
+    try:
+        with path.open("ab", buffering=0) as file:
+            start = file.seek(0, os.SEEK_END)
+            try:
+                while content:
+                    content = content[file.write(content) :]
+            except OSError:
+                # What comes next must not begin in the midst of this.
+                file.truncate(start)
+                raise
+    except OSError as error:
+        raise FileWriteError(
+            f"`{path}` could not be written: {error.strerror}. The checkpoint files are untouched. Make room or bring "
+            f"the directory back, and start the same command again."
+        ) from None
+
+
 def sync_appended(path: Path) -> None:
     """Brings a file to the disk that grows where it is, and its name."""
     with _named(path):
@@ -298,6 +317,11 @@ def checksum(file: Path) -> dict[str, int]:
 def _make_directory(directory: Path) -> None:
     local_path(directory, name="A directory to write to")
     new = [path for path in (directory, *directory.parents) if not path.exists()]
+    with _locks_guard:
+        away = [path for path in new if path.resolve() / _LOCK in _locks]
+    if away:
+        # What this process owns was there: another one in its place would hide it, and be hidden when it is back.
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(away[0]))
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for path in new:
@@ -370,11 +394,11 @@ class Ownership:
     def __init__(self, directory: Path) -> None:
         directory = directory.absolute()
         made = [path for path in (directory, *directory.parents) if not path.exists()]
-        with _named(directory):
-            _make_directory(directory)
         file = directory.resolve() / _LOCK
         with _locks_guard:
-            lock = _locks.get(file)
+            lock = _locks.pop(file, None) if directory in made else _locks.get(file)
+            with _named(directory):
+                _make_directory(directory)
             if lock is not None and lock.descriptor is not None and not _is_at(lock.descriptor, file):
                 # A directory that was removed and made again is another one, and is free if nothing is there yet.
                 if any(directory.iterdir()):

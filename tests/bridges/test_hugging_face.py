@@ -493,8 +493,9 @@ def test_an_absurd_number_of_labels_is_refused(fields: dict[str, Any], message: 
 
 
 def test_architectures_that_are_no_list_say_nothing_of_the_head() -> None:
-    assert hugging_face._is_used_classifier({"architectures": 7})
-    assert not hugging_face._is_used_classifier({"architectures": ["BertForTokenClassification"]})
+    family = hugging_face.FAMILIES["bert"]
+    assert hugging_face._classifier(family, {"architectures": 7}) == "sentence_prediction"
+    assert hugging_face._classifier(family, {"architectures": ["BertForMultipleChoice"]}) is None
 
 
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.plugin_event_multiplexer import EventM
 
 import trellis
 from tests import tiny
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, FileWriteError
 from trellis.extensions import summary_writer
 from trellis.loops import Session
 
@@ -338,3 +338,14 @@ def test_histograms_images_and_text_are_on_the_pages_of_tensorboard(tmp_path: Pa
     assert texts == [(1, b"**3**"), (2, b"**3**")]
     plugins = {multiplexer.SummaryMetadata("eval", tag).plugin_data.plugin_name for tag in (*media, "loss")}
     assert plugins == {"histograms", "images", "text", "scalars"}
+
+
+def test_a_directory_that_vanishes_is_told(tmp_path: Path) -> None:
+    writer, session = trellis.SummaryWriter(tmp_path / "run"), Session()
+    writer(tiny.checkpoint(5, train={"loss": 0.5}, session=session))
+    (tmp_path / "run").rename(tmp_path / "away")
+    with pytest.raises(FileWriteError, match=r"tfevents\S* could not be written: No such file .* Make room or bring"):
+        writer(tiny.checkpoint(10, train={"loss": 0.25}, session=session))
+    (tmp_path / "away").rename(tmp_path / "run")
+    writer(tiny.checkpoint(10, train={"loss": 0.25}, session=session))
+    assert_points(tmp_path / "run", {"train/loss": [(5, 0.5), (10, 0.25)]})

@@ -3,6 +3,7 @@
 Arrays that span processes are in parts, which TensorStore writes, as it does for Orbax: each process has a directory.
 """
 
+import errno
 import json
 import logging
 import os
@@ -178,7 +179,7 @@ def write(
     if snapshot.parts is not None:
         _write_together(path, checkpoint, snapshot, notes)
         return
-    path.mkdir(parents=True)
+    path.mkdir()
     _save_arrays(path, snapshot.arrays)
     _check_readable(path, snapshot)
     files = {str(file.relative_to(path)): checksum(file) for file in files_in(path)}
@@ -239,6 +240,8 @@ def _write_parts(path: Path, snapshot: Snapshot) -> dict[str, JSON]:
 
     arrays = {name: array for name, array in snapshot.arrays.items() if array.size}
     folder = path / _ARRAYS / _folder_of(jax.process_index())
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
     folder.mkdir(parents=True)
     with _plainly_named(folder) as plain:
         context = tensorstore.Context()

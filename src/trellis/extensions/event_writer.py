@@ -4,10 +4,10 @@ import json
 import os
 import threading
 import time
-from pathlib import Path
 
 from trellis.aliases import JSON
 from trellis.disk import (
+    append_whole,
     check_still_owned,
     check_writable,
     describe_failure,
@@ -16,7 +16,6 @@ from trellis.disk import (
     sync_appended,
     write_whole,
 )
-from trellis.errors import FileWriteError
 from trellis.extensions.event_lines import is_point_past, parse_event, with_checksum
 from trellis.extensions.extension import Extension
 from trellis.json_text import without_nan
@@ -89,13 +88,7 @@ class EventWriter(Extension):
         line = {"kind": kind, "step": step, "time": time} | values
         text = with_checksum(json.dumps(without_nan(line), ensure_ascii=False, allow_nan=False))
         # Opened anew for each line, so that nothing is written to a file that was replaced.
-        try:
-            _append_whole(self._path, f"{text}\n".encode())
-        except OSError as error:
-            raise FileWriteError(
-                f"`{self._path}` could not be written: {error.strerror}. The checkpoint files are untouched. Make room "
-                f"or bring the directory back, and start the same command again."
-            ) from None
+        append_whole(self._path, f"{text}\n".encode())
 
     def _sync(self) -> None:
         if self._path.exists():
@@ -141,16 +134,3 @@ class EventWriter(Extension):
     def _read_lines(self) -> list[bytes]:
         # A link to nothing is lost history, not a file that is not there yet.
         return self._path.read_bytes().splitlines(keepends=True) if os.path.lexists(self._path) else []
-
-
-def _append_whole(path: Path, line: bytes) -> None:
-    """Adds a line to a file; if there is room for a part of it only, nothing."""
-    with path.open("ab", buffering=0) as file:
-        start = file.seek(0, os.SEEK_END)
-        try:
-            while line:
-                line = line[file.write(line) :]
-        except OSError:
-            # The next line must not begin in the midst of this one.
-            file.truncate(start)
-            raise

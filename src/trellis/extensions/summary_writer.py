@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from trellis.data import RecordWriter, read_records
-from trellis.disk import check_still_owned, check_writable, describe_failure, local_path, set_aside, sync_appended
+from trellis.disk import (
+    append_whole,
+    check_still_owned,
+    check_writable,
+    describe_failure,
+    local_path,
+    set_aside,
+    sync_appended,
+)
 from trellis.errors import CutShortError, DataError
 from trellis.extensions.extension import Extension
 from trellis.loops import Checkpoint, Histogram, Image, Media, Session, Summary, Text
@@ -117,8 +125,7 @@ class _Run:
             self._file = self._new_file()
             records = [*self._head(), *records]
         # Not kept open: there is nothing to close when a run ends, however it ends.
-        with self._file.open("ab") as file:
-            file.write(b"".join(records))
+        append_whole(self._file, b"".join(records))
 
     def sync(self) -> None:
         """Brings what was written to the disk."""

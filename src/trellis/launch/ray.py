@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trellis.errors import ArgumentError, MissingPackageError, RunFailedError
-from trellis.runtime import TF_CONFIG
+from trellis.runtime import TF_CONFIG, print_line
 
 _PASSED_ON = ("JAX_", "XLA_", "NCCL_", "TRELLIS_", "PYTHONPATH", "XDG_CACHE_HOME", TF_CONFIG)
 """What the names of the variables begin with that the processes get from the launcher."""
@@ -76,6 +76,11 @@ def launch_on_ray(
     train: Any = ray_train
     log_dir = log_dir.absolute()
     log_dir.mkdir(parents=True, exist_ok=True)
+    number = f"{fewest} to {most}" if fewest != most else str(most)
+    print_line(
+        f"Starts {number} processes on Ray; the output of all but the first goes to {log_dir}. When there are too few "
+        f"machines, Ray waits for more: see ray status."
+    )
     trainer: Any = JaxTrainer(
         _run_command,
         train_loop_config={

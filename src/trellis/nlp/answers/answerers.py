@@ -186,7 +186,7 @@ class EmbeddingAnswerer:
         """Refuses what is neither a text nor two of them."""
         if len(parts) > 2:
             raise ArgumentError(f"{' | '.join(parts)!r} has {len(parts)} parts. Give a text, or two to be compared.")
-        _check_parts(parts, ("the text", "the second text")[: max(1, len(parts))])
+        check_parts(parts, ("the text", "the second text")[: max(1, len(parts))])
 
     def __call__(
         self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer

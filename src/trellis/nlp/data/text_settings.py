@@ -178,7 +178,7 @@ class TextSettings:
 
     def with_file(self, vocab_file: str | os.PathLike[str]) -> Self:
         """The same rules with another vocabulary."""
-        file = as_tokenizer_json(Path(vocab_file))
+        file = as_tokenizer_json(vocab_file)
         tokenization = "tokenizer.json" if file.suffix == ".json" else self.build_tokenizer().family
         tokenizer = _build.__wrapped__(file, tokenization, *self._rules, ())
         changed = type(self).of(tokenizer)

@@ -215,7 +215,8 @@ class ModernBertEncoderConfig(Config):
         if n_heads > 0 and width % (2 * n_heads):
             share = "heads of an odd size" if width % n_heads == 0 else "heads of unequal sizes"
             message = f"is {n_heads}, which shares a hidden_size of {width} out to {share}."
-            found["num_attention_heads"] = message, "Choose it so that twice as many divide hidden_size: halves turn."
+            advice = "Choose it so that heads have an even size: their two halves are turned by positions."
+            found["num_attention_heads"] = message, advice
         if self.local_attention < 2:
             message = f"is {self.local_attention}, so that a token would see nothing but itself."
             found["local_attention"] = message, "Set it to the width of the window, such as 128."

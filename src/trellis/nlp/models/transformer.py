@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import flax.linen as nn
@@ -157,7 +158,7 @@ def _talk(by_head: jax.Array, between: jax.Array) -> jax.Array:
 
 
 def may_drop(rate: float | jax.Array) -> bool:
-    """Returns whether dropout of a rate may drop anything."""
+    """Whether a rate of dropout, which may be traced, is one at which something is dropped."""
     # A rate that is traced, as a replica's is, has no value yet.
     return isinstance(rate, jax.Array) or rate > 0
 
@@ -170,42 +171,57 @@ def attend(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    mask: jax.Array,
+    mask: jax.Array | None = None,
     *,
+    is_causal: bool = False,
     drop: Callable[[jax.Array], jax.Array] | None = None,
 ) -> jax.Array:
     """Returns what each query takes from the values, of the shape of the queries: (batch, queries, heads, head size).
 
     Args:
-        mask: True where a query may see a key, of shape (batch, 1, queries or 1, keys).
+        mask: True where a query may see a key, of shape (batch, 1, queries or 1, keys); None is everywhere.
+        is_causal: Whether a query sees no key right of its own place; then there is no mask.
         drop: Dropout of the scores; None is none, for which there are faster kernels.
     """
     if drop is None:
-        return _fused(query, key, value, mask)
+        return _fused(query, key, value, mask, is_causal=is_causal)
+    if mask is None:
+        ones = jnp.ones((1, 1, query.shape[1], key.shape[1]), bool)
+        mask = jnp.tril(ones) if is_causal else ones
     return _mix(drop(_softmax(_logits(query, key), mask)), value)
 
 
-def _fused(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
+def _fused(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, *, is_causal: bool = False
+) -> jax.Array:
     """Attention without dropout: one kernel of cuDNN on a GPU in half precision, unless a loop is exact, else XLA's."""
     # Where each query has a mask of its own, XLA is quicker on short rows.
-    is_short = mask.shape[2] > 1 and key.shape[1] <= _SHORT
+    is_short = mask is not None and mask.shape[2] > 1 and key.shape[1] <= _SHORT
     # The gradient of cuDNN's kernel adds up in any order, and XLA cannot compile it in another way.
     placement = current_placement()
     is_exact = placement is not None and placement.is_exact
+    heads, masks = (query, key, value), () if mask is None else (mask,)
+    by_xla = partial(_by_xla, is_causal=is_causal)
     if is_short or is_exact or not _cudnn_takes(query, key):
-        return _by_xla(query, key, value, mask)
+        return by_xla(*heads, *masks)
+    by_cudnn = partial(_by_cudnn, is_causal=is_causal)
     # Decided at lowering, so that a program that was traced on a GPU can be exported for other platforms too.
-    hidden: jax.Array = jax.lax.platform_dependent(query, key, value, mask, cuda=_by_cudnn, default=_by_xla)
+    hidden: jax.Array = jax.lax.platform_dependent(*heads, *masks, cuda=by_cudnn, default=by_xla)
     return hidden
 
 
-def _by_xla(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
-    return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="xla")
+def _by_xla(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None = None, *, is_causal: bool
+) -> jax.Array:
+    return jax.nn.dot_product_attention(query, key, value, mask=mask, is_causal=is_causal, implementation="xla")
 
 
-def _by_cudnn(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
-    whole = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
-    return jax.nn.dot_product_attention(query, key, value, mask=whole, implementation="cudnn")
+def _by_cudnn(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None = None, *, is_causal: bool
+) -> jax.Array:
+    if mask is not None:
+        mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
+    return jax.nn.dot_product_attention(query, key, value, mask=mask, is_causal=is_causal, implementation="cudnn")
 
 
 def _cudnn_takes(query: jax.Array, key: jax.Array) -> bool:
