@@ -1,7 +1,7 @@
 """Records what PEFT computes with its adapters, for the tests that ours compute the same.
 
-For a tiny random BERT and ALBERT that classify: the model as a directory, adapters as PEFT writes them, logits. One of
-the adapters names its layers by their ends, and one has a pooler that was trained whole.
+For a tiny random encoder of each kind that classifies: the model as a directory, adapters as PEFT writes them, logits.
+Some of the adapters have a pooler, or the layer before the logits, that was trained whole.
 
     pip install -r benchmarks/requirements.txt peft
     python benchmarks/peft_goldens.py        # writes tests/golden/peft
@@ -23,6 +23,7 @@ import transformers
 
 GOLDENS = Path(__file__).parents[1] / "tests" / "golden" / "peft"
 RANK, ALPHA, N_CLASSES, VOCAB_SIZE, BATCH_SIZE, LENGTH = 2, 3.0, 3, 48, 4, 12
+TYPED = ("input_ids", "attention_mask", "token_type_ids")
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 16,
@@ -33,15 +34,37 @@ _SIZES: dict[str, Any] = {
     "num_labels": N_CLASSES,
     "attn_implementation": "eager",
 }
+_OF_MODERNBERT = {"num_hidden_layers": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_OF_MODERNBERT |= {"cls_token_id": 1, "sep_token_id": 2, "classifier_pooling": "cls"}
 MODELS: dict[str, Any] = {
     "bert": lambda: transformers.BertForSequenceClassification(transformers.BertConfig(**_SIZES)),
     "albert": lambda: transformers.AlbertForSequenceClassification(
         transformers.AlbertConfig(**_SIZES, embedding_size=8)
     ),
+    "roberta": lambda: transformers.RobertaForSequenceClassification(
+        transformers.RobertaConfig(**_SIZES | {"type_vocab_size": 1, "pad_token_id": 0})
+    ),
+    "distilbert": lambda: transformers.DistilBertForSequenceClassification(
+        transformers.DistilBertConfig(
+            dim=16,
+            hidden_dim=24,
+            n_layers=1,
+            n_heads=2,
+            vocab_size=VOCAB_SIZE,
+            max_position_embeddings=16,
+            num_labels=3,
+        )
+    ),
+    "modernbert": lambda: transformers.ModernBertForSequenceClassification(
+        transformers.ModernBertConfig(**_SIZES | _OF_MODERNBERT)
+    ),
 }
 ADAPTERS: dict[str, dict[str, Any]] = {
     "bert": {"target_modules": ["query", "value", "attention.output.dense", "intermediate.dense"]},
     "albert": {"target_modules": ["query", "attention.dense", "ffn"], "modules_to_save": ["classifier", "pooler"]},
+    "roberta": {"target_modules": ["query", "attention.output.dense"]},
+    "distilbert": {"target_modules": ["q_lin", "out_lin", "lin1"]},
+    "modernbert": {"target_modules": ["Wqkv", "attn.Wo"], "modules_to_save": ["classifier", "head"]},
 }
 
 
@@ -74,7 +97,8 @@ def record(kind: str) -> None:
     adapted.save_pretrained(folder / "adapter")
     for file in (folder / "adapter").glob("README.md"):
         file.unlink()
-    inputs = batch()
+    names = TYPED if kind in ("bert", "albert") else TYPED[:2]
+    inputs = {name: array for name, array in batch().items() if name in names}
     with torch.no_grad():
         logits = adapted(**inputs).logits
         with adapted.disable_adapter():
@@ -90,7 +114,8 @@ def check(directory: Path, kind: str) -> None:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(GOLDENS / kind / "model")
     adapted = peft.PeftModel.from_pretrained(model, directory).eval()
     with torch.no_grad():
-        logits = adapted(**{name: torch.tensor(recorded[name]).long() for name in batch()}).logits.numpy()
+        names = [name for name in TYPED if name in recorded]
+        logits = adapted(**{name: torch.tensor(recorded[name]).long() for name in names}).logits.numpy()
     difference = float(np.abs(logits - recorded["logits"]).max())
     print(json.dumps({"logits": logits.tolist(), "greatest difference": difference}))
 

@@ -23,8 +23,13 @@ SETTINGS: dict[str, Any] = {"rank": 2, "alpha": 3.0}
 TARGETS = {
     "bert": ["query", "value", "attention/output", "intermediate"],
     "albert": ["query", "attention/output", "intermediate"],
+    "roberta": ["query", "attention/output"],
+    "distilbert": ["query", "attention/output", "intermediate"],
+    "modernbert": ["qkv", "attention/output"],
 }
-ALSO = {"bert": ["sentence_prediction"], "albert": ["sentence_prediction", "encoder/pooler"]}
+ALSO = {kind: ["sentence_prediction"] for kind in TARGETS} | {
+    "albert": ["sentence_prediction", "encoder/pooler"],
+}
 FILE = "adapter_model.safetensors"
 
 
@@ -32,12 +37,15 @@ def start(kind: str) -> tuple[Lora, dict[str, Any], Any, Any]:
     """The recorded model with new adapters: these, the settings of its encoder, its variables, and a batch."""
     fields, weights = read_hugging_face(GOLDENS / kind / "model")
     config = EncoderConfig(fields)
-    weights["sentence_prediction"].pop("pooler_dense")
-    model = BertClassifier(build_encoder(config), num_classes=3, use_encoder_pooler=True)
+    has_pooler = "pooler" in weights["encoder"]
+    if has_pooler:
+        weights["sentence_prediction"].pop("pooler_dense")
+    model = BertClassifier(build_encoder(config), num_classes=3, use_encoder_pooler=has_pooler)
     lora = Lora(model, **SETTINGS, targets=TARGETS[kind], also=ALSO[kind])
     recorded = np.load(GOLDENS / kind / "logits.npz")
     names = {"input_word_ids": "input_ids", "input_mask": "attention_mask", "input_type_ids": "token_type_ids"}
-    batch = {ours: recorded[theirs] for ours, theirs in names.items()}
+    none = np.zeros_like(recorded["input_ids"])
+    batch = {ours: recorded.get(theirs, none) for ours, theirs in names.items()}
     own = nn.meta.unbox(lora.init({"params": jax.random.key(0)}, batch))
     variables = lora.starting_from({"params": weights})(own)
     return lora, config.as_dict(), variables, {**batch, "logits": recorded["logits"], "plain": recorded["plain"]}
@@ -51,7 +59,7 @@ def read(kind: str, directory: Path | None = None, **options: Any) -> Any:
     return lora, config, {**variables, "params": with_parameters(variables["params"], arrays)}, batch
 
 
-@pytest.mark.parametrize("kind", ["bert", "albert"])
+@pytest.mark.parametrize("kind", [*TARGETS])
 def test_adapters_of_peft_answer_as_they_do_there_and_go_back_as_they_came(kind: str, tmp_path: Path) -> None:
     lora, config, variables, batch = read(kind)
     merged = lora.merged(variables)

@@ -1,7 +1,7 @@
 """Directories of PEFT's with adapters (LoRA) of encoders: read and written, without torch and peft."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +9,22 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from trellis.aliases import PyTree
-from trellis.bridges.hugging_face_names import Weight, weights_of, write_config
+from trellis.bridges.family import Weight
+from trellis.bridges.hugging_face_names import FAMILIES, weights_of, write_config
 from trellis.disk import local_path, whole_directory
 from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, MissingPackageError
 from trellis.json_text import parse_json
 
 _CONFIG, _WEIGHTS, _PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 _PREFIX = "base_model.model."
-_OUTSIDE_HEADS = ("encoder", "pooler")
-_POOLED_HEADS = ("sentence_prediction", "next_sentence")
-_TASK_TYPES = {"sentence_prediction": "SEQ_CLS", "span_labeling": "QUESTION_ANS"}
+_POOLED_HEADS = ("sentence_prediction", "multi_label", "next_sentence")
+_TASKS = {
+    "sentence_prediction": ("SEQ_CLS", "ForSequenceClassification"),
+    "multi_label": ("SEQ_CLS", "ForSequenceClassification"),
+    "tagging": ("TOKEN_CLS", "ForTokenClassification"),
+    "span_labeling": ("QUESTION_ANS", "ForQuestionAnswering"),
+}
+"""By the heads of ours: what PEFT calls the task, and how the name of the class ends that has such a head."""
 _PAIRS = {"lora_A.weight": "lora_a", "lora_B.weight": "lora_b"}
 _PLAIN: Mapping[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
@@ -39,7 +45,7 @@ def write_peft(
     *,
     config: Mapping[str, Any],
     trained: PyTree,
-    heads: tuple[str, ...],
+    heads: Sequence[str],
     rank: int,
     alpha: float,
     dropout: float,
@@ -63,7 +69,7 @@ def write_peft(
     if folder.exists():
         raise ArgumentError(f"`{folder}` exists already. Name a directory that does not, to write the adapters to.")
     flat = {name: np.asarray(array, np.float32) for name, array in flatten_dict(trained, sep="/").items()}
-    names = _Names(config, n_classes=_n_classes(flat), has_heads=bool(heads))
+    names = _Names(config, heads, n_classes=_n_classes(flat))
     arrays: dict[str, np.ndarray] = {}
     targets: list[str] = []
     whole: dict[str, set[str]] = {}
@@ -75,9 +81,9 @@ def write_peft(
         elif leaf == "lora_b":
             arrays[names.of_pair(layer, "lora_B.weight")] = np.ascontiguousarray(array.reshape(rank, -1).T)
         else:
-            weight = names.weight(path)
-            arrays[f"{_PREFIX}{names.full(weight)}"] = weight.to_theirs(array)
-            whole.setdefault(_module(names.full(weight)), set()).add(weight.theirs)
+            name = names.full(names.weight(path))
+            arrays[f"{_PREFIX}{name}"] = names.weight(path).to_theirs(array)
+            whole.setdefault(names.module_to_save(name), set()).add(name)
     for module, of_module in whole.items():
         missing = [name for name in names.all_of(module) if name not in of_module]
         if missing:
@@ -87,7 +93,7 @@ def write_peft(
             )
     settings = {
         "peft_type": "LORA",
-        "task_type": next((_TASK_TYPES[head] for head in heads if head in _TASK_TYPES), None),
+        "task_type": next((_TASKS[head][0] for head in heads if head in _TASKS), None),
         "base_model_name_or_path": base or None,
         "r": rank,
         "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
@@ -125,7 +131,8 @@ def read_peft(
     folder = local_path(directory, name="directory")
     settings = _read_settings(folder / _CONFIG)
     _check_settings(folder, settings, rank=rank, alpha=alpha, place=place)
-    names = _Names(config, n_classes=_n_classes(shapes), has_heads=True)
+    heads = {path.partition("/")[0] for path in shapes} - {"encoder"}
+    names = _Names(config, sorted(heads), n_classes=_n_classes(shapes))
     theirs = {names.plain(name): array for name, array in _read_arrays(folder).items()}
     needed = {path: names.plain(names.in_file(path)) for path in shapes}
     missing = [name for name in needed.values() if name not in theirs]
@@ -145,14 +152,17 @@ def read_peft(
 class _Names:
     """What PEFT calls the parameters of an encoder with heads."""
 
-    def __init__(self, config: Mapping[str, Any], *, n_classes: int, has_heads: bool) -> None:
-        settings = write_config(config)
-        self._kind = settings["model_type"]
-        parts = weights_of(self._kind, settings, n_classes=n_classes)
-        self._weights = {weight.ours: weight for weights in parts.values() for weight in weights}
-        self._inside = {weight.theirs for part in _OUTSIDE_HEADS for weight in parts[part]} if has_heads else set()
+    def __init__(self, config: Mapping[str, Any], heads: Sequence[str], *, n_classes: int) -> None:
+        self._kind = config["type"]
+        self._family = FAMILIES[self._kind]
+        self._has_heads = bool(heads)
+        self._apart = next((self._family.told_apart.get(_TASKS[head][1], {}) for head in heads if head in _TASKS), {})
+        parts = weights_of(self._kind, write_config(config), n_classes=n_classes)
+        # Of heads that a model does not have, some weights have the names of those that it has.
+        own = {"encoder", "pooler", *heads} if heads else parts.keys()
+        self._weights = {weight.ours: weight for name in parts if name in own for weight in parts[name]}
         # Theirs has one pooler, which ours has in the head that uses it.
-        for head in _POOLED_HEADS:
+        for head in _POOLED_HEADS if self._family.classifier_dense is None else ():
             for leaf in ("kernel", "bias"):
                 pooler = self._weights.get(f"encoder/pooler/{leaf}")
                 if pooler is not None:
@@ -167,20 +177,30 @@ class _Names:
         return self._weights[path]
 
     def full(self, weight: Weight) -> str:
-        """The name in a model with heads."""
-        return f"{self._kind}.{weight.theirs}" if weight.theirs in self._inside else weight.theirs
+        """The name in a model, with what that of an encoder begins with if there is a head."""
+        name = weight.theirs
+        for theirs, ours in self._apart.items():
+            name = theirs + name.removeprefix(ours) if name.startswith(ours) else name
+        is_inside = self._has_heads and name.startswith(self._family.inside)
+        return f"{self._family.base}.{name}" if is_inside else name
 
     def plain(self, name: str) -> str:
         """A name of a file without what it may begin with."""
-        return name.removeprefix(_PREFIX).removeprefix(f"{self._kind}.")
+        return name.removeprefix(_PREFIX).removeprefix(f"{self._family.base}.")
+
+    def module_to_save(self, name: str) -> str:
+        """The module that PEFT trains whole: a head, or a layer of the encoder."""
+        is_of_encoder = not self._has_heads or name.startswith(f"{self._family.base}.")
+        return _module(name) if is_of_encoder else name.partition(".")[0]
 
     def module_of(self, layer: str) -> str:
         """The name of a dense layer."""
         return _module(self.full(self.weight(f"{layer}/kernel")))
 
-    def all_of(self, module: str) -> set[str]:
-        """All weights of a module."""
-        return {weight.theirs for weight in self._weights.values() if _module(self.full(weight)) == module}
+    def all_of(self, module: str) -> list[str]:
+        """The names of all weights of a module."""
+        names = {self.full(weight) for weight in self._weights.values()}
+        return sorted(name for name in names if name.startswith(f"{module}."))
 
     def of_pair(self, layer: str, leaf: str) -> str:
         """The name of one of the two matrices of a layer."""
@@ -210,8 +230,8 @@ def _module(name: str) -> str:
 
 
 def _n_classes(arrays: Mapping[str, Any]) -> int:
-    bias = arrays.get("sentence_prediction/logits/bias")
-    return 2 if bias is None else int(bias.shape[0])
+    biases = (arrays.get(f"{head}/logits/bias") for head in _TASKS if head != "span_labeling")
+    return next((int(bias.shape[0]) for bias in biases if bias is not None), 2)
 
 
 def _read_settings(file: Path) -> dict[str, Any]:
