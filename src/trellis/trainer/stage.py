@@ -19,6 +19,7 @@ from trellis.loops import (
     CheckpointSource,
     EvalLoop,
     EvalTask,
+    Media,
     Metric,
     Outline,
     StepOutput,
@@ -235,6 +236,15 @@ class Stage:
         """The model with the parameters of a checkpoint, or with their averages if there are some."""
         checkpoint = on_averages(checkpoint)
         return BoundModel(self._computing_model(), params=checkpoint.model_params, model_state=checkpoint.model_state)
+
+    @property
+    def shows(self) -> bool:
+        """Whether the task shows something of its model at an evaluation."""
+        return type(self.task).show_model is not Task.show_model
+
+    def show(self, checkpoint: Checkpoint) -> Mapping[str, Media]:
+        """What the task shows of the model of a checkpoint."""
+        return self.task.show_model(self.bound_model(checkpoint), step=checkpoint.step)
 
     def model_with(self, variables: Variables) -> BoundModel:
         """The model with variables from elsewhere, as it answers; no data is looked at."""

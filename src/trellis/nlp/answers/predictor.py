@@ -52,6 +52,13 @@ class TextTask(Protocol):
         """The model."""
 
 
+class ModelTask(Protocol):
+    """A task that builds a model."""
+
+    def build_model(self) -> Any:
+        """The model."""
+
+
 class Predictor:
     """Answers text with a trained model.
 
@@ -272,7 +279,7 @@ def _is_unused(name: str, arrays: Mapping[str, np.ndarray]) -> bool:
     return is_pooler and "sentence_prediction/logits/kernel" not in arrays
 
 
-def read_model(task: TextTask, checkpoint_file: Path, *, runtime: RuntimeConfig) -> BoundModel:
+def read_model(task: ModelTask, checkpoint_file: Path, *, runtime: RuntimeConfig) -> BoundModel:
     """Returns the task's model with the parameters of a checkpoint file, or with their averages if it has some.
 
     Args:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from trellis.experiments import register_config_dir
+from trellis.nlp.experiments import decoders as decoders
 from trellis.nlp.experiments import finetuning as finetuning
 from trellis.nlp.experiments import pretraining as pretraining
 

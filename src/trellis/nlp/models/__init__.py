@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         BertEncoderConfig as BertEncoderConfig,
         AlbertEncoderConfig as AlbertEncoderConfig,
         MobileBertEncoderConfig as MobileBertEncoderConfig,
+        DecoderConfig as DecoderConfig,
         ClsHeadConfig as ClsHeadConfig,
         PretrainerConfig as PretrainerConfig,
     )
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         FeedForward as FeedForward,
         GatedFeedForward as GatedFeedForward,
     )
+    from trellis.nlp.models.decoder import Decoder as Decoder
     from trellis.nlp.models.heads import (
         BertPretrainer as BertPretrainer,
         BertClassifier as BertClassifier,

@@ -113,6 +113,50 @@ class MobileBertEncoderConfig(Config):
 
 
 @dataclass
+class DecoderConfig(Config):
+    """A decoder, which reads from left to right and tells what comes next; the defaults are those of GPT-2 small."""
+
+    vocab_size: int | None = None
+    """How many tokens it knows; null is those of the text, rounded up to a multiple of 64."""
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_attention_heads: int = 12
+    hidden_activation: Activation = "gelu"
+    intermediate_size: int | None = None
+    """The width inside of a block; null is four times `hidden_size`."""
+    dropout_rate: float = 0.0
+    """The rate of dropout after the embeddings and at the end of each block's two halves."""
+    attention_dropout_rate: float = 0.0
+    """The share of attention weights that are dropped."""
+    max_position_embeddings: int = 1024
+    """The length of the longest sequence that it reads: its context."""
+    use_bias: bool = True
+    """Whether dense layers and norms add a bias."""
+    initializer_range: float = 0.02
+    norm_epsilon: float = 1e-5
+    use_gradient_checkpointing: bool = False
+    """Whether the backward pass computes each layer again, which takes more time and less memory."""
+
+    def problems(self, *, place: str = "model") -> Iterator[Problem]:
+        """Yields why no decoder can be built.
+
+        Args:
+            place: The path of this config, for messages.
+        """
+        for name, value in self.as_dict().items():
+            least = 0 if name in _COUNTS else 1
+            if name not in _MOST or not isinstance(value, int) or least <= value <= _MOST[name]:
+                continue
+            message = f"{place}.{name} is {value}, but it is from {least} to {_MOST[name]}."
+            yield Problem(message, origin_of(self, name), f"{place}.{name}", "Look for a digit too many.")
+        n_heads = self.num_attention_heads
+        if n_heads > 0 and self.hidden_size % n_heads:
+            message = f"{place}.num_attention_heads is {n_heads}, which does not divide hidden_size={self.hidden_size}."
+            path = f"{place}.num_attention_heads"
+            yield Problem(message, origin_of(self, "num_attention_heads"), path, "Choose one that does.")
+
+
+@dataclass
 class EncoderConfig(OneOfConfig):
     """The encoder that a model is built on; `any` is for one of your own.
 

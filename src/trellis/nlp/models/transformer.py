@@ -1,7 +1,8 @@
 """A layer of an encoder (attention, by which tokens see each other, then a feedforward block), and layers in a row."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import flax.linen as nn
@@ -31,6 +32,35 @@ class Attended(NamedTuple):
     """New hidden states, one for each query."""
     scores: jax.Array | None = None
     """How much each query takes of each key, of shape (batch, heads, queries, keys); None without `return_scores`."""
+
+
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None = None,
+    *,
+    is_causal: bool = False,
+    dropout: Callable[[jax.Array], jax.Array] | None = None,
+    return_scores: bool = False,
+) -> Attended:
+    """Each query takes from the values as much as it agrees with their keys, by the fastest kernel that may be used.
+
+    Args:
+        query: Of shape (batch, queries, heads, head size), as are keys and values.
+        mask: True where a query may see a key, of shape (batch, 1, queries or 1, keys); None is everywhere.
+        is_causal: Whether a query sees the keys up to its own place alone; there is no mask beside it.
+        dropout: Drops some of the scores; its randomness is its own.
+        return_scores: Whether the scores are returned too, which rules out the fastest kernels.
+    """
+    if dropout is None and not return_scores:
+        return Attended(_fused(query, key, value, mask, is_causal=is_causal))
+    if is_causal:
+        mask = jnp.tri(query.shape[1], key.shape[1], dtype=bool)[None, None]
+    logits = _logits(query, key)
+    scores = _softmax(logits, mask) if mask is not None else jax.nn.softmax(logits, axis=-1)
+    mixed = _mix(scores if dropout is None else dropout(scores), value)
+    return Attended(mixed, scores if return_scores else None)
 
 
 class _Attention(nn.Module):
@@ -72,14 +102,11 @@ class MultiHeadAttention(_Attention):
         Args:
             mask: True where a query may see a key, of shape (batch, 1, queries or 1, keys).
         """
-        query = self.query(query)
-        key = self.key(key)
-        value = self.value(value)
-        if self.return_scores or (training and _may_drop(self.dropout_rate)):
-            scores = _softmax(_logits(query, key), mask)
-            mixed = _mix(self.dropout(scores, deterministic=not training), value)
-            return Attended(self.output(mixed), scores if self.return_scores else None)
-        return Attended(self.output(_fused(query, key, value, mask)))
+        heads = (self.query(query), self.key(key), self.value(value))
+        drops = training and may_drop(self.dropout_rate)
+        dropout = partial(self.dropout, deterministic=False) if drops else None
+        hidden, scores = attend(*heads, mask, dropout=dropout, return_scores=self.return_scores)
+        return Attended(self.output(hidden), scores)
 
 
 class TalkingHeadsAttention(_Attention):
@@ -156,7 +183,8 @@ def _talk(by_head: jax.Array, between: jax.Array) -> jax.Array:
     return jnp.einsum("bnts,nm->bmts", by_head, between.astype(by_head.dtype))
 
 
-def _may_drop(rate: float | jax.Array) -> bool:
+def may_drop(rate: float | jax.Array) -> bool:
+    """Whether a rate of dropout, which may be traced, is one at which something is dropped."""
     # A rate that is traced, as a replica's is, has no value yet.
     return isinstance(rate, jax.Array) or rate > 0
 
@@ -165,27 +193,35 @@ def _mix(scores: jax.Array, value: jax.Array) -> jax.Array:
     return jnp.einsum("bnts,bsnh->btnh", scores.astype(value.dtype), value)
 
 
-def _fused(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
+def _fused(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, *, is_causal: bool) -> jax.Array:
     """Attention without dropout: one kernel of cuDNN on a GPU in half precision, unless a loop is exact, else XLA's."""
     # Where each query has a mask of its own, XLA is quicker on short rows.
-    is_short = mask.shape[2] > 1 and key.shape[1] <= _SHORT
+    is_short = mask is not None and mask.shape[2] > 1 and key.shape[1] <= _SHORT
     # The gradient of cuDNN's kernel adds up in any order, and XLA cannot compile it in another way.
     placement = current_placement()
     is_exact = placement is not None and placement.is_exact
+    heads, masks = (query, key, value), () if mask is None else (mask,)
+    by_xla = partial(_by_xla, is_causal=is_causal)
     if is_short or is_exact or not _cudnn_takes(query, key):
-        return _by_xla(query, key, value, mask)
+        return by_xla(*heads, *masks)
+    by_cudnn = partial(_by_cudnn, is_causal=is_causal)
     # Decided at lowering, so that a program that was traced on a GPU can be exported for other platforms too.
-    hidden: jax.Array = jax.lax.platform_dependent(query, key, value, mask, cuda=_by_cudnn, default=_by_xla)
+    hidden: jax.Array = jax.lax.platform_dependent(*heads, *masks, cuda=by_cudnn, default=by_xla)
     return hidden
 
 
-def _by_xla(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
-    return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="xla")
+def _by_xla(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None = None, *, is_causal: bool
+) -> jax.Array:
+    return jax.nn.dot_product_attention(query, key, value, mask=mask, is_causal=is_causal, implementation="xla")
 
 
-def _by_cudnn(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
-    whole = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
-    return jax.nn.dot_product_attention(query, key, value, mask=whole, implementation="cudnn")
+def _by_cudnn(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None = None, *, is_causal: bool
+) -> jax.Array:
+    if mask is not None:
+        mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
+    return jax.nn.dot_product_attention(query, key, value, mask=mask, is_causal=is_causal, implementation="cudnn")
 
 
 def _cudnn_takes(query: jax.Array, key: jax.Array) -> bool:
