@@ -1,5 +1,6 @@
 """A decoder sees what is left of it alone, and writes the same with a cache and without."""
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -25,13 +26,19 @@ SMALL: dict[str, Any] = {
 IDS = np.random.default_rng(0).integers(0, 50, (3, 8)).astype(np.int32)
 
 
+@functools.cache
 def small_decoder(**changes: Any) -> tuple[Decoder, Any]:
-    decoder = Decoder(DecoderConfig(**SMALL | changes))
-    return decoder, nn.meta.unbox(decoder.init(jax.random.key(0), {"input_word_ids": IDS}))
+    decoder: Any = Decoder(DecoderConfig(**SMALL | changes))
+    return decoder, nn.meta.unbox(jax.jit(decoder.init)(jax.random.key(0), {"input_word_ids": IDS}))
+
+
+def run(decoder: Any, variables: Any, inputs: Any, *, seed: int | None = None) -> Any:
+    options = {} if seed is None else {"training": True, "rngs": {"dropout": jax.random.key(seed)}}
+    return jax.jit(functools.partial(decoder.apply, **options))(variables, inputs)
 
 
 def logits_of(decoder: Decoder, variables: Any, ids: Any) -> Any:
-    return decoder.apply(variables, {"input_word_ids": ids})["logits"]
+    return run(decoder, variables, {"input_word_ids": ids})["logits"]
 
 
 @pytest.mark.parametrize("use_bias", [True, False])
@@ -48,7 +55,7 @@ def test_the_losses_are_the_cross_entropy_of_what_comes_next() -> None:
     decoder, variables = small_decoder()
     following = np.roll(IDS, -1, axis=1)
     following[:, -1] = -1
-    losses = decoder.apply(variables, {"input_word_ids": IDS, "next_word_ids": following})["losses"]
+    losses = run(decoder, variables, {"input_word_ids": IDS, "next_word_ids": following})["losses"]
     logits = logits_of(decoder, variables, IDS)
     expected = optax.softmax_cross_entropy_with_integer_labels(logits[:, :-1], following[:, :-1])
     np.testing.assert_allclose(losses[:, :-1], expected, rtol=1e-5)
@@ -66,9 +73,11 @@ def test_losses_and_gradients_do_not_depend_on_how_many_logits_are_kept(most_log
     def plain(hidden: Any, table: Any) -> Any:
         return jnp.sum(weights * optax.softmax_cross_entropy_with_integer_labels(hidden @ table.T, IDS))
 
-    np.testing.assert_allclose(ours(hidden, table), plain(hidden, table), rtol=1e-5)
-    for grads, expected in zip(*(jax.grad(f, argnums=(0, 1))(hidden, table) for f in (ours, plain)), strict=True):
-        np.testing.assert_allclose(grads, expected, atol=2e-5)
+    (loss, grads), (expected_loss, expected) = (
+        jax.jit(jax.value_and_grad(function, argnums=(0, 1)))(hidden, table) for function in (ours, plain)
+    )
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-5), grads, expected)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +90,8 @@ def test_what_is_written_with_a_cache_is_what_is_written_without(
     apply = Precision(dtype).applied_to(decoder.apply)
     n_padding, keys = np.array([0, 3, 7]), jax.random.split(jax.random.key(1), 3)
     options = {"n_tokens": 12, "temperature": temperature, "top_k": top_k}
-    written = apply(variables, IDS, n_padding, keys, method="generate", **options)
+    generate = functools.partial(apply, method="generate", **options)
+    written = jax.jit(generate)(variables, IDS, n_padding, keys)
 
     @jax.jit
     def next_token(ids: Any, place: Any, key: Any) -> Any:
@@ -105,12 +115,9 @@ def test_what_is_written_with_a_cache_is_what_is_written_without(
 def test_dropout_of_attention_follows_from_its_key() -> None:
     decoder, variables = small_decoder(attention_dropout_rate=0.5, dropout_rate=0.1)
 
-    def run(seed: int) -> Any:
-        batch = {"input_word_ids": IDS}
-        return decoder.apply(variables, batch, training=True, rngs={"dropout": jax.random.key(seed)})["logits"]
-
-    np.testing.assert_array_equal(run(1), run(1))
-    assert np.abs(run(1) - run(2)).max() > 1e-3
+    first, again, other = (run(decoder, variables, {"input_word_ids": IDS}, seed=seed)["logits"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 1e-3
 
 
 def test_layers_that_are_added_begin_smaller_the_more_there_are() -> None:

@@ -59,15 +59,15 @@ class CausalAttention(nn.Module):
         query, key, value = self.query(hidden), self.key(hidden), self.value(hidden)
         if cache is None or place is None:
             drops = training and may_drop(self.config.attention_dropout_rate)
-            dropout = partial(self.dropout, deterministic=False) if drops else None
-            return self.output(attend(query, key, value, is_causal=True, dropout=dropout).hidden), None
+            drop = partial(self.dropout, deterministic=False) if drops else None
+            return self.output(attend(query, key, value, is_causal=True, drop=drop)), None
         cache = KeysAndValues(
             *(
                 jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), place.start, axis=1)
                 for old, new in zip(cache, (key, value), strict=True)
             )
         )
-        return self.output(attend(query, *cache, place.mask).hidden), cache
+        return self.output(attend(query, *cache, place.mask)), cache
 
 
 class DecoderBlock(nn.Module):

@@ -34,35 +34,6 @@ class Attended(NamedTuple):
     """How much each query takes of each key, of shape (batch, heads, queries, keys); None without `return_scores`."""
 
 
-def attend(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: jax.Array | None = None,
-    *,
-    is_causal: bool = False,
-    dropout: Callable[[jax.Array], jax.Array] | None = None,
-    return_scores: bool = False,
-) -> Attended:
-    """Each query takes from the values as much as it agrees with their keys, by the fastest kernel that may be used.
-
-    Args:
-        query: Of shape (batch, queries, heads, head size), as are keys and values.
-        mask: True where a query may see a key, of shape (batch, 1, queries or 1, keys); None is everywhere.
-        is_causal: Whether a query sees the keys up to its own place alone; there is no mask beside it.
-        dropout: Drops some of the scores; its randomness is its own.
-        return_scores: Whether the scores are returned too, which rules out the fastest kernels.
-    """
-    if dropout is None and not return_scores:
-        return Attended(_fused(query, key, value, mask, is_causal=is_causal))
-    if is_causal:
-        mask = jnp.tri(query.shape[1], key.shape[1], dtype=bool)[None, None]
-    logits = _logits(query, key)
-    scores = _softmax(logits, mask) if mask is not None else jax.nn.softmax(logits, axis=-1)
-    mixed = _mix(scores if dropout is None else dropout(scores), value)
-    return Attended(mixed, scores if return_scores else None)
-
-
 class _Attention(nn.Module):
     """What attention blocks have in common: their settings, and the projections to heads and back.
 
@@ -102,11 +73,14 @@ class MultiHeadAttention(_Attention):
         Args:
             mask: True where a query may see a key, of shape (batch, 1, queries or 1, keys).
         """
-        heads = (self.query(query), self.key(key), self.value(value))
-        drops = training and may_drop(self.dropout_rate)
-        dropout = partial(self.dropout, deterministic=False) if drops else None
-        hidden, scores = attend(*heads, mask, dropout=dropout, return_scores=self.return_scores)
-        return Attended(self.output(hidden), scores)
+        query = self.query(query)
+        key = self.key(key)
+        value = self.value(value)
+        if self.return_scores or (training and may_drop(self.dropout_rate)):
+            scores = _softmax(_logits(query, key), mask)
+            mixed = _mix(self.dropout(scores, deterministic=not training), value)
+            return Attended(self.output(mixed), scores if self.return_scores else None)
+        return Attended(self.output(_fused(query, key, value, mask)))
 
 
 class TalkingHeadsAttention(_Attention):
@@ -193,7 +167,33 @@ def _mix(scores: jax.Array, value: jax.Array) -> jax.Array:
     return jnp.einsum("bnts,bsnh->btnh", scores.astype(value.dtype), value)
 
 
-def _fused(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, *, is_causal: bool) -> jax.Array:
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None = None,
+    *,
+    is_causal: bool = False,
+    drop: Callable[[jax.Array], jax.Array] | None = None,
+) -> jax.Array:
+    """Returns what each query takes from the values, of the shape of the queries: (batch, queries, heads, head size).
+
+    Args:
+        mask: True where a query may see a key, of shape (batch, 1, queries or 1, keys); None is everywhere.
+        is_causal: Whether a query sees no key right of its own place; then there is no mask.
+        drop: Dropout of the scores; None is none, for which there are faster kernels.
+    """
+    if drop is None:
+        return _fused(query, key, value, mask, is_causal=is_causal)
+    if mask is None:
+        ones = jnp.ones((1, 1, query.shape[1], key.shape[1]), bool)
+        mask = jnp.tril(ones) if is_causal else ones
+    return _mix(drop(_softmax(_logits(query, key), mask)), value)
+
+
+def _fused(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, *, is_causal: bool = False
+) -> jax.Array:
     """Attention without dropout: one kernel of cuDNN on a GPU in half precision, unless a loop is exact, else XLA's."""
     # Where each query has a mask of its own, XLA is quicker on short rows.
     is_short = mask is not None and mask.shape[2] > 1 and key.shape[1] <= _SHORT
