@@ -2,15 +2,24 @@
 
 import gzip
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.nlp.data.small_text import write_tokenizer_json
 from trellis.data import rows_of
-from trellis.errors import DataError
-from trellis.nlp.data import BytePieceTokenizer, ByteTokenizer, TokenBlocksDataConfig, build_block_stream
+from trellis.errors import ArgumentError, DataError
+from trellis.nlp.data import (
+    BytePieceTokenizer,
+    ByteTokenizer,
+    TokenBlocksDataConfig,
+    build_block_stream,
+    build_byte_tokenizer,
+    train_vocabulary,
+)
 
 END = ByteTokenizer.end_id
 
@@ -101,9 +110,38 @@ def test_bytes_spell_every_text_and_give_it_back(text: str) -> None:
     assert len(tokenizer.all_tokens) == tokenizer.vocab_size
 
 
+def test_pieces_of_bytes_that_were_trained_spell_every_text_and_give_it_back(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat sat on the mat .\n  the cat\n" * 20)
+    file = tmp_path / "tokenizer.json"
+    n_tokens = train_vocabulary(str(tmp_path / "text.txt"), output_file=file, vocab_size=270, tokenization="byte_bpe")
+    tokenizer = build_byte_tokenizer(file)
+    assert tokenizer.vocab_size == n_tokens == 270
+    for text in ("the cat\n  sat", "na\u00efve \U0001f600\x00"):
+        ids = tokenizer.encode([text]).values
+        assert tokenizer.decode([*ids, tokenizer.end_id]) == text
+        assert tokenizer.byte_lengths[ids].sum() == len(text.encode())
+    assert len(tokenizer.encode(["the cat"]).values) < 5
+    assert tokenizer.byte_lengths[tokenizer.end_id] == 0
+    params = TokenBlocksDataConfig(input_path=str(tmp_path / "text.txt"), seq_length=8, vocab_file=str(file))
+    batch: Any = build_block_stream(params, tokenizer=pickle.loads(pickle.dumps(tokenizer))).batch(0)
+    assert "the cat" in tokenizer.decode(batch["input_word_ids"].ravel())
+
+
+def test_a_vocabulary_of_bytes_needs_room_for_all_and_a_name(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the cat\n")
+    for name, size, message in (("a.txt", 300, "Call it so"), ("a.json", 256, "256 bytes and an end are tokens")):
+        with pytest.raises(ArgumentError, match=message):
+            train_vocabulary(
+                str(tmp_path / "text.txt"), output_file=tmp_path / name, vocab_size=size, tokenization="byte_bpe"
+            )
+
+
 def test_a_tokenizer_that_is_not_of_bytes_or_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"there is no file `\S+none.json`. Train one: trellis data vocabulary"):
         BytePieceTokenizer(tmp_path / "none.json")
+    write_tokenizer_json(tmp_path / "words.json", ["cat"], lowercase=False)
+    with pytest.raises(DataError, match=r"does not cut text into bytes"):
+        BytePieceTokenizer(tmp_path / "words.json")
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(DataError, match=r"is no tokenizer.json"):
         BytePieceTokenizer(tmp_path / "bad.json")

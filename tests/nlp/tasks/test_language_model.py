@@ -9,11 +9,12 @@ import jax
 import numpy as np
 import pytest
 
-from tests.nlp.tasks.small_language_model import small_params, train
-from trellis.errors import ConfigError
+from tests.nlp.tasks.small_language_model import TEXT, small_params, train
+from trellis.errors import ConfigError, DataError
 from trellis.experiments import export_experiment, read_params, run_experiment
 from trellis.extensions import checkpoint_storage, newest_file
-from trellis.nlp.data import ByteTokenizer
+from trellis.nlp.answers import GenerationOptions, load_writer
+from trellis.nlp.data import ByteTokenizer, train_vocabulary
 from trellis.nlp.tasks.language_model import LanguageModelTask
 from trellis.optimizers import build_optimizer
 from trellis.serving import load_model
@@ -110,6 +111,19 @@ def test_norms_and_biases_are_not_decayed(tmp_path: Path) -> None:
         for path, _ in jax.tree_util.tree_leaves_with_path(weights)
     }
     assert {name for name in every if "kernel" in name or "embedding" in name} == decayed
+
+
+def test_a_run_keeps_its_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    file = tmp_path / "tokenizer.json"
+    train_vocabulary(str(tmp_path / "text.txt"), output_file=file, vocab_size=300, tokenization="byte_bpe")
+    named = {"vocab_file": str(file)}
+    run = train(tmp_path, steps=2, task={"train_data": named, "validation_data": named})
+    file.unlink()
+    (answer,) = load_writer(str(run))(["the cat"], options=GenerationOptions(n_tokens=5))
+    assert answer.text.startswith("the cat")
+    with pytest.raises(DataError, match=r"there is no file .*tokenizer.json"):
+        get_task(read_params(run).task)
 
 
 def test_an_export_scores_text_without_the_code(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def _read_ids(files: Sequence[Path], params: TokenBlocksDataConfig, tokenizer: R
     """The tokens of files, made once and memory-mapped from then on."""
     settings = [_VERSION, "blocks", tokenizer.fingerprint, list(params.text_field_names), params.documents]
     directory = cache_directory(files, params.cache_dir, settings=settings)
-    passages = _read_passages(files, text_fields=params.text_field_names, documents=params.documents)
+    passages = read_passages(files, text_fields=params.text_field_names, documents=params.documents)
     counted = Tally("Tokenizing", unit="passages").over(passages)
     columns: Columns = cached_columns(directory, _id_blocks(counted, tokenizer, n_workers=n_useful_workers(files)))
     return columns["ids"]  # type: ignore[no-any-return]
@@ -103,8 +103,8 @@ def _encode(tokenizer: ReversibleTokenizer, passages: Sequence[Passage]) -> NDAr
     return ids.astype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
 
 
-def _read_passages(
-    files: Iterable[Path], *, text_fields: Sequence[str], documents: DocumentBorders
+def read_passages(
+    files: Iterable[Path], *, text_fields: Sequence[str] = ("text",), documents: DocumentBorders = "files"
 ) -> Iterator[Passage]:
     """Yields the text of files piece by piece, so that no document need fit into memory."""
     for file in files:
