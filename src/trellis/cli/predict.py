@@ -55,6 +55,8 @@ Face's that is fine-tuned already: a directory with config.json, model.safetenso
 _SOME_NOT_ANSWERED = 1
 _OF_WRITERS = ("n_tokens", "temperature", "top_k", "seed")
 """The flags for models that go on with text."""
+_NEXT_TOKENS = "next_tokens"
+"""What such models tell of themselves."""
 _SHOWN_WIDTH = 100
 
 
@@ -104,11 +106,17 @@ def _predict(flags: argparse.Namespace) -> int:
     writes = False
     # What follows loads JAX, when all that can be known without it is known to be right.
     if served is not None:
-        is_text = "text" in serving.read_manifest(served).metadata
+        metadata = serving.read_manifest(served).metadata
+        is_text = "text" in metadata
+        if _NEXT_TOKENS in metadata and not flags.input_file:
+            raise ArgumentError(
+                f"`{flags.model_dir}` scores text, as arrays of ids (--input_file), and does not write. Give the "
+                f"--model_dir of the run that it was exported from."
+            )
     elif params is not None and (directory / "params.yaml").is_file():
         task = tasks.get_task(params.task, logging_dir=flags.model_dir)
         is_text = "text" in task.serving_metadata()
-        writes = isinstance(task, trellis.nlp.answers.WritingTask)
+        writes = _NEXT_TOKENS in task.serving_metadata()
     if writes and not _holds_arrays(flags.input_file):
         return _write_on(flags, params)
     _refuse(flags, _OF_WRITERS, reason="the model does not go on with text")

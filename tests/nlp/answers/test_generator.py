@@ -1,5 +1,6 @@
 """A model goes on with text: the same seed, the same text, whoever else asks and however much there is."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.nlp.tasks.small_language_model import small_params, train
+from trellis.cli.main import main
 from trellis.errors import ArgumentError, CheckpointFileError
 from trellis.nlp.answers import GenerationOptions, Generator, TextWriter, load_writer
 from trellis.nlp.answers.asked_file import Asked
@@ -85,3 +87,25 @@ def test_options_that_make_no_sense_are_refused(options: Any, message: str) -> N
 def test_a_directory_without_a_model_is_told(run: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointFileError, match="There is no checkpoint file in"):
         load_writer(str(tmp_path), params=small_params(tmp_path))
+
+
+def test_the_command_goes_on_with_texts_lines_and_rows(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["predict", f"--model_dir={run}", "--n_tokens=4", "--json"]
+    assert main([*command, "--text=a", "--text=the cat"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["text"], second["text"]) == ("a", "the cat")
+    (tmp_path / "prompts.txt").write_text("a\n\nthe cat\n")
+    assert main([*command, "--input_file=prompts.txt", "--output_file=written.jsonl"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "written.jsonl").read_text().splitlines()]
+    assert lines == [first, second]
+    rows = [{"prompt": "a", "id": 5}, {"prompt": 3}]
+    (tmp_path / "prompts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    capsys.readouterr()
+    assert main([*command, "--input_file=prompts.jsonl", "--text_fields=prompt"]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out.splitlines()[0]) == {"id": 5, **first}
+    assert "prompts.jsonl:2: there is no text in 'prompt'; the columns are prompt" in printed.err
+    assert main([*command, "--text=a", "--vocab_file=x"]) == 2
+    assert "--vocab_file is given, but the model goes on with text. Leave it out." in capsys.readouterr().err

@@ -41,9 +41,9 @@ def logits_of(decoder: Decoder, variables: Any, ids: Any) -> Any:
     return run(decoder, variables, {"input_word_ids": ids})["logits"]
 
 
-@pytest.mark.parametrize("use_bias", [True, False])
-def test_logits_depend_on_what_is_left_of_them_alone(use_bias: bool) -> None:
-    decoder, variables = small_decoder(use_bias=use_bias)
+def test_logits_depend_on_what_is_left_of_them_alone() -> None:
+    decoder, variables = small_decoder(use_bias=False)
+    assert "bias" not in str(jax.tree.structure(variables))
     changed = IDS.copy()
     changed[:, 5] = (changed[:, 5] + 1) % 50
     before, after = logits_of(decoder, variables, IDS), logits_of(decoder, variables, changed)
@@ -121,11 +121,11 @@ def test_dropout_of_attention_follows_from_its_key() -> None:
 
 
 def test_layers_that_are_added_begin_smaller_the_more_there_are() -> None:
-    _, variables = small_decoder(num_layers=8, hidden_size=64, initializer_range=0.02)
-    layer = variables["params"]["layer_3"]
+    _, variables = small_decoder(hidden_size=64, initializer_range=0.02)
+    layer = variables["params"]["layer_1"]
     assert np.std(layer["intermediate"]["kernel"]) == pytest.approx(0.02, rel=0.1)
     for part in (layer["output"], layer["attention"]["output"]):
-        assert np.std(part["kernel"]) == pytest.approx(0.02 / 4, rel=0.1)
+        assert np.std(part["kernel"]) == pytest.approx(0.02 / 2, rel=0.1)
 
 
 def test_what_a_decoder_cannot_read_or_be_is_told() -> None:

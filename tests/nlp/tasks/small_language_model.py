@@ -17,12 +17,13 @@ def small_params(folder: Path, **changes: Any) -> ExperimentConfig:
         if not (folder / f"{name}.txt").exists():
             (folder / f"{name}.txt").write_text(TEXT)
     params = get_exp_config("gpt/pretraining")
-    warmup = {"type": "linear", "linear": {"warmup_steps": 1}}
+    # Of a length of its own, so that a run which ends sooner has the same rates up to there.
+    rates = {"warmup": {"linear": {"warmup_steps": 1}}, "learning_rate": {"cosine": {"decay_steps": 4}}}
     sides = {f"{name}_data": {"input_path": str(folder / f"{name}.txt"), **DATA} for name in ("train", "validation")}
     params.override(
         {
             "task": {"model": MODEL, "n_sample_tokens": 8, **sides},
-            "trainer": {"train_steps": 4, **EVERY, "optimizer_config": {"warmup": warmup}},
+            "trainer": {"train_steps": 4, **EVERY, "optimizer_config": rates},
             "runtime": {"distribution_strategy": "one_device"},
         }
     )

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from tests.nlp.tasks.small_language_model import TEXT, small_params, train
+from tests.nlp.tasks.small_language_model import small_params, train
 from trellis.errors import ConfigError, DataError
-from trellis.experiments import export_experiment, read_params, run_experiment
+from trellis.experiments import export_experiment, get_exp_config, read_params
 from trellis.extensions import checkpoint_storage, newest_file
 from trellis.nlp.answers import GenerationOptions, load_writer
 from trellis.nlp.data import ByteTokenizer, train_vocabulary
@@ -37,29 +37,35 @@ def assert_same(run: Path, other: Path) -> None:
 
 def events(run: Path, kind: str) -> list[Any]:
     lines = map(json.loads, (run / "events.jsonl").read_text().splitlines())
-    return [line for line in lines if line.get("kind", line.get("event")) == kind]
+    return [line for line in lines if line["kind"] == kind]
 
 
-def test_a_resumed_run_ends_with_the_same_bits_and_shows_each_sample_once(tmp_path: Path) -> None:
-    dropout = {"task": {"model": {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}}}
-    whole = train(tmp_path, name="whole", **dropout)
-    train(tmp_path, steps=2, name="resumed", **dropout)
-    resumed = train(tmp_path, name="resumed", **dropout)
-    assert_same(whole, resumed)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text, and a whole run on it."""
+    folder = tmp_path_factory.mktemp("language_model")
+    train(folder)
+    return folder
+
+
+def last_metrics(run: Path) -> dict[str, float]:
+    metrics: dict[str, float] = events(run, "summary")[-1]["metrics"]["eval"]
+    return metrics
+
+
+def test_a_resumed_run_ends_with_the_same_bits_and_shows_each_sample_once(folder: Path) -> None:
+    train(folder, steps=2, name="resumed")
+    resumed = train(folder, name="resumed")
+    assert_same(folder / "run", resumed)
     shown = events(resumed, "shown")
     assert [(event["step"], event["name"]) for event in shown] == [(2, "sample"), (4, "sample")]
-    assert [event["text"] for event in shown] == [event["text"] for event in events(whole, "shown")]
+    assert [event["text"] for event in shown] == [event["text"] for event in events(folder / "run", "shown")]
     assert shown[0]["text"].startswith("Sample at step 2: \n")
 
 
-def test_metrics_are_those_of_the_text_whatever_the_batches(tmp_path: Path) -> None:
-    metrics = {}
-    for size in (8, 3):
-        params = small_params(tmp_path, task={"validation_data": {"global_batch_size": size}})
-        _, metrics[size] = run_experiment(params, mode="train_and_eval", model_dir=tmp_path / str(size))
-    assert metrics[3] == pytest.approx(metrics[8], rel=1e-5)
-    values = metrics[8]
-    text = (tmp_path / "validation.txt").read_text()
+def test_metrics_are_those_of_the_text(folder: Path) -> None:
+    values = last_metrics(folder / "run")
+    text = (folder / "validation.txt").read_text()
     documents = text.replace("\n\n", "\n").encode()
     assert values["perplexity"] == pytest.approx(math.exp(values["loss"]), rel=1e-5)
     # Each token but the first is told, and ends are no bytes of the text.
@@ -69,25 +75,16 @@ def test_metrics_are_those_of_the_text_whatever_the_batches(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("name", "changes"),
     [
-        {"trainer": {"n_microbatches": 4}},
-        {"runtime": {"distribution_strategy": "mirrored", "mesh": {"data": 2, "fsdp": 2, "model": 2}}},
-        {"task": {"model": {"use_gradient_checkpointing": True}}},
+        ("batches", {"task": {"validation_data": {"global_batch_size": 3}}}),
+        ("parts", {"trainer": {"n_microbatches": 4}, "task": {"model": {"use_gradient_checkpointing": True}}}),
+        ("mesh", {"runtime": {"distribution_strategy": "mirrored", "mesh": {"data": 2, "fsdp": 2, "model": 2}}}),
     ],
-    ids=["microbatches", "mesh", "gradient_checkpointing"],
 )
-def test_a_run_is_the_same_to_rounding_however_it_is_computed(changes: Any, tmp_path: Path) -> None:
-    plain = run_experiment(small_params(tmp_path), mode="train_and_eval", model_dir=tmp_path / "plain")[1]
-    other = run_experiment(small_params(tmp_path, **changes), mode="train_and_eval", model_dir=tmp_path / "other")[1]
-    assert other["loss"] == pytest.approx(plain["loss"], rel=2e-5)
-
-
-def test_in_bfloat16_it_learns_too(tmp_path: Path) -> None:
-    params = small_params(tmp_path, runtime={"mixed_precision_dtype": "bfloat16"})
-    metrics = run_experiment(params, mode="train_and_eval", model_dir=tmp_path / "run")[1]
-    plain = run_experiment(small_params(tmp_path), mode="train_and_eval", model_dir=tmp_path / "plain")[1]
-    assert metrics["loss"] == pytest.approx(plain["loss"], rel=0.02)
+def test_a_run_is_the_same_to_rounding_however_it_is_computed(name: str, changes: Any, folder: Path) -> None:
+    run = train(folder, name=name, **changes)
+    assert last_metrics(run) == pytest.approx(last_metrics(folder / "run"), rel=2e-5)
 
 
 def test_norms_and_biases_are_not_decayed(tmp_path: Path) -> None:
@@ -113,12 +110,14 @@ def test_norms_and_biases_are_not_decayed(tmp_path: Path) -> None:
     assert {name for name in every if "kernel" in name or "embedding" in name} == decayed
 
 
-def test_a_run_keeps_its_tokenizer(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text(TEXT)
-    file = tmp_path / "tokenizer.json"
-    train_vocabulary(str(tmp_path / "text.txt"), output_file=file, vocab_size=300, tokenization="byte_bpe")
+def test_a_run_in_bfloat16_on_pieces_of_bytes_learns_and_keeps_its_tokenizer(folder: Path) -> None:
+    file = folder / "tokenizer.json"
+    train_vocabulary(str(folder / "train.txt"), output_file=file, vocab_size=300, tokenization="byte_bpe")
     named = {"vocab_file": str(file)}
-    run = train(tmp_path, steps=2, task={"train_data": named, "validation_data": named})
+    low = {"mixed_precision_dtype": "bfloat16"}
+    run = train(folder, name="pieces", task={"train_data": named, "validation_data": named}, runtime=low)
+    first, last = (event["metrics"]["eval"]["loss"] for event in events(run, "summary"))
+    assert last < first < math.log(320) + 0.1
     file.unlink()
     (answer,) = load_writer(str(run))(["the cat"], options=GenerationOptions(n_tokens=5))
     assert answer.text.startswith("the cat")
@@ -126,8 +125,8 @@ def test_a_run_keeps_its_tokenizer(tmp_path: Path) -> None:
         get_task(read_params(run).task)
 
 
-def test_an_export_scores_text_without_the_code(tmp_path: Path) -> None:
-    run = train(tmp_path, steps=2)
+def test_an_export_scores_text_without_the_code(folder: Path, tmp_path: Path) -> None:
+    run = folder / "run"
     export_experiment(read_params(run), model_dir=run, output_dir=tmp_path / "served", platforms=["cpu"])
     ids = ByteTokenizer().encode(["the cat sat on t"]).values[None]
     logits: Any = load_model(tmp_path / "served")({"input_word_ids": ids})
@@ -153,8 +152,6 @@ def test_a_config_that_cannot_work_is_told_when_the_task_is_made(changes: Any, m
 
 
 def test_the_shipped_experiment_on_local_text_knows_its_sizes() -> None:
-    from trellis.experiments import get_exp_config
-
     task = get_task(get_exp_config("gpt/local").task)
     assert isinstance(task, LanguageModelTask)
     assert task.task_config.model.vocab_size == 320

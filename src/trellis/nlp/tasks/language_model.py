@@ -198,8 +198,8 @@ class LanguageModelTask(Task):
         return {} if file is None else {VOCABULARY_NAMES["tokenizer.json"]: str(file)}
 
     def serving_metadata(self) -> Mapping[str, JSON]:
-        """How many tokens it knows."""
-        return {"vocab_size": self.task_config.model.vocab_size, "context": self.context}
+        """That it tells next tokens: how many it knows, and how many it sees."""
+        return {"next_tokens": {"vocab_size": self.task_config.model.vocab_size, "context": self.context}}
 
     def answering_config(self) -> Any:
         """The config without the places of weights and text."""
