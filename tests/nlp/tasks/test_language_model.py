@@ -138,11 +138,11 @@ def test_an_export_scores_text_without_the_code(folder: Path, tmp_path: Path) ->
     [
         ({"model": {"vocab_size": 100}}, r"task.model.vocab_size is 100, but the text has 257 tokens"),
         ({"train_data": {"seq_length": 17}}, r"train_data.seq_length is 17, but the decoder has positions for 16"),
-        ({"validation_data": {"seq_length": 0}}, r"validation_data.seq_length is 0. A block has at least"),
+        ({"validation_data": {"seq_length": 0}}, r"task.validation_data.seq_length is 0"),
         ({"validation_data": {"vocab_file": "x.json"}}, r"validation_data.vocab_file is 'x.json', but '' for training"),
         ({"model": {"num_attention_heads": 5}}, r"num_attention_heads is 5, which does not divide hidden_size=16"),
         ({"model": {"num_layers": 100000}}, r"task.model.num_layers is 100000, but it is from 0 to 1000"),
-        ({"n_sample_tokens": -1}, r"task.n_sample_tokens is -1. Set it to 0"),
+        ({"n_sample_tokens": -1}, r"task.n_sample_tokens is -1"),
         ({"sample_temperature": -0.5}, r"task.sample_temperature is -0.5, but it is 0 or more"),
     ],
 )
