@@ -165,6 +165,10 @@ def test_an_exported_table_is_asked_without_its_code_and_data_and_without_any_of
         (["--input_file=new.csv", "--missing=age"], "--missing=age does not say which column is filled with what"),
         (["--input_file=new.csv", "--columns=age=year"], "new.csv has no column 'year'"),
         (["--input_file=new.csv"], "'cow' is none of the 3 categories that the model knows."),
+        (
+            ["--input_file=new.csv", "--seed=0"],
+            "--seed is given, but the model does not go on with text. Leave it out.",
+        ),
         (["--input_file=no-*.csv"], "--input_file: there is no file `no-*.csv`."),
     ],
 )

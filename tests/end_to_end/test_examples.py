@@ -9,7 +9,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "examples"
-MOST_LINES = {"01_loop.py": 120, "02_nnx.py": 60, "03_task.py": 80, "04_progressive.py": 110}
+MOST_LINES = {"01_loop.py": 120, "02_nnx.py": 60, "03_task.py": 80, "04_progressive.py": 110, "05_vision.py": 90}
 
 
 def run(name: str, *flags: str) -> str:
@@ -83,3 +83,12 @@ def test_04_progressive_grows_and_learns(tmp_path: Path) -> None:
     assert found, out
     assert float(found[1]) > 0.9
     assert (tmp_path / "runs/rows/exported_ckpts/regular_600").is_dir()
+
+
+def test_05_vision_learns_resumes_and_evaluates_by_running_averages() -> None:
+    out = run("05_vision.py", "--n_steps=100", "--output_dir=runs/digits")
+    assert re.findall(r"Step (\d+): accuracy", out) == ["100"]
+    out = run("05_vision.py", "--n_steps=200", "--output_dir=runs/digits")
+    accuracies = re.findall(r"Step (\d+): accuracy ([\d.]+)%", out)
+    assert [step for step, _ in accuracies] == ["200"]
+    assert float(accuracies[0][1]) > 90

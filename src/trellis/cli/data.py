@@ -39,6 +39,10 @@ On a cluster of Ray the same bytes are written. All its machines have to see the
 """
 _VOCABULARY = """\
   trellis data vocabulary --input_file='text/*.txt' --output_file=vocab.txt --vocab_size=8000
+
+For a model that writes text, such as gpt/pretraining, it is of pieces of bytes, which spell every text:
+
+  trellis data vocabulary --input_file='text/*.txt' --output_file=tokenizer.json --tokenization=byte_bpe
 """
 
 
@@ -48,8 +52,8 @@ def add_vocabulary_flags(parser: Parser) -> None:
     _add(parser, "input_file", str, None, "text, as paths or patterns separated by commas", required=True)
     _add(parser, "output_file", str, None, "where the vocabulary goes", required=True)
     _add(parser, "vocab_size", int, 30522, "how many tokens it may have")
-    _add(parser, "min_frequency", int, 2, "how often pieces must meet to be joined (WordPiece)")
-    _add(parser, "tokenization", str, "WordPiece", "what it is for", choices=_TOKENIZATIONS)
+    _add(parser, "min_frequency", int, 2, "how often pieces must meet to be joined (WordPiece, byte_bpe)")
+    _add(parser, "tokenization", str, "WordPiece", "what it is for", choices=(*_TOKENIZATIONS, "byte_bpe"))
     _add(parser, "do_lower_case", _boolean, True, "whether case does not count")
     parser.add_json_flag()
 

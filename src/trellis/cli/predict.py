@@ -35,6 +35,11 @@ A text that cannot be answered is told with its place on stderr; the others are 
   trellis predict --model_dir=runs/cola --input_file=dev.tsv --column_names=source,label,mark,sentence
   trellis predict --model_dir=runs/squad --input_file=dev-v1.1.json --output_file=predictions.json
 
+A model that writes, such as that of gpt/local, goes on with each --text, each line of a file, or each line that is
+typed. The same --seed gives the same text; --temperature=0 always takes what is most probable.
+
+  trellis predict --model_dir=runs/gpt --text='Return the' --text='Raise an' --n_tokens=200 --top_k=40
+
 A model of arrays is asked with a file (or a glob): .npz, .npy, TFRecord of tf.Example, CSV, TSV, JSONL, Parquet or
 images. Its inputs are the columns of the same names, or those that --columns names. Names in columns of text become
 numbers as in the training, if the run or the served model has kept them. A row that does not fit ends it, with code 2.
@@ -48,6 +53,10 @@ A model that `trellis export` wrote answers in the same way, without its code an
 Face's that is fine-tuned already: a directory with config.json, model.safetensors and the files of the tokenizer.
 """
 _SOME_NOT_ANSWERED = 1
+_OF_WRITERS = ("n_tokens", "temperature", "top_k", "seed")
+"""The flags for models that go on with text."""
+_NEXT_TOKENS = "next_tokens"
+"""What such models tell of themselves."""
 _SHOWN_WIDTH = 100
 
 
@@ -71,6 +80,11 @@ def add_flags(parser: Parser) -> None:
     parser.add_flag("checkpoint", "WHICH", which, address="fetched")
     vocabulary = "the vocabulary, if the model does not know it"
     parser.add_flag("vocab_file", "FILE", vocabulary, address="fetched", default="")
+    parser.add_flag("n_tokens", "N", "how many tokens a model that writes adds at most; 100", type=int)
+    heat = "how far it strays from what is most probable: 0 never does, 1 as the model says; 0.8"
+    parser.add_flag("temperature", "T", heat, type=float)
+    parser.add_flag("top_k", "K", "from how many of the most probable tokens it draws; all", type=int)
+    parser.add_flag("seed", "SEED", "of what it draws; 0", type=int)
     add_module_flag(parser)
     parser.add_json_flag("print answers as JSON, an object on a line for each, for programs")
 
@@ -89,14 +103,65 @@ def _predict(flags: argparse.Namespace) -> int:
     served = find_served_model(directory)
     params = None if served is not None else _read_params(flags)
     is_text = True  # of Hugging Face's models, all
+    writes = False
     # What follows loads JAX, when all that can be known without it is known to be right.
     if served is not None:
-        is_text = "text" in serving.read_manifest(served).metadata
+        metadata = serving.read_manifest(served).metadata
+        is_text = "text" in metadata
+        if _NEXT_TOKENS in metadata and not flags.input_file:
+            raise ArgumentError(
+                f"`{flags.model_dir}` scores text, as arrays of ids (--input_file), and does not write. Give the "
+                f"--model_dir of the run that it was exported from."
+            )
     elif params is not None and (directory / "params.yaml").is_file():
-        is_text = "text" in tasks.get_task(params.task, logging_dir=flags.model_dir).serving_metadata()
-    if is_text and not _holds_arrays(flags.input_file, columns=flags.columns):
+        task = tasks.get_task(params.task, logging_dir=flags.model_dir)
+        is_text = "text" in task.serving_metadata()
+        writes = _NEXT_TOKENS in task.serving_metadata()
+    holds_arrays = _holds_arrays(flags.input_file, columns=flags.columns)
+    if writes and not holds_arrays:
+        return _write_on(flags, params)
+    _refuse(flags, _OF_WRITERS, reason="the model does not go on with text")
+    if is_text and not holds_arrays:
         return _predict_text(flags, params)
     return _predict_arrays(flags, params, is_text=is_text)
+
+
+def _write_on(flags: argparse.Namespace, params: ExperimentConfig | None) -> int:
+    """Goes on with prompts."""
+    _refuse(flags, ("columns", "missing", "vocab_file", "column_names"), reason="the model goes on with text")
+    given = {name: getattr(flags, name) for name in _OF_WRITERS if getattr(flags, name) is not None}
+    options = trellis.nlp.answers.GenerationOptions(**given)
+    writer = trellis.nlp.answers.load_writer(flags.model_dir, params=params, checkpoint=flags.checkpoint)
+    if flags.text:
+        predictions = writer(flags.text, options=options)
+    elif flags.input_file:
+        predictions = writer.answers(_prompts_of(flags), options=options)
+    else:
+        predictions = writer.answers(_typed(["prompt"]), options=options, block_size=1)
+    if not flags.output_file:
+        return _show(predictions, as_json=flags.json)
+    with whole_file(Path(flags.output_file)) as output:
+        code = _show(_written(predictions, output, as_one=False))
+    _tell_of_file(flags, f"Written to {flags.output_file}.")
+    return code
+
+
+def _prompts_of(flags: argparse.Namespace) -> Iterator["Asked"]:
+    """Yields the prompts of a file: its lines, or a column of its rows."""
+    names = _listed(flags.text_fields) or ["text"]
+    if len(names) > 1:
+        raise ArgumentError(f"--text_fields names {', '.join(names)}, but a prompt is one text. Name one column.")
+    for path in data.matching_paths(flags.input_file):
+        is_table = path.suffix in (".jsonl", ".tsv", ".csv")
+        for row in data.read_rows(path, format=None if is_table else "text", keep_bad=True):
+            place = f"{path}:{row.line}"
+            text = row.values.get(names[0])
+            if not row.problem and not isinstance(text, str):
+                columns = ", ".join(row.values)
+                problem = f"{place}: there is no text in {names[0]!r}; the columns are {columns}. See --text_fields."
+                yield trellis.nlp.answers.Asked((), place, problem=problem)
+            elif row.problem or str(text).strip():
+                yield trellis.nlp.answers.Asked((str(text),), place, row.values.get("id"), row.problem)
 
 
 def _predict_text(flags: argparse.Namespace, params: ExperimentConfig | None) -> int:
@@ -200,7 +265,7 @@ def _take_checkpoint_file(flags: argparse.Namespace) -> None:
 
 def _refuse(flags: argparse.Namespace, names: Sequence[str], *, reason: str) -> None:
     for name in names:
-        if getattr(flags, name):
+        if getattr(flags, name) not in (None, "", []):
             raise ArgumentError(f"--{name} is given, but {reason}. Leave it out.")
 
 

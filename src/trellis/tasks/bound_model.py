@@ -117,6 +117,11 @@ class BoundModel:
         """All collections, parameters included."""
         return {"params": self.params, **self.model_state}
 
+    @property
+    def apply(self) -> Apply:
+        """Runs any method of the model by its name, such as `method="generate"`, with variables that it is given."""
+        return self._around(self.model.apply)
+
     def with_variables(self, variables: Variables) -> "BoundModel":
         """The same model with other variables."""
         other = copy.copy(self)

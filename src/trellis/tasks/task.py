@@ -12,6 +12,7 @@ import optax
 from trellis.aliases import JSON, Array, Batch, PyTree, Variables
 from trellis.errors import ArgumentError, ModelError, shown
 from trellis.loops import (
+    Media,
     Metric,
     MetricFunction,
     StepOutput,
@@ -191,6 +192,13 @@ class Task(ABC):
     def view_batch(self, batch: Batch) -> BatchView:
         """How `trellis data show` shows a batch of it: what tells examples apart, their labels, one example."""
         return view_of_sides(*batch_sides(batch))
+
+    def show_model(self, model: BoundModel, *, step: int) -> Mapping[str, Media]:
+        """What to show of a model at every evaluation, beside its metrics: texts, images or histograms by name.
+
+        It is called on the host, in all processes. Texts are told on the screen and in the events, too.
+        """
+        return {}
 
     def plan_notes(self) -> Iterable[str]:
         """Lines that `trellis plan` shows of the data of this task, beside its batches."""

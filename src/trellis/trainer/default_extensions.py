@@ -32,7 +32,7 @@ from trellis.extensions import (
     serial,
     steps_with_points,
 )
-from trellis.loops import Checkpoint, EvalLoop, Session, Summary
+from trellis.loops import Checkpoint, EvalLoop, Media, Session, Summary, Text
 from trellis.optimizers import average_weights
 from trellis.remote import WorkingCopy, copy_of
 from trellis.runtime import Placement, print_line
@@ -62,6 +62,26 @@ class Evaluation(Extension):
         summary = Summary.from_checkpoint(self._process(on_averages(checkpoint)))
         evaluated = Summary.from_checkpoint(checkpoint).with_metrics(eval=summary.metrics["eval"])
         return evaluated.with_media(**summary.media)
+
+
+class ShownModel(Extension):
+    """Adds to an evaluation what its task shows of the model; texts are events, too.
+
+    Args:
+        show: Returns that, by name, for a checkpoint.
+    """
+
+    def __init__(self, show: Callable[[Checkpoint], Mapping[str, Media]]) -> None:
+        self._show = show
+
+    def handle(self, checkpoint: Checkpoint) -> Summary:
+        """Returns the checkpoint with the media."""
+        media = self._show(checkpoint)
+        for name, value in media.items():
+            if isinstance(value, Text) and checkpoint.session is not None:
+                checkpoint.session.emit("shown", step=checkpoint.step, text=value.text, name=name)
+        summary = Summary.from_checkpoint(checkpoint)
+        return summary.with_media(eval={**summary.media.get("eval", {}), **media})
 
 
 def on_averages(checkpoint: Checkpoint) -> Checkpoint:

@@ -20,6 +20,7 @@ from trellis.loops import (
     CheckpointSource,
     EvalLoop,
     EvalTask,
+    Media,
     Metric,
     Outline,
     StepOutput,
@@ -266,6 +267,15 @@ class Stage:
         """
         variables: Variables = on_averages(checkpoint).variables
         return self.model_with(variables if self.adapters is None else self.adapters.merged(variables))
+
+    @property
+    def shows(self) -> bool:
+        """Whether the task shows something of its model at an evaluation."""
+        return type(self.task).show_model is not Task.show_model
+
+    def show(self, checkpoint: Checkpoint) -> Mapping[str, Media]:
+        """What the task shows of the model of a checkpoint."""
+        return self.task.show_model(self.bound_model(checkpoint), step=checkpoint.step)
 
     def model_with(self, variables: Variables) -> BoundModel:
         """The model with variables from elsewhere, as it answers; no data is looked at."""

@@ -41,6 +41,7 @@ from trellis.trainer.changes import Change, find_changes, notes_of
 from trellis.trainer.configs import ProgressiveTrainerConfig, TrainerConfig
 from trellis.trainer.default_extensions import (
     Evaluation,
+    ShownModel,
     best_writer,
     default_extensions,
     early_stopping,
@@ -273,7 +274,8 @@ class StagedTrainer(ABC):
         return Summary.from_checkpoint(summary)
 
     def _evaluation(self, stage: Stage) -> Evaluation:
-        return Evaluation(stage.eval_loop, *self._evaluation_extensions)
+        shown = [ShownModel(stage.show)] if stage.shows else []
+        return Evaluation(stage.eval_loop, *shown, *self._evaluation_extensions)
 
     @cached_property
     def best(self) -> BestCheckpointFileWriter | None:

@@ -27,6 +27,14 @@ if TYPE_CHECKING:
         marks_spans as marks_spans,
         spans_of as spans_of,
     )
+    from trellis.nlp.answers.generator import (
+        GenerationOptions as GenerationOptions,
+        Generator as Generator,
+        TextWriter as TextWriter,
+        WritingTask as WritingTask,
+        load_writer as load_writer,
+        shown_text as shown_text,
+    )
     from trellis.nlp.answers.question_answers import (
         AnswerOptions as AnswerOptions,
         Answer as Answer,

@@ -61,6 +61,13 @@ class TextTask(Protocol):
         """The model."""
 
 
+class ModelTask(Protocol):
+    """A task that builds a model."""
+
+    def build_model(self) -> Any:
+        """The model."""
+
+
 class Predictor:
     """Answers text with a trained model.
 
@@ -302,7 +309,7 @@ def _is_unused(name: str, arrays: Mapping[str, np.ndarray]) -> bool:
 
 
 def read_model(
-    task: TextTask, checkpoint_file: Path, *, runtime: RuntimeConfig, adapters: LoraConfig | None = None
+    task: ModelTask, checkpoint_file: Path, *, runtime: RuntimeConfig, adapters: LoraConfig | None = None
 ) -> BoundModel:
     """Returns the task's model with the parameters of a checkpoint file, or with their averages if it has some.
 

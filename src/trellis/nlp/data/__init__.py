@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from trellis.nlp.data.configs import (
         BertPretrainDataConfig as BertPretrainDataConfig,
         BertPretrainTextDataConfig as BertPretrainTextDataConfig,
+        TokenBlocksDataConfig as TokenBlocksDataConfig,
         SentencePredictionDataConfig as SentencePredictionDataConfig,
         SentencePredictionTextDataConfig as SentencePredictionTextDataConfig,
         MultiLabelDataConfig as MultiLabelDataConfig,
@@ -92,6 +93,13 @@ if TYPE_CHECKING:
         question_tokenizer as question_tokenizer,
         question_windows as question_windows,
     )
+    from trellis.nlp.data.byte_tokenizers import (
+        ByteTokenizer as ByteTokenizer,
+        BytePieceTokenizer as BytePieceTokenizer,
+        ReversibleTokenizer as ReversibleTokenizer,
+        build_byte_tokenizer as build_byte_tokenizer,
+    )
+    from trellis.nlp.data.token_blocks import build_block_stream as build_block_stream
     from trellis.nlp.data.local_text import (
         LocalText as LocalText,
         byte_sequences as byte_sequences,

@@ -10,6 +10,7 @@ FileType = Literal["tfrecord", "tfrecord_compressed"]
 Tokenization = Literal["WordPiece", "SentencePiece"]
 LabelType = Literal["int", "float"]
 Documents = Literal["blank_lines", "headings"]
+DocumentBorders = Literal["files", "blank_lines", "headings"]
 
 _NO_EFFECT = {**DataConfig.no_effect, "file_type": "the content of a file tells what it is"}
 
@@ -59,6 +60,24 @@ class BertPretrainTextDataConfig(DataConfig):
     """Where tokens are kept; the default is beside the files."""
 
     no_effect: ClassVar[Mapping[str, str]] = {**_NO_EFFECT, "doc_batch_size": "documents are tokenized before training"}
+
+
+@dataclass
+class TokenBlocksDataConfig(DataConfig):
+    """Text as one row of tokens, cut into blocks of the same length; documents are joined by an end token."""
+
+    global_batch_size: int = 12
+    is_training: bool | None = True
+    seq_length: int = 1024
+    """How many tokens a block has."""
+    text_field_names: list[str] = field(default_factory=lambda: ["text"])
+    """In files of rows, the columns with text; each row is a document."""
+    documents: DocumentBorders = "files"
+    """What parts the documents of plain text: its files, empty lines, or lines such as ` = Title = `."""
+    vocab_file: str = ""
+    """A tokenizer.json of byte-level pieces, as GPT-2's; empty takes each byte for a token."""
+    cache_dir: str = ""
+    """Where tokens are kept; the default is beside the files."""
 
 
 @dataclass

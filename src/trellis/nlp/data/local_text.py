@@ -53,31 +53,34 @@ class LocalText(NamedTuple):
     train_file: str
     validation_file: str
     vocab_file: str
+    """Empty if none was asked for."""
 
 
-def prepare_local_text(*, vocab_size: int = 4096, cache_dir: str | os.PathLike[str] | None = None) -> LocalText:
+def prepare_local_text(*, vocab_size: int | None = 4096, cache_dir: str | os.PathLike[str] | None = None) -> LocalText:
     """Writes the local corpus, a sentence a line, with every twentieth document held out, and a vocabulary for it.
 
     It takes some seconds once; the same version of Python gives the same files.
 
     Args:
+        vocab_size: Of the vocabulary; None makes none.
         cache_dir: The default is `$XDG_CACHE_HOME/trellis/local_text` (`~/.cache/...`).
     """
     parent = default_cache_dir("local_text") if cache_dir is None else Path(cache_dir)
     version = ".".join(map(str, sys.version_info[:3]))
-    folder = parent / f"python{version}-{vocab_size}"
-    text = LocalText(*(str(folder / name) for name in ("train.txt", "validation.txt", "vocab.txt")))
+    folder = parent / f"python{version}-{'text' if vocab_size is None else vocab_size}"
+    train_file, validation_file, vocab_file = (folder / name for name in ("train.txt", "validation.txt", "vocab.txt"))
     hold(folder)
-    # The vocabulary is written last: where it is, all is.
-    if not Path(text.vocab_file).exists():
+    # In this order: where the last one is, all are.
+    if not (validation_file if vocab_size is None else vocab_file).exists():
         documents = [_one_sentence_a_line(document) for document in _documents()]
         train = [document for number, document in enumerate(documents) if number % _VALIDATION_PERIOD]
-        write_whole(Path(text.train_file), "\n\n".join(train).encode())
-        write_whole(Path(text.validation_file), "\n\n".join(documents[::_VALIDATION_PERIOD]).encode())
-        lines = (line for document in train for line in document.split("\n"))
-        write_whole(Path(text.vocab_file), train_wordpiece(lines, vocab_size=vocab_size).encode())
+        write_whole(train_file, "\n\n".join(train).encode())
+        write_whole(validation_file, "\n\n".join(documents[::_VALIDATION_PERIOD]).encode())
+        if vocab_size is not None:
+            lines = (line for document in train for line in document.split("\n"))
+            write_whole(vocab_file, train_wordpiece(lines, vocab_size=vocab_size).encode())
         hold(folder)
-    return text
+    return LocalText(str(train_file), str(validation_file), "" if vocab_size is None else str(vocab_file))
 
 
 def _documents() -> list[str]:

@@ -1,6 +1,7 @@
 """Vocabularies, trained on text."""
 
 import io
+import itertools
 import os
 import sys
 from collections import Counter
@@ -10,7 +11,9 @@ from pathlib import Path
 from trellis.data import find_files
 from trellis.disk import write_whole
 from trellis.errors import ArgumentError, DataError
+from trellis.nlp.data.byte_tokenizers import END
 from trellis.nlp.data.corpus import read_sentences
+from trellis.nlp.data.token_blocks import read_passages
 from trellis.nlp.data.tokenizer import CLS, MASK, SEP, UNKNOWN, nlp_package, preprocess_text, split_words
 
 SPECIAL_TOKENS = ("[PAD]", UNKNOWN, CLS, SEP, MASK)
@@ -32,9 +35,12 @@ def train_vocabulary(
 
     Args:
         input_files: Text, or files of rows with a column `text`.
-        output_file: One token a line for WordPiece, a model for SentencePiece.
-        min_frequency: How often pieces must stand beside each other to be joined (WordPiece).
+        output_file: One token a line for WordPiece, a model for SentencePiece, a `tokenizer.json` for byte_bpe.
+        tokenization: `byte_bpe` is for models that write text, such as GPT: it loses nothing, so case counts.
+        min_frequency: How often pieces must stand beside each other to be joined (WordPiece, byte_bpe).
     """
+    if tokenization == "byte_bpe":
+        return _train_byte_pieces(find_files(input_files), Path(output_file), vocab_size, min_frequency)
     sentences = (sentence.text for sentence in read_sentences(find_files(input_files)))
     if vocab_size <= len(SPECIAL_TOKENS):
         raise ArgumentError(f"vocab_size is {vocab_size}, but {len(SPECIAL_TOKENS)} tokens are special ones already.")
@@ -45,7 +51,7 @@ def train_vocabulary(
     elif tokenization == "SentencePiece":
         data, n_tokens = _train_sentencepiece(sentences, vocab_size, lower_case)
     else:
-        raise ArgumentError(f"tokenization is {tokenization!r}; it can be 'WordPiece' or 'SentencePiece'.")
+        raise ArgumentError(f"tokenization is {tokenization!r}; it can be 'WordPiece', 'SentencePiece' or 'byte_bpe'.")
     write_whole(Path(output_file), data)
     return n_tokens
 
@@ -101,6 +107,32 @@ def _repeated(words: Mapping[str, int]) -> Iterator[str]:
     for word, count in words.items():
         for start in range(0, count, _MOST_REPEATS):
             yield " ".join([word] * min(_MOST_REPEATS, count - start))
+
+
+def _train_byte_pieces(files: Sequence[Path], output_file: Path, vocab_size: int, min_frequency: int) -> int:
+    tokenizers = nlp_package("tokenizers")
+    if output_file.suffix != ".json":
+        raise ArgumentError(f"output_file is `{output_file}`, but byte_bpe is written as a tokenizer.json. Call it so.")
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    if vocab_size <= len(alphabet):
+        raise ArgumentError(f"vocab_size is {vocab_size}, but {len(alphabet)} bytes and an end are tokens already.")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=[END],
+        initial_alphabet=alphabet,
+        show_progress=sys.stderr.isatty(),
+    )
+    texts = (passage.text for passage in read_passages(files))
+    first = next(texts, None)
+    if first is None:
+        raise DataError("There is no text in the files. Give files with text.")
+    tokenizer.train_from_iterator(itertools.chain([first], texts), trainer)
+    write_whole(output_file, tokenizer.to_str(pretty=True).encode())
+    return int(tokenizer.get_vocab_size())
 
 
 def _train_sentencepiece(sentences: Iterator[str], vocab_size: int, lower_case: bool) -> tuple[bytes, int]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ModernBertEncoderConfig as ModernBertEncoderConfig,
         RobertaEncoderConfig as RobertaEncoderConfig,
         XlmRobertaEncoderConfig as XlmRobertaEncoderConfig,
+        DecoderConfig as DecoderConfig,
         ClsHeadConfig as ClsHeadConfig,
         PretrainerConfig as PretrainerConfig,
     )
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         FeedForward as FeedForward,
         GatedFeedForward as GatedFeedForward,
     )
+    from trellis.nlp.models.decoder import Decoder as Decoder
     from trellis.nlp.models.heads import (
         BertPretrainer as BertPretrainer,
         BertClassifier as BertClassifier,

@@ -230,6 +230,45 @@ class ModernBertEncoderConfig(Config):
 
 
 @dataclass
+class DecoderConfig(Config):
+    """A decoder, which reads from left to right and tells what comes next; the defaults are those of GPT-2 small."""
+
+    vocab_size: int | None = None
+    """How many tokens it knows; null is those of the text, rounded up to a multiple of 64."""
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_attention_heads: int = 12
+    hidden_activation: Activation = "gelu"
+    intermediate_size: int | None = None
+    """The width inside of a block; null is four times `hidden_size`."""
+    dropout_rate: float = 0.0
+    """The rate of dropout after the embeddings and at the end of each block's two halves."""
+    attention_dropout_rate: float = 0.0
+    """The share of attention weights that are dropped."""
+    max_position_embeddings: int = 1024
+    """The length of the longest sequence that it reads: its context."""
+    use_bias: bool = True
+    """Whether dense layers and norms add a bias."""
+    initializer_range: float = 0.02
+    norm_epsilon: float = 1e-5
+    use_gradient_checkpointing: bool = False
+    """Whether the backward pass computes each layer again, which takes more time and less memory."""
+
+    def problems(self, *, place: str = "model") -> Iterator[Problem]:
+        """Yields why no decoder can be built.
+
+        Args:
+            place: The path of this config, for messages.
+        """
+        yield from _size_problems(self, place=place)
+        n_heads = self.num_attention_heads
+        if n_heads > 0 and self.hidden_size % n_heads:
+            message = f"{place}.num_attention_heads is {n_heads}, which does not divide hidden_size={self.hidden_size}."
+            path = f"{place}.num_attention_heads"
+            yield Problem(message, origin_of(self, "num_attention_heads"), path, "Choose one that does.")
+
+
+@dataclass
 class EncoderConfig(OneOfConfig):
     """The encoder that a model is built on; `any` is for one of your own.
 
@@ -293,13 +332,7 @@ class EncoderConfig(OneOfConfig):
             message, advice = lacking
             yield Problem(f"{place}.any {message}", origin_of(self, "any"), f"{place}.any", advice)
             return
-        for name, value in self.get().as_dict().items():
-            least = 0 if name in _FROM_ZERO else 1
-            if name not in _MOST or not isinstance(value, int) or least <= value <= _MOST[name]:
-                continue
-            path = f"{self.type}.{name}"
-            message = f"{place}.{path} is {value}, but it is from {least} to {_MOST[name]}."
-            yield Problem(message, origin_of(self, path), f"{place}.{path}", "Look for a digit too many.")
+        yield from _size_problems(self.get(), place=f"{place}.{self.type}")
         if self.type == "modernbert":
             yield from self.modernbert.problems(place=f"{place}.modernbert")
         if self.n_positions < 1:
@@ -311,6 +344,15 @@ class EncoderConfig(OneOfConfig):
 
 ENCODER_TYPES = tuple(one.name for one in fields(EncoderConfig) if one.name not in ("type", "any"))
 """The encoders that are there, as `EncoderConfig.type` has them."""
+
+
+def _size_problems(config: Config, *, place: str) -> Iterator[Problem]:
+    for name, value in config.as_dict().items():
+        least = 0 if name in _FROM_ZERO else 1
+        if name not in _MOST or not isinstance(value, int) or least <= value <= _MOST[name]:
+            continue
+        message = f"{place}.{name} is {value}, but it is from {least} to {_MOST[name]}."
+        yield Problem(message, origin_of(config, name), f"{place}.{name}", "Look for a digit too many.")
 
 
 def _lacking(config: Config | None) -> tuple[str, str] | None:

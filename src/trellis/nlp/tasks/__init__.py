@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from trellis.nlp.tasks.configs import (
         MaskedLMConfig as MaskedLMConfig,
         LocalMaskedLMConfig as LocalMaskedLMConfig,
+        LanguageModelConfig as LanguageModelConfig,
+        LocalLanguageModelConfig as LocalLanguageModelConfig,
         SentencePredictionConfig as SentencePredictionConfig,
         SentencePredictionModelConfig as SentencePredictionModelConfig,
         DistillationConfig as DistillationConfig,

@@ -1,7 +1,7 @@
 """Settings of the tasks on text."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from trellis.config import Config
@@ -15,14 +15,16 @@ from trellis.nlp.data import (
     SentencePredictionDataConfig,
     SentencePredictionTextDataConfig,
     TaggingDataConfig,
+    TokenBlocksDataConfig,
 )
-from trellis.nlp.models import ClsHeadConfig, EncoderConfig, PretrainerConfig
+from trellis.nlp.models import ClsHeadConfig, DecoderConfig, EncoderConfig, PretrainerConfig
 from trellis.tasks import TaskConfig
 
 _NEXT_SENTENCE = ClsHeadConfig(inner_dim=768, num_classes=2, dropout_rate=0.1, name="next_sentence")
 _LOCAL_TEXT = BertPretrainTextDataConfig(
     global_batch_size=32, seq_length=32, max_predictions_per_seq=5, use_next_sentence_label=False
 )
+_LOCAL_BLOCKS = TokenBlocksDataConfig(global_batch_size=16, seq_length=128, documents="blank_lines")
 
 
 @dataclass
@@ -62,6 +64,31 @@ class LocalMaskedLMConfig(MaskedLMConfig):
     model: PretrainerConfig = PretrainerConfig()
     train_data: DataConfig = _LOCAL_TEXT
     validation_data: DataConfig = _LOCAL_TEXT.replace(is_training=False, drop_remainder=False)
+
+
+@dataclass
+class LanguageModelConfig(TaskConfig):
+    """Which token comes next, given all that came before it."""
+
+    model: DecoderConfig = DecoderConfig()
+    train_data: DataConfig = TokenBlocksDataConfig()
+    validation_data: DataConfig = TokenBlocksDataConfig(is_training=False, drop_remainder=False)
+    sample_prompts: list[str] = field(default_factory=lambda: ["\n"])
+    """What the model goes on with at every evaluation, to show what it has learned."""
+    n_sample_tokens: int = 100
+    """How many tokens it adds; 0 shows none."""
+    sample_temperature: float = 0.8
+    """0 takes the most probable tokens, 1 draws as the model says."""
+
+    task_module: ClassVar[str] = "trellis.nlp.tasks.language_model"
+
+
+@dataclass
+class LocalLanguageModelConfig(LanguageModelConfig):
+    """Which byte comes next in the documentation of Python's own standard library; its data needs no files."""
+
+    train_data: DataConfig = _LOCAL_BLOCKS
+    validation_data: DataConfig = _LOCAL_BLOCKS.replace(is_training=False, drop_remainder=False)
 
 
 @dataclass

@@ -1,13 +1,12 @@
 """A batch of text as it is shown to people: its pieces, what was masked, and its labels."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trellis.aliases import JSON
-from trellis.nlp.data import Tokenizer
 from trellis.tasks import BatchView
 
 _LABELS = ("next_sentence_labels", "is_impossible")
@@ -17,10 +16,18 @@ _SEQUENCES = "segment_ids"
 Row = Mapping[str, NDArray[Any]]
 
 
+class Spelling(Protocol):
+    """What shows ids: a tokenizer."""
+
+    @property
+    def all_tokens(self) -> Sequence[str]:
+        """How each id is shown, in their order."""
+
+
 def view_text(
     batch: Mapping[str, Any],
     *,
-    tokenizer: Tokenizer | None,
+    tokenizer: Spelling | None,
     label_fields: Sequence[str] = (),
     label_names: Sequence[str] = (),
 ) -> BatchView:
@@ -53,7 +60,7 @@ def view_text(
     return BatchView(**vars(view) | {"describe": describe})
 
 
-def _named(labels: NDArray[Any], ids: NDArray[Any], names: Sequence[str], tokenizer: Tokenizer | None) -> list[JSON]:
+def _named(labels: NDArray[Any], ids: NDArray[Any], names: Sequence[str], tokenizer: Spelling | None) -> list[JSON]:
     """Several labels of a row: those that it has, or that of each piece which has one."""
     if len(labels) == len(names) != len(ids):
         return [names[place] for place in np.flatnonzero(labels).tolist()]
@@ -70,7 +77,7 @@ def _unmasked(arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     return ids
 
 
-def _describe(example: Row, is_token: NDArray[np.bool_], tokenizer: Tokenizer | None) -> dict[str, JSON]:
+def _describe(example: Row, is_token: NDArray[np.bool_], tokenizer: Spelling | None) -> dict[str, JSON]:
     ids = example["input_word_ids"]
     masked = _masked(example)
     pieces = _spell(ids, tokenizer)
@@ -106,7 +113,7 @@ def _masked(example: Row) -> dict[int, int]:
     return dict(zip(places.tolist(), ids.tolist(), strict=True))
 
 
-def _spell(ids: NDArray[Any], tokenizer: Tokenizer | None) -> list[str]:
+def _spell(ids: NDArray[Any], tokenizer: Spelling | None) -> list[str]:
     """The pieces of ids; the ids themselves where there are none."""
     if tokenizer is None:
         return [str(number) for number in ids.tolist()]
