@@ -298,19 +298,21 @@ def test_fields_that_nothing_is_read_from_are_named(tmp_path: Path) -> None:
     assert settings.label_names == ("no", "yes")
 
 
-def test_classifiers_of_sentences_of_tokens_and_of_several_labels_at_once_are_told_apart(tmp_path: Path) -> None:
+def test_classifiers_of_one_label_of_several_and_of_tokens_are_told_apart(tmp_path: Path) -> None:
     directory = copied("bert", tmp_path)
     head = {"classifier.weight": np.ones((2, 16), np.float32), "classifier.bias": np.ones(2, np.float32)}
     change_weights(directory, lambda arrays: arrays | head)
     change_config(directory, architectures=["BertForTokenClassification"])
-    assert "tagging" in read_hugging_face(directory)[1]
-    change_config(directory, architectures=["BertForMultipleChoice"])
-    assert read_hugging_face(directory)[1].keys() == {"encoder", "masked_lm", "next_sentence"}
+    heads = {"sentence_prediction", "multi_label", "tagging"}
+    assert heads & read_hugging_face(directory)[1].keys() == {"tagging"}
     change_config(directory, architectures=["BertForSequenceClassification"])
-    assert "sentence_prediction" in read_hugging_face(directory)[1]
+    assert heads & read_hugging_face(directory)[1].keys() == {"sentence_prediction"}
     change_config(directory, problem_type="multi_label_classification")
+    assert heads & read_hugging_face(directory)[1].keys() == {"multi_label"}
     assert read_hugging_face_settings(directory).heads == ("multi_label",)
-    assert "multi_label" in read_hugging_face(directory)[1]
+    change_config(directory, architectures=["BertForMultipleChoice"])
+    assert not heads & read_hugging_face(directory)[1].keys()
+    change_config(directory, architectures=["BertForSequenceClassification"])
     change_config(directory, id2label={"0": "a", "1": "b", "2": "c"})
     with pytest.raises(CheckpointMismatchError, match="classifier has 2 classes, but config.json has 3 labels"):
         read_hugging_face(directory)

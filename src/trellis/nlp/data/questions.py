@@ -44,7 +44,8 @@ QuestionTokens = dict[str, Ragged | NDArray[Any]]
 _VERSION = 1
 # Words are parted at these spaces alone.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
-_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+_ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+"""How the names of files end in which a row is a question; others are documents as SQuAD's."""
 _POSITIONS = ("start_positions", "end_positions")
 
 
@@ -129,7 +130,7 @@ def passage_gaps(passage: str) -> tuple[str, ...]:
 
 def _all_questions(files: Sequence[Path], with_negative: bool, is_asked: bool) -> Iterator[tuple[Question, str, int]]:
     for file in files:
-        if not file.name.lower().removesuffix(".gz").endswith(".json"):
+        if file.name.lower().removesuffix(".gz").endswith(_ROWS):
             yield from _questions_of_rows(file, with_negative, is_asked)
             continue
         for number, article in enumerate(_articles(file)):
@@ -509,7 +510,7 @@ def reads_questions(params: QADataConfig) -> bool:
 
 def is_of_questions(path: str) -> bool:
     """Whether a path is, by its name, of a file with questions, not with records."""
-    return path.lower().removesuffix(".gz").endswith(_SUFFIXES)
+    return path.lower().removesuffix(".gz").endswith((".json", *_ROWS))
 
 
 def question_tokenizer(params: QADataConfig) -> Tokenizer:
