@@ -227,6 +227,6 @@ def load_writer(model_dir: str, *, params: ExperimentConfig | None = None, check
         file = find_checkpoint(checkpoint, params=params, model_dir=Path(model_dir))
     if file is None:
         raise CheckpointFileError(f"There is no checkpoint file in `{model_dir}`. Train first: trellis train.")
-    model = read_model(task, file, runtime=params.runtime)
+    model = read_model(task, file, runtime=params.runtime, adapters=params.trainer.lora)
     generator = Generator(model.apply, tokenizer=task.tokenizer, context=task.context)
     return TextWriter(generator, variables=model.variables)

@@ -332,7 +332,7 @@ def read_model(
             task,
             config=adapters,
             runtime=runtime,
-            inputs={name: np.zeros((1, length), np.int32) for name, length in task.answerer.input_lengths.items()},
+            inputs=task.serving_inputs({}),
             trained={path: arrays[name] for path, name in sources.items()},
             fingerprint=arrays[_FINGERPRINT],
         )
