@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from trellis.data import Ragged, offsets_of
 from trellis.disk import local_path
 from trellis.errors import ArgumentError, DataError, MissingPackageError
-from trellis.nlp.data.older_tokenizers import as_tokenizer_json
+from trellis.nlp.data.older_tokenizers import OLDER_NAMES, as_tokenizer_json
 
 CLS, SEP, MASK, UNKNOWN = "[CLS]", "[SEP]", "[MASK]", "[UNK]"
 _ROLES: Mapping[str, tuple[str, ...]] = {
@@ -200,7 +200,8 @@ def build_tokenizer(vocab_file: str | Path, *, tokenization: str = "WordPiece", 
             `merges.txt` beside it, and `sentencepiece.bpe.model`.
         tokenization: "WordPiece" or "SentencePiece".
     """
-    vocab_file = as_tokenizer_json(vocab_file)
+    if Path(vocab_file).name in OLDER_NAMES:
+        vocab_file = as_tokenizer_json(vocab_file)
     if Path(vocab_file).suffix == ".json":
         return JsonTokenizer(vocab_file)
     if tokenization == "WordPiece":
