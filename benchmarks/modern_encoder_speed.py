@@ -65,7 +65,8 @@ TINY = Sizes(
     num_layers=3,
     num_attention_heads=2,
     intermediate_size=96,
-    batch_size=2,
+    length=512,
+    batch_size=1,
     dtype="float32",
 )
 
