@@ -137,20 +137,24 @@ def _read_rows(files: Sequence[Path], *, fields: _PairFields) -> Iterator[_PairR
         for note in file.notes:
             print_line(f"{path}: {note}")
         for row in file.rows():
-            yield _PairRow(tuple(_text(file, row, name) for name in fields.texts), _score(file, row, fields))
+            yield _PairRow(tuple(_texts(file, row, fields)), _score(file, row, fields))
             n_rows += 1
     if n_rows == 0:
         raise DataError(f"There are no rows in {', '.join(map(str, files))}. Give files that have some.")
 
 
-def _text(file: TextFile, row: Row, name: str) -> str:
-    text = file.text(row, name)
-    if not text.strip():
-        raise DataError(
-            f"{file.path}:{row.line}: {file.columns[name]!r} is empty. Fill it in, or leave the row out: nothing is "
-            f"alike to no text."
-        )
-    return text
+def _texts(file: TextFile, row: Row, fields: _PairFields) -> Iterator[str]:
+    for side, name in zip(_SIDES, fields.texts, strict=False):
+        place, column = f"{file.path}:{row.line}", file.columns[name]
+        if column not in row.values:
+            raise DataError(
+                f"{place}: there is no column {column!r} among {', '.join(map(repr, row.values))}. Name one that is "
+                f"there in {fields.place}.{side}_text_fields; columns of a file without a header in column_names."
+            )
+        text = file.text(row, name)
+        if not text.strip():
+            raise DataError(f"{place}: {column!r} is empty. Fill it in, or leave the row out.")
+        yield text
 
 
 def _score(file: TextFile, row: Row, fields: _PairFields) -> float:
