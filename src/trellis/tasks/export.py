@@ -78,7 +78,7 @@ def export_adapters(
         )
     if not isinstance(task, PeftTask):
         raise ArgumentError(
-            f"The model of {task.name} is none that PEFT has too: those are encoders of BERT, ALBERT and MobileBERT "
+            f"The model of {task.name} is none that PEFT has too: those are encoders that transformers has as well, "
             f"with their heads. Take the format jax_export, which has the adapters merged."
         )
     task.write_peft(trained, params=params, config=config, output_dir=output_dir)
