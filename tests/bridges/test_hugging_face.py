@@ -298,16 +298,21 @@ def test_fields_that_nothing_is_read_from_are_named(tmp_path: Path) -> None:
     assert settings.label_names == ("no", "yes")
 
 
-def test_a_classifier_of_several_labels_at_once_is_told_apart_and_one_of_tokens_left_out(tmp_path: Path) -> None:
+def test_classifiers_of_one_label_of_several_and_of_tokens_are_told_apart(tmp_path: Path) -> None:
     directory = copied("bert", tmp_path)
     head = {"classifier.weight": np.ones((2, 16), np.float32), "classifier.bias": np.ones(2, np.float32)}
     change_weights(directory, lambda arrays: arrays | head)
     change_config(directory, architectures=["BertForTokenClassification"])
-    assert "sentence_prediction" not in read_hugging_face(directory)[1]
+    heads = {"sentence_prediction", "multi_label", "tagging"}
+    assert heads & read_hugging_face(directory)[1].keys() == {"tagging"}
     change_config(directory, architectures=["BertForSequenceClassification"])
-    assert "sentence_prediction" in read_hugging_face(directory)[1]
+    assert heads & read_hugging_face(directory)[1].keys() == {"sentence_prediction"}
     change_config(directory, problem_type="multi_label_classification")
-    assert not read_hugging_face_settings(directory).classifies_as_ours
+    assert heads & read_hugging_face(directory)[1].keys() == {"multi_label"}
+    assert read_hugging_face_settings(directory).heads == ("multi_label",)
+    change_config(directory, architectures=["BertForMultipleChoice"])
+    assert not heads & read_hugging_face(directory)[1].keys()
+    change_config(directory, architectures=["BertForSequenceClassification"])
     change_config(directory, id2label={"0": "a", "1": "b", "2": "c"})
     with pytest.raises(CheckpointMismatchError, match="classifier has 2 classes, but config.json has 3 labels"):
         read_hugging_face(directory)
@@ -493,8 +498,8 @@ def test_an_absurd_number_of_labels_is_refused(fields: dict[str, Any], message: 
 
 
 def test_architectures_that_are_no_list_say_nothing_of_the_head() -> None:
-    assert hugging_face._is_used_classifier({"architectures": 7})
-    assert not hugging_face._is_used_classifier({"architectures": ["BertForTokenClassification"]})
+    assert hugging_face._classifier({"architectures": 7}) == "sentence_prediction"
+    assert hugging_face._classifier({"model_type": "bert", "architectures": ["BertForMultipleChoice"]}) is None
 
 
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:
