@@ -28,7 +28,13 @@ from trellis.experiments import get_exp_config, run_experiment
 from trellis.nlp.answers import load_predictor
 
 NAMES = ["B-CAP", "I-CAP", "O"]
-BATCH_SIZE, LENGTH, LEARNING_RATE, WARMUP, DECAY, EPSILON, BETA_2 = 16, 64, 1e-4, 0.1, 0.01, 1e-8, 0.999
+BATCH_SIZE, LENGTH, WARMUP, DECAY, EPSILON, BETA_2 = 16, 64, 0.1, 0.01, 1e-8, 0.999
+
+
+class Settings(NamedTuple):
+    weights: Path
+    n_epochs: int
+    learning_rate: float
 
 
 class Sentence(NamedTuple):
@@ -69,8 +75,8 @@ def write(file: Path, sentences: Sequence[Sentence]) -> str:
     return str(file)
 
 
-def ours(weights: Path, train: Sequence[Sentence], held_out: Sequence[Sentence], n_epochs: int, seed: int) -> float:
-    n_steps = len(train) // BATCH_SIZE * n_epochs
+def ours(settings: Settings, train: Sequence[Sentence], held_out: Sequence[Sentence], seed: int) -> float:
+    n_steps = len(train) // BATCH_SIZE * settings.n_epochs
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         params = get_exp_config("encoder/tagging")
@@ -78,7 +84,7 @@ def ours(weights: Path, train: Sequence[Sentence], held_out: Sequence[Sentence],
         sides = {"train_data": train, "validation_data": held_out}
         data = {side: {**sizes, "input_path": write(folder / f"{side}.jsonl", rows)} for side, rows in sides.items()}
         # The warm-up takes the place of the decay's first steps; epsilon is added before the correction of the bias.
-        rate = {"initial_learning_rate": LEARNING_RATE / (1 - WARMUP), "decay_steps": n_steps}
+        rate = {"initial_learning_rate": settings.learning_rate / (1 - WARMUP), "decay_steps": n_steps}
         optimizer = {
             "optimizer": {"adamw": {"epsilon": EPSILON * (1 - BETA_2) ** 0.5, "weight_decay_rate": DECAY}},
             "learning_rate": {"polynomial": rate},
@@ -86,7 +92,7 @@ def ours(weights: Path, train: Sequence[Sentence], held_out: Sequence[Sentence],
         }
         trainer = {"train_steps": n_steps, "train_epochs": 0, "optimizer_config": optimizer}
         params.override(
-            {"task": {"hub_module_url": str(weights), **data}, "trainer": trainer, "runtime": {"seed": seed}}
+            {"task": {"hub_module_url": str(settings.weights), **data}, "trainer": trainer, "runtime": {"seed": seed}}
         )
         run_experiment(params, mode="train", model_dir=folder / "run")
         predictor = load_predictor(str(folder / "run"))
@@ -94,10 +100,10 @@ def ours(weights: Path, train: Sequence[Sentence], held_out: Sequence[Sentence],
         return score([list(answer.values["tags"]) for answer in answers], held_out)
 
 
-def theirs(weights: Path, train: Sequence[Sentence], held_out: Sequence[Sentence], n_epochs: int, seed: int) -> float:
+def theirs(settings: Settings, train: Sequence[Sentence], held_out: Sequence[Sentence], seed: int) -> float:
     transformers.set_seed(seed)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(weights)
-    model = transformers.AutoModelForTokenClassification.from_pretrained(weights, num_labels=len(NAMES))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(settings.weights)
+    model = transformers.AutoModelForTokenClassification.from_pretrained(settings.weights, num_labels=len(NAMES))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = model.to(device)
     named = dict(model.named_parameters())
@@ -106,11 +112,11 @@ def theirs(weights: Path, train: Sequence[Sentence], held_out: Sequence[Sentence
         {"params": [p for name, p in named.items() if is_decayed[name] == decays], "weight_decay": DECAY * decays}
         for decays in (True, False)
     ]
-    optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, eps=EPSILON, betas=(0.9, BETA_2))
-    n_steps = len(train) // BATCH_SIZE * n_epochs
+    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, eps=EPSILON, betas=(0.9, BETA_2))
+    n_steps = len(train) // BATCH_SIZE * settings.n_epochs
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(n_steps * WARMUP), n_steps)
     random = np.random.default_rng(seed)
-    order = np.concatenate([random.permutation(len(train)) for _ in range(n_epochs + 1)])
+    order = np.concatenate([random.permutation(len(train)) for _ in range(settings.n_epochs + 1)])
     model.train()
     for step in range(n_steps):
         rows = [train[number] for number in order[step * BATCH_SIZE : (step + 1) * BATCH_SIZE]]
@@ -160,15 +166,17 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="16,000 sentences and three epochs, for an accelerator")
     parser.add_argument("--n_train", type=int, default=320)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--learning_rate", type=float, default=1e-4)
     arguments = parser.parse_args()
     n_train, n_held_out, n_epochs = (16_000, 2_000, 3) if arguments.full else (arguments.n_train, 200, 2)
+    settings = Settings(arguments.weights, n_epochs, arguments.learning_rate)
     train = read_sentences(arguments.text, "train", n_train)
     held_out = read_sentences(arguments.text, "valid", n_held_out)
     print(f"{len(train)} sentences to train on, {len(held_out)} held out, {n_epochs} epochs, batches of {BATCH_SIZE}")
     scores: dict[str, list[float]] = {}
     for name, measure in {"trellis": ours, "transformers": theirs}.items():
         for seed in range(arguments.seeds):
-            scores.setdefault(name, []).append(measure(arguments.weights, train, held_out, n_epochs, seed))
+            scores.setdefault(name, []).append(measure(settings, train, held_out, seed))
             print(f"{name:12} seed {seed}: F1 {scores[name][-1]:.4f}", flush=True)
     print("\n|  | F1 of each seed | mean | spread |\n|---|---|---|---|")
     for name, values in scores.items():
