@@ -76,6 +76,8 @@ class Generator:
     """
 
     def __init__(self, apply: Apply, *, tokenizer: ReversibleTokenizer, context: int) -> None:
+        if context < 2:
+            raise ArgumentError(f"The model sees {context} token (max_position_embeddings), but to write takes 2.")
         self.tokenizer = tokenizer
         self._context = context
         self._run: Any = jax.jit(_method(apply), static_argnames=("n_tokens", "top_k"))
@@ -89,11 +91,23 @@ class Generator:
             first_number: The number of the first prompt.
         """
         for start in range(0, len(prompts), _MOST_ROWS):
-            ids = [self._ids(prompt) for prompt in prompts[start : start + _MOST_ROWS]]
-            numbers = first_number + start + np.arange(len(ids))
-            for new in self._continued(ids, numbers, variables, options):
-                ends = np.flatnonzero(new == self.tokenizer.end_id)
-                yield self.tokenizer.decode(new[: ends[0]] if len(ends) else new)
+            seen = [self._seen(prompt, options.n_tokens) for prompt in prompts[start : start + _MOST_ROWS]]
+            rooms = [_room(len(ids), most=self._context - 1) for ids in seen]
+            written: dict[int, NDArray[np.int32]] = {}
+            # Rows of one length alone share a batch, so that what one of them sees does not depend on the others.
+            for room in sorted(set(rooms)):
+                rows = [row for row, other in enumerate(rooms) if other == room]
+                numbers = first_number + start + np.array(rows)
+                new = self._continued([seen[row] for row in rows], room, numbers, variables, options)
+                written |= dict(zip(rows, new, strict=True))
+            for row in range(len(seen)):
+                ends = np.flatnonzero(written[row] == self.tokenizer.end_id)
+                yield self.tokenizer.decode(written[row][: ends[0]] if len(ends) else written[row])
+
+    def _seen(self, prompt: str, n_tokens: int) -> NDArray[np.int32]:
+        """What the model sees of a prompt."""
+        ids = self._ids(prompt)
+        return ids if len(ids) + n_tokens <= self._context else ids[-max(1, self._context // 2) :]
 
     def _ids(self, prompt: str) -> NDArray[np.int32]:
         ids = self.tokenizer.encode([prompt]).values
@@ -102,39 +116,37 @@ class Generator:
 
     def _continued(
         self,
-        prompts: Sequence[NDArray[np.int32]],
+        rows: Sequence[NDArray[np.int32]],
+        room: int,
         numbers: NDArray[np.int64],
         variables: Variables,
         options: GenerationOptions,
     ) -> NDArray[np.int32]:
-        """The new ids of each row: in one go if they fit into the context, else in as few as can be."""
+        """The new ids of rows that are filled up to one length, in as few rounds as can be."""
         root = jax.random.key(options.seed)
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(root, jnp.asarray(numbers, jnp.uint32))
-        rows = list(prompts)
+        written: list[NDArray[np.int32]] = []
         n_new = 0
         while n_new < options.n_tokens:
-            n_left = options.n_tokens - n_new
-            if max(map(len, rows)) + n_left > self._context:
-                rows = [row[-max(1, self._context // 2) :] for row in rows]
-            length = _room(max(map(len, rows)), most=self._context - 1)
-            n = min(n_left, self._context - length)
-            n_padding = np.array([length - len(row) for row in rows], np.int32)
-            ids = np.stack([np.pad(row, (length - len(row), 0)) for row in rows]).astype(np.int32)
+            n_padding = np.array([room - len(row) for row in rows], np.int32)
+            ids = np.stack([np.pad(row, (room - len(row), 0)) for row in rows]).astype(np.int32)
             new = fetch(
                 self._run(
                     variables,
                     ids,
                     n_padding,
                     keys,
-                    n_tokens=n,
+                    n_tokens=min(options.n_tokens - n_new, self._context - room),
                     first=np.int32(n_new),
                     temperature=np.float32(options.temperature),
                     top_k=options.top_k,
                 )
             )
-            rows = [np.concatenate([row, added]) for row, added in zip(rows, new, strict=True)]
-            n_new += n
-        return np.stack([row[-options.n_tokens :] for row in rows]) if n_new else np.zeros((len(rows), 0), np.int32)
+            written.append(new)
+            n_new += new.shape[1]
+            room = max(1, self._context // 2)
+            rows = [np.concatenate([row, added])[-room:] for row, added in zip(rows, new, strict=True)]
+        return np.concatenate(written, axis=1)
 
 
 def _method(apply: Apply) -> Callable[..., Any]:

@@ -99,6 +99,9 @@ class LanguageModelTask(Task):
                 yield self._problem(f"{side}.seq_length", message, advice)
             elif length < 1:
                 yield self._problem(f"{side}.seq_length", f"is {length}.", "A block has at least one token.")
+        if config.n_sample_tokens > 0 and self.context < 2:
+            message = f"is {config.n_sample_tokens}, but a model with one position cannot write."
+            yield self._problem("n_sample_tokens", message, "Set it to 0, or give the model more positions.")
         if config.n_sample_tokens < 0:
             message = f"is {config.n_sample_tokens}."
             yield self._problem("n_sample_tokens", message, "Set it to 0 to show no samples.")
