@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import fcntl
+import io
 import itertools
 import json
 import os
@@ -249,19 +250,23 @@ def append_whole(path: Path, content: bytes) -> None:
     """Adds to a file that grows where it is; if there is room for a part of it only, nothing."""
     try:
         with path.open("ab", buffering=0) as file:
-            start = file.seek(0, os.SEEK_END)
-            try:
-                while content:
-                    content = content[file.write(content) :]
-            except OSError:
-                # What comes next must not begin in the midst of this.
-                file.truncate(start)
-                raise
+            _append(file, content)
     except OSError as error:
         raise FileWriteError(
             f"`{path}` could not be written: {error.strerror}. The checkpoint files are untouched. Make room or bring "
             f"the directory back, and start the same command again."
         ) from None
+
+
+def _append(file: io.FileIO, content: bytes) -> None:
+    start = file.seek(0, os.SEEK_END)
+    try:
+        while content:
+            content = content[file.write(content) :]
+    except OSError:
+        # What comes next must not begin in the midst of this.
+        file.truncate(start)
+        raise
 
 
 def sync_appended(path: Path) -> None:

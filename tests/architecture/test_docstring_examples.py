@@ -31,6 +31,7 @@ RUN = ("loops", "extensions", "optimizers", "runtime", "tasks", "trainer")
 PARTS = {
     "Tally": "its blocks and what writes them are the caller's",
     "add_gradient_noise": "a line of a step of one's own",
+    "Lora": "the weights that it starts from are the user's",
     "ProgressivePolicy": "the model that grows is the user's",
     "register_policy_cls": "a class without its methods",
     "register_task_cls": "a class without its methods",

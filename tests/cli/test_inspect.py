@@ -49,7 +49,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def test_experiments_lists_one_to_a_line_without_jax() -> None:
-    listed = dict(line.split(maxsplit=1) for line in printed("experiments").splitlines())
+    listed = dict(line.split(maxsplit=1) for line in printed("experiments").splitlines() if line)
     assert listed["digits/classifier"].startswith("A small network on handwritten digits: ")
     assert {"bert/local", "bert/squad", "albert/pretraining", "mobilebert/sentence_prediction"} <= listed.keys()
     assert list(listed) == sorted(listed)
@@ -208,5 +208,5 @@ def test_a_module_that_could_not_be_imported_is_not_half_there_afterwards(
 def test_the_example_is_listed_from_its_file() -> None:
     command = [sys.executable, "-m", "trellis", "experiments", f"--module={REPOSITORY / 'examples/03_task.py'}"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
-    listed = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    listed = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line)
     assert listed["spirals/classifier"] == "Three spiral arms, as a config that files and flags can change."

@@ -68,7 +68,7 @@ def test_every_shipped_experiment_survives_kills_and_goes_on_with_other_processe
     experiment: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(texts / "cache"))
-    is_text = experiment.partition("/")[0] in (*SIZES, "encoder")
+    is_text = experiment.partition("/")[0] in (*SIZES, "encoder", "gpt")
     settings = small_settings(experiment, texts, tmp_path) if is_text else {"trainer": {}}
     intervals = {"summary_interval": 5, "checkpoint_interval": 10, "validation_interval": 10, "steps_per_loop": 5}
     settings["trainer"] |= {"train_steps": 40, **intervals}

@@ -22,7 +22,9 @@ __all__ = ["folder"]  # a fixture
 _CALL = re.compile(r"stablehlo\.custom_call @([\w$.\"]+)")
 
 
-def cudnn_attention(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
+def cudnn_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None = None, *, is_causal: bool
+) -> jax.Array:
     """Stands for the kernel, which JAX lowers only where a GPU is."""
     shape = jax.ShapeDtypeStruct(query.shape, query.dtype)
     attended: jax.Array = jax.ffi.ffi_call("__cudnn$fmhaSoftmax", shape)(query, key, value)

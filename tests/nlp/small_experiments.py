@@ -151,6 +151,10 @@ def task_settings(name: str, folder: Path, output_dir: Path) -> dict[str, Any]:
     encoder, _, kind = name.partition("/")
     if encoder == "encoder" and kind in ("masked_lm", "sentence_prediction_text", "squad"):
         return {"hub_module_url": str(folder / "encoder.folder" / "weights"), **raw_data(kind, folder)}
+    if encoder == "gpt":
+        decoder = {"num_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "max_position_embeddings": LENGTH}
+        data = {} if kind == "local" else {"input_path": str(folder / "corpus.txt")}
+        return {"model": decoder, "train_data": data, "validation_data": data}
     file, tokenization = vocabulary(encoder, folder)
     rules = {"tokenization": tokenization}
     kind_of_encoder = "bert" if encoder == "encoder" else encoder

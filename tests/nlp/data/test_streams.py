@@ -451,5 +451,5 @@ def test_question_settings_that_cannot_work_are_told(tmp_path: Path) -> None:
         build_question_stream(question_config(tmp_path, xlnet_format=True))
     with pytest.raises(ConfigError, match="vocab_file is empty"):
         build_question_stream(question_config(tmp_path, vocab_file=""))
-    with pytest.raises(ConfigError, match="Name SQuAD's JSON file for validation"):
+    with pytest.raises(ConfigError, match="Name SQuAD's JSON file, or rows with questions, for validation"):
         load_questions(question_config(tmp_path, input_path="dev.tfrecord"))

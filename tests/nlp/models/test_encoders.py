@@ -202,7 +202,7 @@ def test_attention_and_feedforward_blocks_can_be_replaced(kind: str) -> None:
 
 def test_the_kernel_of_cudnn_is_not_for_loops_that_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformer, "_cudnn_takes", lambda query, key: True)
-    monkeypatch.setattr(transformer, "_by_cudnn", lambda query, key, value, mask: query)
+    monkeypatch.setattr(transformer, "_by_cudnn", lambda query, key, value, mask, is_causal: query)
     model = encoder("bert")
     variables = weights(model, batch())
     for exact, cudnn_is_chosen in ((True, False), (False, True)):

@@ -49,7 +49,8 @@ STUDENT = {
 
 
 def config(kind: str, **changes: Any) -> EncoderConfig:
-    positions = {} if kind == "mobilebert" else {"max_position_embeddings": 16}
+    # Those of a RoBERTa begin at 2.
+    positions = {} if kind == "mobilebert" else {"max_position_embeddings": 18 if kind == "roberta" else 16}
     sizes = {**_SIZES[kind], **positions, "intermediate_size": 24}
     return EncoderConfig(type=kind, **{kind: sizes | changes})
 

@@ -51,8 +51,8 @@ def test_tags_are_those_of_the_training_data_and_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ([], "task.class_names is empty.\n  Name the tags in the order"),
-        (["O", "O"], "task.class_names has 'O' more than once.\n  Name each tag once"),
+        ([], "task.class_names is empty.\n  Name them in the order"),
+        (["O", "O"], "task.class_names has 'O' more than once.\n  Name each once"),
     ],
 )
 def test_names_that_cannot_be_are_refused(names: list[str], message: str, tmp_path: Path) -> None:
