@@ -158,7 +158,8 @@ def task_settings(name: str, folder: Path, output_dir: Path) -> dict[str, Any]:
     file, tokenization = vocabulary(encoder, folder)
     rules = {"tokenization": tokenization}
     kind_of_encoder = "bert" if encoder == "encoder" else encoder
-    settings: dict[str, Any] = {"model": {"encoder": {kind_of_encoder: SIZES[kind_of_encoder]}}}
+    sizes = SIZES[kind_of_encoder]
+    settings: dict[str, Any] = {"model": {"encoder": {"type": kind_of_encoder, kind_of_encoder: sizes}}}
     if kind == "local":
         return settings
     if kind == "text_wiki_pretraining":

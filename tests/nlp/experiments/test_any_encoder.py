@@ -10,6 +10,7 @@ from tests.nlp.data.small_text import WORDS, write_tokenizer_json, write_vocabul
 from tests.nlp.small_roberta import N_POSITIONS, write_byte_tokenizer, write_roberta
 from trellis.errors import ArgumentError, ConfigError
 from trellis.experiments import get_exp_config
+from trellis.experiments.experiment import experiment_summaries
 from trellis.nlp.answers import load_predictor
 from trellis.nlp.data import TextSettings, build_tokenizer
 from trellis.nlp.tasks import read_hugging_face_experiment
@@ -17,7 +18,7 @@ from trellis.nlp.tasks.encoder_task import EncoderTask
 from trellis.nlp.tasks.tokenizer_config import tokenizer_config
 from trellis.tasks import get_task
 
-KINDS = ("masked_lm", "sentence_prediction_text", "squad")
+KINDS = [name.partition("/")[2] for name in experiment_summaries() if name.startswith("encoder/")]
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,18 @@
 
 from trellis.experiments import ExperimentConfig, register_config_factory
 from trellis.nlp.data import BertPretrainTextDataConfig, QADataConfig, SentencePredictionTextDataConfig
-from trellis.nlp.experiments.pretraining import RESTRICTIONS, adamw_with_linear_decay
+from trellis.nlp.experiments.finetuning import finetuning
 from trellis.nlp.models import EncoderConfig, PretrainerConfig
-from trellis.nlp.tasks import MaskedLMConfig, QuestionAnsweringConfig, SentencePredictionConfig
+from trellis.nlp.tasks import (
+    DistillationConfig,
+    DualEncoderConfig,
+    MaskedLMConfig,
+    MultiLabelConfig,
+    QuestionAnsweringConfig,
+    SentencePredictionConfig,
+    TaggingConfig,
+)
 from trellis.tasks import TaskConfig
-from trellis.trainer import TrainerConfig
 
 NO_ENCODER = EncoderConfig(type=None)
 """That of a task whose encoder is chosen by the directory that it starts from, `task.hub_module_url`."""
@@ -18,7 +25,34 @@ def sentence_prediction_text() -> ExperimentConfig:
     data = SentencePredictionTextDataConfig()
     validation_data = data.replace(is_training=False, drop_remainder=False)
     task = SentencePredictionConfig(train_data=data, validation_data=validation_data)
-    return fine_tuning(task, learning_rate=3e-5, n_epochs=3)
+    return on_any_encoder(task, learning_rate=3e-5, n_epochs=3)
+
+
+@register_config_factory("encoder/multi_label")
+def multi_label() -> ExperimentConfig:
+    """The encoder of any folder of weights (task.hub_module_url) on sentences or pairs with any number of labels."""
+    return on_any_encoder(MultiLabelConfig(), learning_rate=5e-5, n_epochs=3)
+
+
+@register_config_factory("encoder/tagging")
+def tagging() -> ExperimentConfig:
+    """The encoder of any folder of weights (task.hub_module_url) on sentences whose words have tags."""
+    return on_any_encoder(TaggingConfig(), learning_rate=5e-5, n_epochs=3)
+
+
+@register_config_factory("encoder/embedding")
+def embedding() -> ExperimentConfig:
+    """The encoder of any folder of weights (task.hub_module_url) on texts that belong together, or scored pairs."""
+    task = DualEncoderConfig()
+    # The scale with which sentence-transformers trains.
+    task.model.logit_scale = 20.0
+    return on_any_encoder(task, learning_rate=2e-5, n_epochs=1)
+
+
+@register_config_factory("encoder/distillation")
+def distillation() -> ExperimentConfig:
+    """The encoder of any folder of weights (task.hub_module_url) on labels, and on what a teacher says of them."""
+    return on_any_encoder(DistillationConfig(), learning_rate=3e-5, n_epochs=3)
 
 
 @register_config_factory("encoder/squad")
@@ -28,7 +62,7 @@ def squad() -> ExperimentConfig:
     task = QuestionAnsweringConfig(
         train_data=data, validation_data=data.replace(is_training=False, drop_remainder=False)
     )
-    return fine_tuning(task, learning_rate=3e-5, n_epochs=2)
+    return on_any_encoder(task, learning_rate=3e-5, n_epochs=2)
 
 
 @register_config_factory("encoder/masked_lm")
@@ -41,15 +75,14 @@ def masked_lm() -> ExperimentConfig:
         train_data=data,
         validation_data=data.replace(is_training=False, drop_remainder=False),
     )
-    return fine_tuning(task, learning_rate=5e-5, n_epochs=3)
+    return on_any_encoder(task, learning_rate=5e-5, n_epochs=3)
 
 
-def fine_tuning(task: TaskConfig, *, learning_rate: float, n_epochs: float) -> ExperimentConfig:
+def on_any_encoder(task: TaskConfig, *, learning_rate: float, n_epochs: float) -> ExperimentConfig:
     """An experiment that begins with the encoder, its sizes and its weights in a directory.
 
     Args:
         task: With a config of a model that has an `encoder`.
     """
     task.model.encoder = NO_ENCODER
-    trainer = TrainerConfig(optimizer_config=adamw_with_linear_decay(learning_rate), train_epochs=n_epochs)
-    return ExperimentConfig(task=task, trainer=trainer, restrictions=RESTRICTIONS)
+    return finetuning(task, learning_rate=learning_rate, n_epochs=n_epochs)

@@ -1,10 +1,10 @@
-"""Experiments that train an encoder to classify sentences, or to find answers."""
+"""Experiments that train an encoder to classify sentences, to tag words, or to find answers."""
 
-from trellis.experiments import ExperimentConfig
+from trellis.experiments import ExperimentConfig, register_config_factory
 from trellis.nlp.data import SentencePredictionDataConfig, SentencePredictionTextDataConfig
 from trellis.nlp.experiments.pretraining import RESTRICTIONS, adamw_with_linear_decay, for_each_encoder
 from trellis.nlp.models import EncoderConfig
-from trellis.nlp.tasks import QuestionAnsweringConfig, SentencePredictionConfig
+from trellis.nlp.tasks import QuestionAnsweringConfig, SentencePredictionConfig, TaggingConfig
 from trellis.tasks import TaskConfig
 from trellis.trainer import TrainerConfig
 
@@ -19,6 +19,12 @@ def sentence_prediction(encoder: EncoderConfig) -> ExperimentConfig:
 def sentence_prediction_text(encoder: EncoderConfig) -> ExperimentConfig:
     """{} on sentences or pairs with labels (GLUE), from their raw text."""
     return _sentence_prediction(encoder, SentencePredictionTextDataConfig)
+
+
+@register_config_factory("bert/tagging")
+def tagging() -> ExperimentConfig:
+    """BERT on sentences whose words have tags (names, parts of speech), as Model Garden has it."""
+    return finetuning(TaggingConfig(), learning_rate=8e-5, n_epochs=2)
 
 
 @for_each_encoder("squad")
