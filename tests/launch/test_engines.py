@@ -47,6 +47,7 @@ SlurmdPort={ports[1]}
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=cred_expire=15
+SchedulerParameters=sched_interval=5
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 StateSaveLocation={folder}/state
