@@ -464,6 +464,20 @@ def test_a_directory_that_comes_back_is_not_the_one_that_was_made_in_its_place(t
     assert names(place) == ["file"]
 
 
+def test_a_directory_that_is_away_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    away, place = tmp_path / "away", tmp_path / "runs"
+    assert disk.list_directory(place) == []
+    with disk.Ownership(place):
+        (place / "file").touch()
+        place.rename(away)
+        with pytest.raises(FileWriteError, match="was there when this run began, and is away.*Bring it back"):
+            disk.list_directory(place)
+        away.rename(place)
+        assert disk.list_directory(place) == [place / ".lock", place / "file"]
+        shutil.rmtree(place)
+        assert disk.list_directory(place) == [], "who has removed it knows that it is gone"
+
+
 def test_a_lock_does_not_outlive_its_owner_in_a_process_that_was_forked_from_it(tmp_path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; from trellis.disk import Ownership\n"

@@ -453,6 +453,26 @@ def check_still_owned(directory: Path) -> None:
             )
 
 
+def list_directory(directory: Path) -> list[Path]:
+    """What is in a directory, in the order of names; nothing if it is not there.
+
+    Raises an error if it is not there and this process owns it and has not seen it removed: then its disk is away for a
+    while, and what is on it is not nothing.
+    """
+    try:
+        return sorted(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        with _locks_guard:
+            lock = _locks.get(directory.resolve() / _LOCK)
+        # A file that was removed has no name any more.
+        if lock is not None and lock.descriptor is not None and os.fstat(lock.descriptor).st_nlink:
+            raise FileWriteError(
+                f"`{directory}` was there when this run began, and is away. Nothing was changed in it. Bring it back, "
+                f"and start the same command again."
+            ) from None
+        return []
+
+
 def is_owned(directory: Path) -> bool:
     """Whether a process owns a directory; nothing is written to find out."""
     file = directory / _LOCK

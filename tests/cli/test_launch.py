@@ -35,6 +35,10 @@ def test_what_follows_two_dashes_is_the_command(launched: list[Any]) -> None:
         (["--processes=2"], "What is launched is nothing. Write train or run"),
         (["--processes=2", "--", "plan"], "What is launched is 'plan'."),
         (["--", "train"], "--processes is missing."),
+        (
+            ["--processes=2", "train", "--model_dir=a"],
+            "Two dashes come before the command. Write: trellis launch … -- train …",
+        ),
         (["--processes=2:4", "--", "train"], "--processes is 2:4, but only `train` on Ray"),
         (["--processes=2:4", "--on=ray", "--", "run"], "--processes is 2:4, but only `train` on Ray"),
         (
@@ -46,6 +50,13 @@ def test_what_follows_two_dashes_is_the_command(launched: list[Any]) -> None:
             "digits/classifier",
         ),
         (["--processes=two", "--", "train"], "Argument --processes: 'two' is no number of processes"),
+        (["--processes=2:", "--on=ray", "--", "train"], "Argument --processes: '2:' is no number of processes"),
+        (["--processes=2", "--restarts=-1", "--", "train"], "--restarts is -1, but it is at least 0."),
+        (
+            ["--processes=2", "--gpus_per_process=1", "--", "train"],
+            "--gpus_per_process is for --on=ray, and --on is local. Leave it out, or write --on=ray.",
+        ),
+        (["--processes=2", "--on=ray", "--lead_time=9", "--", "train"], "--lead_time is for --on=slurm, and --on is"),
         (["--proceses=2", "--", "train"], "Did you mean --processes?"),
         (["--processes=2", "--on=kubernetes", "--", "train"], "invalid choice: 'kubernetes'"),
     ],

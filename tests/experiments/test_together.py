@@ -14,9 +14,9 @@ import pytest
 
 import trellis
 from tests.cli.command import REPOSITORY, environment
-from trellis.errors import RunFailedError
+from trellis.errors import ProcessLostError, RunFailedError
 from trellis.experiments import preflight
-from trellis.experiments.together import describe_devices, find_differences, identity_of
+from trellis.experiments.together import describe_devices, find_differences, identity_of, naming_loss
 from trellis.extensions import checkpoint_storage
 from trellis.loops import CLOCKED_METRICS
 
@@ -198,6 +198,17 @@ def test_a_directory_that_is_not_shared_is_told_before_anything_is_compiled(tmp_
         wrong.stderr,
     )
     assert "Total model initialization time" not in wrong.stdout
+
+
+@pytest.mark.parametrize("kind", [jax.errors.JaxRuntimeError, ValueError])
+def test_what_jax_raises_when_a_process_is_gone_is_said_in_words(kind: type[Exception]) -> None:
+    with (
+        pytest.raises(ProcessLostError, match="^Process 0 has lost another process, as it computed with it"),
+        naming_loss(),
+    ):
+        raise kind("UNKNOWN: Gloo all-reduce failed: Read error: Connection reset by peer")
+    with pytest.raises(kind, match="^What is negative"), naming_loss():
+        raise kind("What is negative has no root.")
 
 
 def test_processes_tell_in_what_they_differ_from_the_first() -> None:

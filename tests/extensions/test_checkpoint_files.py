@@ -27,7 +27,7 @@ from flax.traverse_util import unflatten_dict
 import trellis
 from tests import tiny
 from trellis import disk
-from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
+from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, FileWriteError
 from trellis.extensions import checkpoint_storage
 from trellis.loops import Session, finish_saves
 from trellis.runtime.random import quick_key
@@ -174,6 +174,20 @@ def test_an_absent_or_empty_directory_is_no_checkpoint_and_is_not_made(tmp_path:
     assert reader(tmp_path)(initializer) is initializer
     assert reader(tmp_path).read() is None
     assert names(tmp_path) == []
+
+
+def test_a_run_whose_directory_is_away_does_not_begin_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(folder, 4)
+    writer = trellis.CheckpointFileWriter(output_dir=folder)
+    folder.rename(tmp_path / "away")
+    with pytest.raises(FileWriteError, match="was there when this run began, and is away"):
+        tiny.train_loop(init=reader(folder), n_steps=6).start()
+    (tmp_path / "away").rename(folder)
+    loop = tiny.train_loop(init=reader(folder), n_steps=6)
+    loop.start()
+    assert loop.step == 4
+    del writer
 
 
 def test_the_newest_files_are_kept_in_numeric_order(tmp_path: Path) -> None:

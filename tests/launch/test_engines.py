@@ -46,6 +46,8 @@ FirstJobId={ports[0]}
 SlurmdPort={ports[1]}
 SlurmUser=root
 AuthType=auth/munge
+AuthInfo=cred_expire=15
+SchedulerParameters=sched_interval=5
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 StateSaveLocation={folder}/state
@@ -288,7 +290,7 @@ def test_a_job_of_slurm_that_is_told_to_stop_goes_on_by_itself(undisturbed: Path
         job = output.split()[1]
         wait_for(lambda: has_saved(tmp_path / "run"))
         subprocess.run(["scancel", "--signal=TERM", job], env=environment(SLURM_CONF=conf), check=True)
-        # SLURM itself lets a job that is started again wait for two minutes.
+        # SLURM lets a job that is started again wait as long as its `cred_expire` says.
         state = ["squeue", "--noheader", "--states=all", "--format=%T", f"--job={job}"]
         wait_for(lambda: subprocess.check_output(state, env=environment(SLURM_CONF=conf)) == b"COMPLETED\n")
     log = (tmp_path / f"run/logs/slurm-{job}.log").read_text()

@@ -1,6 +1,7 @@
 """What is wrong with a launch on Ray is told before anything is started."""
 
 import importlib.util
+import socket
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,23 @@ def test_what_ray_says_of_an_address_is_told_in_one_line() -> None:
         join_cluster(Ray(), "nonsense")
 
 
+def test_a_cluster_that_lets_nobody_in_is_told_from_one_that_is_not_there() -> None:
+    class Ray:
+        """A package that has no token."""
+
+        def init(self, *, address: str) -> None:
+            raise ConnectionError(f"Failed to connect to Ray cluster at {address}")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        told = rf"^The cluster of Ray at {address} cannot be joined: Failed to connect .*set RAY_AUTH_MODE=token"
+        with pytest.raises(ArgumentError, match=told):
+            join_cluster(Ray(), address)
+
+
 @pytest.mark.parametrize("address", ["", "auto", "nonsense"])
 def test_an_address_that_is_no_host_and_port_is_left_to_ray(address: str) -> None:
-    check_address(address)
+    assert not check_address(address)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -93,6 +94,18 @@ def test_the_address_to_listen_at_can_be_chosen(joined: list[dict[str, Any]]) ->
 def test_a_silent_process_is_named_by_its_starter_before_jax_ends_the_others(joined: list[dict[str, Any]]) -> None:
     join_processes(variables(f"127.0.0.1:{free_port()}", TRELLIS_WORKER_TIMEOUT="7.5"))
     assert joined[0]["heartbeat_timeout_seconds"] == 25
+
+
+@pytest.mark.usefixtures("joined", "heeds_interrupts")
+def test_ctrl_c_ends_a_process_that_waits_for_others_to_leave_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called_at_exit: list[Callable[[], None]] = []
+    monkeypatch.setattr("atexit.register", called_at_exit.append)
+    join_processes(variables(f"127.0.0.1:{free_port()}"))
+    (before_jax_waits,) = called_at_exit
+    before_jax_waits()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
 
 
 def test_a_port_in_use_is_told_before_jax_is_asked(joined: list[dict[str, Any]], busy_port: int) -> None:

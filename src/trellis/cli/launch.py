@@ -26,6 +26,8 @@ Exit codes: those of the command.
 """
 _LAUNCHED = ("train", "run")
 _BATCH_SIZE = "task.train_data.global_batch_size"
+_ENGINES = {"address": "ray", "gpus_per_process": "ray", "sbatch": "slurm", "lead_time": "slurm"}
+"""Flags that mean nothing to any other engine."""
 
 
 def add_flags(parser: Parser) -> None:
@@ -62,6 +64,10 @@ def launch(flags: argparse.Namespace) -> int:
             f"What is launched is {first}. Write train or run, with its flags, behind two dashes: "
             f"trellis launch --processes=2 -- train --experiment=…"
         )
+    _check_engine(flags)
+    for name in ("restarts", "gpus_per_process", "lead_time"):
+        if getattr(flags, name) < 0:
+            raise ArgumentError(f"--{name} is {getattr(flags, name)}, but it is at least 0.")
     for name in ("worker_timeout", "progress_timeout", "join_timeout"):
         _pass_on(name, getattr(flags, name))
     log_dir = Path(flags.logs) if flags.logs else _default_log_dir(flags.command)
@@ -89,6 +95,15 @@ def launch(flags: argparse.Namespace) -> int:
     print_line(f"To see its state:  squeue --job={job}")
     print_line(f"To stop and save:  scancel --signal=TERM {job}     (to end it for good: scancel {job})")
     return 0
+
+
+def _check_engine(flags: argparse.Namespace) -> None:
+    """Raises an error if there are flags that the engine knows nothing of."""
+    for name, engine in _ENGINES.items():
+        if name in flags.flags_read and engine != flags.on:
+            raise ArgumentError(
+                f"--{name} is for --on={engine}, and --on is {flags.on}. Leave it out, or write --on={engine}."
+            )
 
 
 def _check_every_number(flags: argparse.Namespace) -> None:
@@ -121,9 +136,9 @@ def _pass_on(name: str, seconds: float | None) -> None:
 
 
 def _numbers(text: str) -> tuple[int, int]:
-    fewest, _, most = text.partition(":")
+    fewest, colon, most = text.partition(":")
     try:
-        return int(fewest), int(most or fewest)
+        return int(fewest), int(most if colon else fewest)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of processes, such as 2 or, for ray, 2:4") from None
 

@@ -144,6 +144,10 @@ class Parser(argparse.ArgumentParser):
         # Of two equal texts, either is a place to look at.
         written = {argument.text: argument for argument in self._arguments}
         given = [written.get(text, Argument(text)) for text in extra]
+        if self.takes_command and not command and given and not given[0].flag:
+            raise ArgumentError(
+                f"Two dashes come before the command. Write: {self.prog} … -- {given[0].text} …\n{self.way_out}"
+            )
         unknown = list(_unknown(given, known, lambda name, value: self.suggest_setting(flags, name, value)))
         suggestions = {flag for _, flag in unknown}
         names = {action.option_strings[0]: action.dest for action in required}

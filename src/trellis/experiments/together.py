@@ -58,7 +58,7 @@ def run_together(
         model_dir = options.get("model_dir")
         if model_dir is not None:
             check_directory(model_dir, mode)
-        with watching_processes(), _naming_loss():
+        with watching_processes(), naming_loss():
             _check_each_other(params, model_dir, trains=mode.trains)
             result = run_in_turn(params, when_ready=when_ready, **options)
             # JAX ends a process whose first one is gone.
@@ -67,11 +67,11 @@ def run_together(
 
 
 @contextmanager
-def _naming_loss() -> Iterator[None]:
+def naming_loss() -> Iterator[None]:
     """Says in words what JAX raises when it computes with a process that is gone."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # the latter if it is known as the call begins
         if not any(name in str(error) for name in _LOST):
             raise
         name = capitalized(process_name(jax.process_index()))

@@ -23,6 +23,7 @@ from trellis.disk import (
     check_writable,
     describe_failure,
     hidden_path,
+    list_directory,
     local_path,
     remove_whole,
     set_aside,
@@ -46,7 +47,7 @@ def find_files(directory: Path, *prefixes: str) -> list[tuple[int, Path]]:
     files: dict[tuple[int, str], Path] = {}
     # A process may have died while it replaced a file by one of the same step: then the older file counts.
     pattern = re.compile(rf"({'|'.join(map(re.escape, prefixes))})(\d+)(\.replaced)?")
-    for path in sorted(directory.iterdir(), reverse=True) if directory.is_dir() else ():
+    for path in reversed(list_directory(directory)):
         match = pattern.fullmatch(path.name)
         if match:
             files[int(match[2]), match[1]] = path

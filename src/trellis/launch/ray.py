@@ -140,26 +140,37 @@ def join_cluster(ray: Any, address: str | None, **options: Any) -> None:
         ray: The package.
         address: None is this machine, on which Ray starts one.
     """
+    place = "this machine" if address in (None, "auto") else address
+    answers = False
     try:
-        check_address(address or "")
+        answers = check_address(address or "")
         ray.init(address=address, **options)
     except Exception as error:  # noqa: BLE001  (Ray raises many kinds)
-        place = "this machine" if address in (None, "auto") else address
+        problem = in_short(error).rstrip(".")
+        if answers:
+            raise ArgumentError(
+                f"The cluster of Ray at {place} cannot be joined: {problem}. If it asks for a token, set "
+                f"RAY_AUTH_MODE=token, and have its token in ~/.ray/auth_token: `ray get-auth-token` shows it there."
+            ) from None
         raise ArgumentError(
-            f"There is no cluster of Ray at {place}: {in_short(error).rstrip('.')}. Start one with `ray start --head`, "
+            f"There is no cluster of Ray at {place}: {problem}. Start one with `ray start --head`, "
             f"and give its address, as in --address=10.0.0.1:6379."
         ) from None
 
 
-def check_address(address: str) -> None:
-    """Raises ConnectionError where nobody answers: Ray itself would try for minutes."""
+def check_address(address: str) -> bool:
+    """Whether somebody answers; False if an address is no host and port, which only Ray knows to read.
+
+    Raises ConnectionError where nobody answers: Ray itself would try for minutes.
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdecimal() or "/" in host:
-        return
+        return False
     try:
         socket.create_connection((host, int(port)), timeout=_MOST_SECONDS).close()
     except OSError as error:
         raise ConnectionError(error.strerror or str(error)) from None
+    return True
 
 
 def passed_on(environment: Mapping[str, str], *, options: RayOptions) -> dict[str, str]:

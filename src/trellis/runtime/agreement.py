@@ -215,9 +215,11 @@ def wait_for_processes(place: str, *, seconds: float | None = None) -> None:
 
 def tell_failure(error: BaseException) -> None:
     """Has the others, when they wait for this process, end too and say why."""
-    # What JAX raises is that a process is gone, which it raises in all of them.
-    source = error.__cause__ if isinstance(error, ProcessLostError) else error
-    if client() is not None and not isinstance(source, jax.errors.JaxRuntimeError):
+    # What JAX raises, and what we make of it, is that a process is gone, which it raises in all of them.
+    is_of_jax = isinstance(error, jax.errors.JaxRuntimeError)
+    if isinstance(error, ProcessLostError):
+        is_of_jax = error.__cause__ is not None
+    if client() is not None and not is_of_jax:
         text = str(error) if isinstance(error, TrellisError) else f"{type(error).__name__}: {error}".rstrip(": ")
         told = json.dumps({"text": text, "is_lost": isinstance(error, ProcessLostError)})
         client().key_value_set(f"trellis/failed/{_own_index()}", told, allow_overwrite=True)

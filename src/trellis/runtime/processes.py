@@ -1,9 +1,11 @@
 """Processes that train together, each with a part of the devices: how they join, and how arrays span them."""
 
+import atexit
 import ipaddress
 import json
 import math
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,6 +85,14 @@ def _join(environment: Mapping[str, str]) -> None:
             heartbeat_timeout_seconds=heartbeat,
             initialization_timeout=2 * math.ceil(seconds) + _SECONDS_TO_STOP,
         )
+    # What was registered last is called first: before JAX waits for the others to leave, too.
+    atexit.register(_end_at_ctrl_c)
+
+
+def _end_at_ctrl_c() -> None:
+    """Has Ctrl-C end this process at once: all is saved, and Python would print a traceback."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass(frozen=True)
