@@ -130,8 +130,8 @@ def main() -> None:
         own, peer = partial(ours, settings=settings), partial(theirs, settings=settings)
         scores = sides.measure(SEEDS, ours=own, theirs=peer)
     about = (
-        f"Made by `benchmarks/embedding_parity.py`: STS-B's {len(rows):,} pairs of validation, how cosines of "
-        f"vectors rank beside people's scores. Untouched, the weights have {untouched[0]:.4f} here and "
+        f"Made by `benchmarks/embedding_parity.py`: {len(rows):,} pairs of STS-B's validation data, how "
+        f"cosines of vectors rank beside people's scores. Untouched, the weights have {untouched[0]:.4f} here and "
         f"{untouched[1]:.4f} there."
     )
     words = sides.settings_in_words(flags.model, is_full=flags.full, length=settings.seq_length, **sizes)
