@@ -1,6 +1,6 @@
 """Trains sentence vectors on STS-B here and with sentence-transformers, with equal settings, over three seeds.
 
-The untouched model is evaluated by both first. Without `--full` only its first two layers are taken, for forty steps,
+The untouched model is evaluated by both first. Without `--full` only its first two layers are taken, for some steps,
 and the first 400 pairs of the validation data, so that two cores are enough.
 
     pip install -r benchmarks/requirements.txt sentence-transformers
@@ -8,15 +8,15 @@ and the first 400 pairs of the validation data, so that two cores are enough.
 """
 
 import argparse
-import random
-import statistics
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
+import parity_sides as sides
+import sentence_transformers
 import torch
+from parity_sides import BATCH_SIZE, DEVICE
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
@@ -25,11 +25,19 @@ import trellis.nlp.experiments  # noqa: F401  (registers them)
 from trellis.experiments import get_exp_config, run_experiment
 
 SEEDS = (1, 2, 3)
-LEARNING_RATE, WEIGHT_DECAY, BATCH_SIZE, SEQ_LENGTH = 1e-4, 0.01, 16, 64
-NOT_DECAYED = ("LayerNorm", "bias")
+LEARNING_RATE, SEQ_LENGTH = 1e-4, {False: 32, True: 64}
+N_STEPS = {False: 60, True: 1_440}
+Pair = tuple[str, str, float]
 
 
-def read_rows(file: Path) -> list[tuple[str, str, float]]:
+class Settings(NamedTuple):
+    model: Path
+    data: Path
+    n_steps: int
+    seq_length: int
+
+
+def read_rows(file: Path) -> list[Pair]:
     """The pairs of a file of STS-B, and how alike they are, from 0 to 1."""
     lines = file.read_text().splitlines()
     header = lines[0].split("\t")
@@ -38,96 +46,58 @@ def read_rows(file: Path) -> list[tuple[str, str, float]]:
     return [(first, second, float(score) / 5) for first, second, score in cells]
 
 
-def spearman(model: SentenceTransformer, rows: list[tuple[str, str, float]]) -> float:
+def spearman(model: SentenceTransformer, rows: list[Pair]) -> float:
     """What sentence-transformers says of a model."""
     evaluator = EmbeddingSimilarityEvaluator(*map(list, zip(*rows, strict=True)))
     return float(evaluator(model)["spearman_cosine"])
 
 
-def train_theirs(folder: Path, data: Path, *, seed: int, n_steps: int) -> tuple[float, float]:
-    """The correlation after a training with sentence-transformers, and its seconds."""
+def build_theirs(settings: Settings) -> SentenceTransformer:
+    """The model as sentence-transformers has it before a training."""
+    model = SentenceTransformer(str(settings.model), device=DEVICE)
+    model.max_seq_length = settings.seq_length
+    return model
+
+
+def theirs(seed: int, settings: Settings) -> dict[str, float]:
+    """The correlation after a training with sentence-transformers."""
     torch.manual_seed(seed)
-    model = SentenceTransformer(str(folder))
-    model.max_seq_length = SEQ_LENGTH
-    loss = losses.CosineSimilarityLoss(model)
-    named = list(model.named_parameters())
-    is_decayed = {name: not any(part in name for part in NOT_DECAYED) for name, _ in named}
-    groups = [
-        {"params": [value for name, value in named if is_decayed[name] is decayed], "weight_decay": decay}
-        for decayed, decay in ((True, WEIGHT_DECAY), (False, 0.0))
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / n_steps)
-    rows = read_rows(data / "train.tsv")
-    order: list[int] = []
-    shuffled = random.Random(seed)
-    start = time.perf_counter()
-    model.train()
-    for _ in range(n_steps):
-        if len(order) < BATCH_SIZE:
-            order = shuffled.sample(range(len(rows)), len(rows))
-        batch = [rows[order.pop()] for _ in range(BATCH_SIZE)]
+    model = build_theirs(settings)
+    cosine_loss = losses.CosineSimilarityLoss(model)
+
+    def loss(rows: list[Pair]) -> torch.Tensor:
+        texts = ([row[side] for row in rows] for side in (0, 1))
         features = [
             {
-                name: value.to(model.device)
-                for name, value in model.preprocess([row[side] for row in batch]).items()
+                name: value.to(DEVICE)
+                for name, value in model.preprocess(part).items()
                 if isinstance(value, torch.Tensor)
             }
-            for side in (0, 1)
+            for part in texts
         ]
-        value = loss(features, torch.tensor([row[2] for row in batch], device=model.device))
-        optimizer.zero_grad()
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-    seconds = time.perf_counter() - start
-    model.eval()
-    return spearman(model, read_rows(data / "dev.tsv")), seconds
+        return cosine_loss(features, torch.tensor([row[2] for row in rows], device=DEVICE))
+
+    rates = {"n_steps": settings.n_steps, "learning_rate": LEARNING_RATE}
+    sides.train_in_torch(model, rows=read_rows(settings.data / "train.tsv"), loss=loss, seed=seed, **rates)
+    return {"Spearman": spearman(model, read_rows(settings.data / "dev.tsv"))}
 
 
-def run_ours(folder: Path, data: Path, *, seed: int, n_steps: int) -> tuple[float, float]:
-    """The correlation after a training here, or of the untouched model with no steps, and its seconds."""
+def ours(seed: int, settings: Settings, mode: str = "train") -> dict[str, float]:
+    """The correlation after a training here or, with mode `eval`, of the untouched model."""
     params = get_exp_config("encoder/embedding")
     columns = {"left_text_fields": ["sentence1"], "right_text_fields": ["sentence2"], "score_field": "score"}
-    columns |= {"score_range": [0, 5], "seq_length": SEQ_LENGTH}
-    params.override(
-        {
-            "task": {
-                "hub_module_url": str(folder),
-                "train_data": {**columns, "input_path": str(data / "train.tsv"), "global_batch_size": BATCH_SIZE},
-                "validation_data": {**columns, "input_path": str(data / "dev.tsv")},
-            },
-            "trainer": {
-                "train_steps": max(1, n_steps),
-                "train_epochs": 0,
-                "validation_interval": 1_000_000,
-                "checkpoint_interval": 1_000_000,
-                "optimizer_config": {
-                    "warmup": {"type": None},
-                    "learning_rate": {"polynomial": {"initial_learning_rate": LEARNING_RATE}},
-                    # That of torch, which adds it after the bias correction.
-                    "optimizer": {"adamw": {"epsilon": 1e-8 * (1 - 0.999) ** 0.5}},
-                },
-            },
-            "runtime": {"seed": seed},
-        }
-    )
-    mode = "train" if n_steps else "eval"
-    start = time.perf_counter()
+    columns |= {"score_range": [0, 5], "seq_length": settings.seq_length}
+    files = {side: str(settings.data / f"{name}.tsv") for side, name in (("train", "train"), ("validation", "dev"))}
+    task = {
+        "hub_module_url": str(settings.model),
+        "train_data": {**columns, "input_path": files["train"], "global_batch_size": BATCH_SIZE},
+        "validation_data": {**columns, "input_path": files["validation"]},
+    }
+    trainer = sides.trainer_settings(n_steps=settings.n_steps, learning_rate=LEARNING_RATE)
+    params.override({"task": task, "trainer": trainer, "runtime": {"seed": seed}})
     with tempfile.TemporaryDirectory() as model_dir:
         _, logs = run_experiment(params, mode=mode, model_dir=Path(model_dir), run_post_eval=True)
-    return float(logs["spearman_cosine"]), time.perf_counter() - start
-
-
-def with_few_layers(folder: Path, output: Path, *, n_layers: int) -> Path:
-    """A copy of a model with its first layers only."""
-    model = SentenceTransformer(str(folder))
-    encoder: Any = model[0].auto_model
-    encoder.encoder.layer = encoder.encoder.layer[:n_layers]
-    encoder.config.num_hidden_layers = n_layers
-    model.save(str(output), create_model_card=False)
-    return output
+    return {"Spearman": float(logs["spearman_cosine"])}
 
 
 def with_few_rows(folder: Path, output: Path, *, n_rows: int) -> Path:
@@ -140,35 +110,35 @@ def with_few_rows(folder: Path, output: Path, *, n_rows: int) -> Path:
 
 
 def main() -> None:
-    """Prints a table."""
+    """Trains on both sides, and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--n_steps", type=int, default=0)
-    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--full", action="store_true", help="the whole model and all pairs, for an accelerator")
     flags = parser.parse_args()
-    n_steps = flags.n_steps or (1_440 if flags.full else 40)
-    lines = ["| | sentence-transformers | Trellis |", "|---|---|---|"]
+    sizes = {"n_steps": N_STEPS[flags.full], "learning_rate": LEARNING_RATE}
     with tempfile.TemporaryDirectory() as scratch:
-        start, data = flags.model, flags.data
+        settings = Settings(flags.model, flags.data, N_STEPS[flags.full], SEQ_LENGTH[flags.full])
         if not flags.full:
-            start = with_few_layers(flags.model, Path(scratch, "few"), n_layers=2)
-            data = with_few_rows(flags.data, Path(scratch, "data"), n_rows=400)
-        untouched = SentenceTransformer(str(start))
-        untouched.max_seq_length = SEQ_LENGTH
-        ours, _ = run_ours(start, data, seed=0, n_steps=0)
-        lines.append(f"| untouched | {spearman(untouched, read_rows(data / 'dev.tsv')):.4f} | {ours:.4f} |")
-        print(lines[-1], flush=True)
-        theirs = [train_theirs(start, data, seed=seed, n_steps=n_steps) for seed in SEEDS]
-        print(theirs, flush=True)
-        trained = [run_ours(start, data, seed=seed, n_steps=n_steps) for seed in SEEDS]
-    for seed, left, right in zip(SEEDS, theirs, trained, strict=True):
-        lines.append(f"| {n_steps} steps, seed {seed} | {left[0]:.4f} | {right[0]:.4f} |")
-    means = [statistics.mean(value for value, _ in values) for values in (theirs, trained)]
-    spreads = [float(np.std([value for value, _ in values])) for values in (theirs, trained)]
-    cells = (f"{mean:.4f} ± {spread:.4f}" for mean, spread in zip(means, spreads, strict=True))
-    lines.append(f"| mean | {' | '.join(cells)} |")
-    print("\n".join(lines))
+            settings = settings._replace(
+                model=sides.with_few_layers(flags.model, Path(scratch, "few")),
+                data=with_few_rows(flags.data, Path(scratch, "data"), n_rows=400),
+            )
+        rows = read_rows(settings.data / "dev.tsv")
+        untouched = [ours(0, settings, mode="eval")["Spearman"], spearman(build_theirs(settings), rows)]
+        print(f"untouched: {untouched}", flush=True)
+        own, peer = partial(ours, settings=settings), partial(theirs, settings=settings)
+        scores = sides.measure(SEEDS, ours=own, theirs=peer)
+    about = (
+        f"Made by `benchmarks/embedding_parity.py`: {len(rows):,} pairs of STS-B's validation data, how "
+        f"cosines of vectors rank beside people's scores. Untouched, the weights have {untouched[0]:.4f} here and "
+        f"{untouched[1]:.4f} there."
+    )
+    words = sides.settings_in_words(flags.model, is_full=flags.full, length=settings.seq_length, **sizes)
+    title = "# Sentence vectors, beside sentence-transformers"
+    measured = sides.tables(scores, seeds=SEEDS, peer="sentence-transformers")
+    lines = [title, "", about, "", words, "", *measured, sides.versions(sentence_transformers)]
+    sides.write_page("embedding_parity", lines)
 
 
 if __name__ == "__main__":

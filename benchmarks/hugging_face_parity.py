@@ -1,6 +1,6 @@
 """Whether checkpoints of Hugging Face's go in, answer as `transformers` does, go out and answer the same.
 
-Makes some two hundred tiny random checkpoints with `transformers` itself: each kind of encoder, with every head that
+Makes some three hundred tiny random checkpoints with `transformers` itself: each kind of encoder, with every head that
 ours have, with odd settings, in several forms of files. Each is read by `trellis.bridges`, asked by a model
 of ours, written by `trellis.bridges`, and loaded by `transformers` again. What cannot be expressed has to be refused
 by the name of its setting.
