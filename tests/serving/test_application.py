@@ -143,7 +143,7 @@ def test_what_json_has_no_numbers_for_is_taken_as_others_take_it_and_given_by_it
 
 
 REFUSED: list[tuple[Any, str]] = [
-    ("", "The body of the request is not JSON"),
+    ("", "The request has no body. It has to be a JSON object."),
     ("[1]", "is a list, but it has to be a JSON object"),
     ("[" * 5000, "The body of the request is not JSON"),
     ({}, "has no list of inputs"),
@@ -202,7 +202,7 @@ def test_a_prediction_that_is_wrong_is_told_what_is_wrong(client: TestClient, do
         ("GET", "/v2/models/its", 404, "There is no model 'its'. There is: it."),
         ("GET", "/v2/models/it/versions/4", 404, "There is no version 4. Served is 3."),
         ("GET", "/v2/models/it/versions/²", 404, "is no number of a version"),
-        ("GET", "/v2/models/it/infer", 405, "GET is not for /v2/models/it/infer."),
+        ("GET", "/v2/models/it/infer", 405, "GET is not for /v2/models/it/infer, but POST is. There are: "),
         ("POST", "/fill", 404, "The model does not fill. There are: /classify"),
         ("POST", "/embed", 404, "The model does not embed. There are: /classify"),
     ],
@@ -229,8 +229,8 @@ def test_texts_are_asked_one_at_a_time_or_many_in_any_form_of_their_parts(client
     [
         ({}, "Give {'first': '…', 'second': '…'}, or {'texts': [{'first': '…', 'second': '…'}, …]} for several."),
         ({"texts": []}, "for several"),
-        ({"text": 5}, "A text is 5. Give {'first': '…', 'second': '…'}."),
-        ({"texts": [{"first": "a"}]}, "Give {'first': '…', 'second': '…'}."),
+        ({"text": 5}, "text is 5. Give {'first': '…', 'second': '…'}."),
+        ({"texts": [["a", "b"], {"first": "a"}]}, "texts[1] has the parts 'first'. Give {"),
         ({"text": "alone"}, "A text needs two parts."),
     ],
 )

@@ -12,13 +12,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import uvicorn
 
 from tests.cli.command import environment, trellis_without_jax
-from tests.serving.served_models import export_doubling
+from tests.serving.served_models import export_doubling, without_text
 from trellis.errors import ArgumentError
 from trellis.serving import server
 from trellis.serving.address import bind, check_access
@@ -129,6 +130,37 @@ def test_serve_refuses_bad_input_before_jax_is_imported(flags: list[str], messag
     done = trellis_without_jax("serve", *flags)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(message)
+
+
+def test_who_is_connected_when_the_server_stops_listening_may_still_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(server, "_LAST_ASK_SECONDS", 60.0)
+    monkeypatch.setattr(threading, "Timer", lambda *_: SimpleNamespace(start=lambda: None))
+    export_doubling(tmp_path / "it")
+    listening = bind("127.0.0.1", 0)
+    options = server.ServerOptions(name="it", batch_sizes=[1], drain_seconds=400)
+    serving = server._Serving(tmp_path / "it", options, listening, without_text)
+    body = json.dumps({"instances": [[1, 2]]}).encode()
+    head = b"POST /v1/models/it:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+    async def stop_and_ask() -> tuple[bytes, int]:
+        running = asyncio.ensure_future(serving.run())
+        while serving._versions.current is None:
+            await asyncio.sleep(0)
+        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        signal.raise_signal(signal.SIGTERM)
+        while listening.fileno() >= 0:
+            await asyncio.sleep(0)
+        writer.write(head + body)
+        answer = await reader.read()
+        writer.close()
+        return answer, await running
+
+    answer, code = asyncio.run(stop_and_ask())
+    assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b'{"predictions": [[2.0, 4.0]]}')
+    assert code == 0
 
 
 class Caller:

@@ -195,7 +195,10 @@ class Application:
     async def _no_such_address(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            return _error(405, f"{request.method} is not for {request.url.path:.200}.", dict(error.headers or {}))
+            headers = dict(error.headers or {})
+            allowed = ", ".join(sorted({*headers.get("Allow", "").split(", ")} - {"HEAD"}))
+            text = f"{request.method} is not for {request.url.path:.200}, but {allowed} is."
+            return _error(405, f"{text} There are: {self._listed()}.", headers)
         return _error(error.status_code, f"There is nothing at {request.url.path:.200}. There are: {self._listed()}.")
 
     def _listed(self) -> str:
@@ -441,23 +444,23 @@ def _texts(document: Mapping[str, Any], columns: Sequence[str]) -> tuple[list[tu
     """The texts that a request asks, as tuples of their parts, and whether it asks one by itself."""
     is_by_column = bool(columns) and document.keys() == set(columns)
     if is_by_column and list(columns) != [_SINGULAR]:
-        return [_parts(document, columns)], True
+        return [_parts(document, columns, name="The text")], True
     if _SINGULAR in document:
-        return [_parts(document[_SINGULAR], columns)], True
+        return [_parts(document[_SINGULAR], columns, name=_SINGULAR)], True
     texts = document.get(_PLURAL)
     if not isinstance(texts, list) or not texts:
         raise DataError(f"Give {_form(columns)}, or {{'texts': [{_item(columns)}, …]}} for several.")
-    return [_parts(text, columns) for text in texts], False
+    return [_parts(text, columns, name=f"{_PLURAL}[{number}]") for number, text in enumerate(texts)], False
 
 
-def _parts(text: Any, columns: Sequence[str]) -> tuple[str, ...]:
+def _parts(text: Any, columns: Sequence[str], *, name: str) -> tuple[str, ...]:
     if isinstance(text, Mapping):
         if not columns or text.keys() != set(columns):
-            raise DataError(f"A text has the parts {', '.join(map(str, text))!r:.80}. Give {_form(columns)}.")
+            raise DataError(f"{name} has the parts {', '.join(map(str, text))!r:.80}. Give {_form(columns)}.")
         text = [text[name] for name in columns]
     parts = [text] if isinstance(text, str) else text
     if not isinstance(parts, list) or not parts or not all(isinstance(part, str) for part in parts):
-        raise DataError(f"A text is {text!r:.80}. Give {_form(columns)}.")
+        raise DataError(f"{name} is {text!r:.80}. Give {_form(columns)}.")
     return tuple(parts)
 
 

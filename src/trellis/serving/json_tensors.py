@@ -14,6 +14,8 @@ _N_SHORT = 1_000
 
 def read_document(body: bytes) -> dict[str, Any]:
     """The JSON object that a request is; a DataError says what else it is."""
+    if not body:
+        raise DataError("The request has no body. It has to be a JSON object.")
     try:
         document = parse_json(body)
     except ValueError as error:

@@ -34,6 +34,8 @@ _MOST_CONNECTIONS = 1000
 _OTHER_FILES = 100
 _LINGER_SECONDS = 1.0
 """How long a server that was told to stop still listens, so that those who balance loads see that it is not ready."""
+_LAST_ASK_SECONDS = 1.0
+"""How long, after that, whoever is connected and has not asked yet may still ask."""
 _DONE, _CUT = 0, 1
 _TROUBLES = ("version_refused", "request_failed")
 
@@ -135,7 +137,7 @@ class _Serving:
             listening, loading, told = tasks
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if told.done():
-                await self._drain(config)
+                await self._drain(server)
             loading.cancel()
             server.should_exit = True
             await listening
@@ -170,7 +172,7 @@ class _Serving:
         self._tell("ready", f"Ready: {url}/v2/models/{options.name}/infer", url=url, name=options.name)
         await self._versions.watch(options.poll_seconds)
 
-    async def _drain(self, config: uvicorn.Config) -> None:
+    async def _drain(self, server: uvicorn.Server) -> None:
         """Lets those who ask see that the server ends, and those be answered who have asked."""
         seconds = self._options.drain_seconds
         application = self._application
@@ -186,9 +188,15 @@ class _Serving:
         deadline = loop.time() + seconds
         if self._versions.current is not None:
             await asyncio.sleep(min(_LINGER_SECONDS, seconds / 4))
-        while application.n_under_way and loop.time() < deadline - seconds / 4:
+        for listener in server.servers if server.started else ():
+            listener.close()
+        # Each answer ends its connection now. Who is connected and has not asked yet has a moment to do so.
+        moment = loop.time() + min(_LAST_ASK_SECONDS, seconds / 4)
+        while server.server_state.connections and loop.time() < deadline - seconds / 4:
+            if not application.n_under_way and loop.time() > moment:
+                break
             await asyncio.sleep(0.02)
-        config.timeout_graceful_shutdown = max(1, int(deadline - loop.time()))
+        server.config.timeout_graceful_shutdown = max(1, int(deadline - loop.time()))
 
     def _farewell(self) -> int:
         application = self._application

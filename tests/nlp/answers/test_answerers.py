@@ -10,9 +10,9 @@ import sentencepiece
 
 from tests.nlp.data.small_text import small_tokenizer
 from trellis.errors import ArgumentError
-from trellis.nlp.answers import BlankAnswerer, SentenceAnswerer
+from trellis.nlp.answers import AnswerOptions, BlankAnswerer, Predictor, QuestionAnswerer, SentenceAnswerer
 from trellis.nlp.answers.answerers import AskModel
-from trellis.nlp.data import SentencePieceTokenizer, Tokenizer
+from trellis.nlp.data import SentencePieceTokenizer, Tokenizer, Windows
 from trellis.nlp.data.sentences import SentenceFields, SentenceRow, sentence_features
 
 SEQ_LENGTH = 8
@@ -46,6 +46,26 @@ def test_a_text_without_a_blank_has_nothing_to_fill_in(tmp_path: Path) -> None:
     answerer = BlankAnswerer(SEQ_LENGTH, n_positions=2)
     with pytest.raises(ArgumentError, match="has no blank to fill"):
         answerer.check(("a b",), tokenizer=small_tokenizer(tmp_path))
+
+
+def test_an_error_shows_no_more_than_the_beginning_of_a_long_text_and_which_of_several_it_is(tmp_path: Path) -> None:
+    predictor = Predictor(BlankAnswerer(SEQ_LENGTH, 2), ask=Recorder(), tokenizer=small_tokenizer(tmp_path))
+    with pytest.raises(ArgumentError, match=r"^texts\[1\]: 'a{200}…' has no blank to fill"):
+        predictor([("[MASK]",), ("a" * 100_000,)])
+    with pytest.raises(ArgumentError, match=r"^'a b' has no blank to fill"):
+        predictor([("a b",)])
+
+
+def test_a_passage_in_which_the_model_marks_nothing_has_no_answer(tmp_path: Path) -> None:
+    def ask(inputs: Mapping[str, np.ndarray], /) -> Iterator[Mapping[str, np.ndarray]]:
+        # The best place, and the only one that counts, is in the question.
+        logits = -np.arange(SEQ_LENGTH, dtype=np.float32)
+        yield {"start_logits": logits, "end_logits": logits}
+
+    answerer = QuestionAnswerer(Windows(SEQ_LENGTH, 2, 2), AnswerOptions(n_best_size=1))
+    (prediction,) = answerer([("a", "b c")], ask=ask, tokenizer=small_tokenizer(tmp_path))
+    assert prediction.values == {"question": "a", "answer": "", "probability": 0.0}
+    assert prediction.text == "(no answer) (0%)  a"
 
 
 def best_tokens(tokenizer: Tokenizer, *tokens: str) -> AskModel:

@@ -169,7 +169,7 @@ def test_a_bad_line_does_not_end_a_session(predict: Callable[..., tuple[int, str
     first, second, third, last = err.splitlines()
     assert first == "Each line is read as a <tab> b."
     assert second.startswith("line 2: not UTF-8") and last == "2 of 4 texts were not answered."
-    assert third == "line 3: 'alone' has 1 parts, but it takes 2: a, b."
+    assert third == "line 3: 'alone' has 1 part, but it takes 2: a, b."
     assert predict(PAIR, typed=b"the cat\ta cat\n")[0] == 0
 
 
@@ -183,7 +183,7 @@ def test_the_parts_of_a_text_are_told_by_the_columns_that_they_are_taken_for(
     code, _, err = predict(inference, "--text=premise=the cat sat", "--text=a cat")
     assert code == 2 and err.startswith("--text: premise is named, but not each part is, or one twice.")
     code, _, err = predict(inference, "--text=a cat")
-    assert code == 2 and err.startswith("'a cat' has 1 parts, but it takes 2: hypothesis, premise.")
+    assert code == 2 and err.startswith("'a cat' has 1 part, but it takes 2: hypothesis, premise.")
 
 
 def test_flags_that_do_not_go_together_are_refused(predict: Callable[..., tuple[int, str, str]]) -> None:

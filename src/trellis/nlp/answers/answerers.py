@@ -29,6 +29,7 @@ BATCH_SIZE = 16
 BLANK = "[MASK]"
 INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 _N_SHOWN = 5
+_MOST_QUOTED = 200
 
 
 @dataclass(frozen=True)
@@ -84,13 +85,19 @@ class Answerer(Protocol):
 def check_parts(parts: tuple[str, ...], names: Sequence[str]) -> None:
     """Raises an error if a text has other parts than are named, or one that is empty or broken."""
     if len(parts) != len(names):
+        n_parts = f"{len(parts)} part{'s' if len(parts) > 1 else ''}"
         takes = f"it takes {len(names)}: {', '.join(names)}"
-        raise ArgumentError(f"{' | '.join(parts)!r} has {len(parts)} parts, but {takes}.")
+        raise ArgumentError(f"{quoted(' | '.join(parts))} has {n_parts}, but {takes}.")
     for part, name in zip(parts, names, strict=True):
         if not part.strip():
             raise ArgumentError(f"{name} is empty. Fill it in, or leave the text out.")
         if not is_unicode(part):
-            raise ArgumentError(f"{name} is {part!r}, which has half a character. Give it in UTF-8.")
+            raise ArgumentError(f"{name} is {quoted(part)}, which has half a character. Give it in UTF-8.")
+
+
+def quoted(text: str) -> str:
+    """A text as an error shows it: in quotes, and no more than its beginning if it is long."""
+    return repr(text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…")
 
 
 def in_batches(run: Callable[[Mapping[str, np.ndarray]], PyTree], *, batch_size: int = BATCH_SIZE) -> AskModel:
@@ -185,7 +192,8 @@ class EmbeddingAnswerer:
     def check(self, parts: tuple[str, ...], *, tokenizer: Tokenizer) -> None:
         """Refuses what is neither a text nor two of them."""
         if len(parts) > 2:
-            raise ArgumentError(f"{' | '.join(parts)!r} has {len(parts)} parts. Give a text, or two to be compared.")
+            texts = quoted(" | ".join(parts))
+            raise ArgumentError(f"{texts} has {len(parts)} parts. Give a text, or two to be compared.")
         check_parts(parts, ("the text", "the second text")[: max(1, len(parts))])
 
     def __call__(
@@ -232,7 +240,8 @@ class QuestionAnswerer:
         """Refuses what is not a question and a passage that has words."""
         check_parts(parts, self.text_columns)
         if not len(tokenizer.encode([parts[1]]).values):
-            raise ArgumentError(f"{self.text_columns[1]} is {parts[1]!r}, in which there is no word. Give a passage.")
+            passage = quoted(parts[1])
+            raise ArgumentError(f"{self.text_columns[1]} is {passage}, in which there is no word. Give a passage.")
 
     def __call__(
         self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer
@@ -265,10 +274,12 @@ class QuestionAnswerer:
 
 
 def _question_prediction(question: Question, answer: Answer) -> Prediction:
-    matches = (candidate for candidate in answer.candidates if candidate.text == answer.text)
-    best = next(matches, answer.candidates[0])
-    values = {"question": question.text, "answer": answer.text, "probability": best.probability}
-    return Prediction(f"{answer.text or '(no answer)'} ({best.probability:.0%})  {question.text}", values)
+    text, probability = "", 0.0
+    if answer.is_in_passage:
+        matches = (candidate for candidate in answer.candidates if candidate.text == answer.text)
+        text, probability = answer.text, next(matches, answer.candidates[0]).probability
+    values = {"question": question.text, "answer": text, "probability": probability}
+    return Prediction(f"{text or '(no answer)'} ({probability:.0%})  {question.text}", values)
 
 
 @dataclass(frozen=True)
@@ -296,10 +307,11 @@ class BlankAnswerer:
         check_parts(parts, self.text_columns)
         text = _with_blanks(parts[0], tokenizer)
         if BLANK not in text:
-            raise ArgumentError(f"{text!r} has no blank to fill. Write {tokenizer.mask} where a word is missing.")
+            raise ArgumentError(f"{quoted(text)} has no blank to fill. Write {tokenizer.mask} where a word is missing.")
         n_tokens = len(self._encode(text, tokenizer)[0])
         if n_tokens > self.seq_length:
-            raise ArgumentError(f"{text!r} has {n_tokens} tokens, but the model reads {self.seq_length}. Shorten it.")
+            reads = f"the model reads {self.seq_length}"
+            raise ArgumentError(f"{quoted(text)} has {n_tokens} tokens, but {reads}. Shorten it.")
 
     def __call__(
         self, texts: Sequence[tuple[str, ...]], *, ask: AskModel, tokenizer: Tokenizer

@@ -14,7 +14,7 @@ from trellis.aliases import Apply, Variables
 from trellis.errors import ArgumentError, CheckpointFileError
 from trellis.experiments import ExperimentConfig, best_of_run, find_checkpoint, read_params
 from trellis.extensions import newest_file
-from trellis.nlp.answers.answerers import Prediction
+from trellis.nlp.answers.answerers import Prediction, quoted
 from trellis.nlp.answers.asked_file import Asked
 from trellis.nlp.answers.predictor import read_model
 from trellis.nlp.data import ReversibleTokenizer, in_blocks, is_unicode
@@ -218,7 +218,7 @@ def _problem(asked: Asked) -> str:
     if len(asked.parts) != 1:
         return f"{asked.place}: it has {len(asked.parts)} parts, but a prompt is one text."
     if not is_unicode(asked.parts[0]):
-        return f"{asked.place}: {asked.parts[0]!r} has half a character. Give it in UTF-8."
+        return f"{asked.place}: {quoted(asked.parts[0])} has half a character. Give it in UTF-8."
     return ""
 
 

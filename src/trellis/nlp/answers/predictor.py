@@ -89,10 +89,7 @@ class Predictor:
 
     def __call__(self, texts: Sequence[tuple[str, ...]]) -> Iterator[Prediction]:
         """Yields the answer to each text; a text is a tuple of its parts. One that has no answer is an error."""
-        if not texts:
-            raise ArgumentError("There is no text to answer.")
-        for parts in texts:
-            self._answerer.check(parts, tokenizer=self._tokenizer)
+        self._check(texts)
         return self._answerer(texts, ask=self._ask, tokenizer=self._tokenizer)
 
     @property
@@ -103,9 +100,18 @@ class Predictor:
     def logits(self, texts: Sequence[tuple[str, ...]]) -> Iterator[np.ndarray]:
         """Yields the logits of the classes of each text, or its number; the model has to classify sentences."""
         answerer = self._sentence_answerer()
-        for parts in texts:
-            answerer.check(parts, tokenizer=self._tokenizer)
+        self._check(texts)
         return answerer.logits(texts, ask=self._ask, tokenizer=self._tokenizer)
+
+    def _check(self, texts: Sequence[tuple[str, ...]]) -> None:
+        if not texts:
+            raise ArgumentError("There is no text to answer.")
+        for number, parts in enumerate(texts):
+            try:
+                self._answerer.check(parts, tokenizer=self._tokenizer)
+            except ArgumentError as error:
+                place = f"texts[{number}]: " if len(texts) > 1 else ""
+                raise ArgumentError(f"{place}{error}") from None
 
     def _sentence_answerer(self) -> SentenceAnswerer:
         if not isinstance(self._answerer, SentenceAnswerer):

@@ -54,6 +54,8 @@ class Answer:
     """The best first; their probabilities add up to 1."""
     null_odds: float = 0.0
     """How much better no answer scores than the best one; 0 if every question has an answer."""
+    is_in_passage: bool = True
+    """False if no span could be an answer; then the published code answers `empty`."""
 
 
 class _Span(NamedTuple):
@@ -144,7 +146,8 @@ def _choose(
     if null is not None:
         scores.setdefault("", null.score)
     # "No answer" alone, or no candidate at all, still needs a candidate to compare with.
-    if not any(scores) and (with_null or not scores):
+    is_in_passage = any(scores) or bool(scores and not with_null)
+    if not is_in_passage:
         scores = {_NOTHING: 0.0, **scores}
     shares = probabilities(np.array(list(scores.values()))).tolist()
     candidates = tuple(
@@ -152,10 +155,10 @@ def _choose(
     )
     if null is None:
         # A passage without words has no windows, and so no answer.
-        return Answer("" if with_null else candidates[0].text, candidates)
+        return Answer("" if with_null else candidates[0].text, candidates, is_in_passage=is_in_passage)
     top = next(candidate for candidate in candidates if candidate.text)
     odds = null.score - top.score
-    return Answer("" if odds > options.null_score_diff_threshold else top.text, candidates, odds)
+    return Answer("" if odds > options.null_score_diff_threshold else top.text, candidates, odds, is_in_passage)
 
 
 def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
