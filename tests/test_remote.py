@@ -13,7 +13,7 @@ from tests.object_store import ObjectStore, store
 from tests.trainer import small
 from trellis.cli import main
 from trellis.data import RecordWriter, encode_example, find_files, read_columns, read_records
-from trellis.errors import ArgumentError, DataError, DirectoryTakenError, FileWriteError
+from trellis.errors import ArgumentError, DataError, DirectoryTakenError, ExitCode, FileWriteError
 from trellis.experiments import plan_experiment
 from trellis.extensions import checkpoint_storage
 from trellis.loops import CLOCKED_METRICS
@@ -219,7 +219,7 @@ def test_the_command_trains_evaluates_exports_and_serves_at_addresses(
     puts = [name for word, name in store.calls if word == "put" and name.startswith("bucket/served")]
     assert puts[-1] == "bucket/served/digits/manifest.json"
     assert trellis.load_model(served)(np.zeros((3, 64), np.float32)).shape == (3, 10)
-    assert main.main(["export", *experiment[:1], f"--model_dir={RUN}", f"--output_dir={served}"]) == main.BAD_INPUT
+    assert main.main(["export", *experiment[:1], f"--model_dir={RUN}", f"--output_dir={served}"]) == ExitCode.BAD_INPUT
     assert f"--output_dir `{served}` is there already and not empty." in capsys.readouterr().err
 
 
@@ -251,7 +251,7 @@ def test_an_address_without_its_package_is_refused_before_anything_is_written(
     address: str, advice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for word in ("plan", "train"):
-        assert main.main([word, "--experiment=digits/classifier", f"--model_dir={address}"]) == main.BAD_INPUT
+        assert main.main([word, "--experiment=digits/classifier", f"--model_dir={address}"]) == ExitCode.BAD_INPUT
         shown = capsys.readouterr().err
         assert f"--model_dir is `{address}`. " in shown and advice in shown
     assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from enum import IntEnum
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")
 _LONGEST_VALUE = 160
@@ -130,8 +131,21 @@ class MissingPackageError(TrellisError, ImportError):
         super().__init__(f"{package} is not installed. It comes with: pip install 'trellis-jax[{extra}]'")
 
 
+class ExitCode(IntEnum):
+    """What a process tells by its end to whoever has started it."""
+
+    DONE = 0
+    BAD_INPUT = 2
+    LOST = 75
+    """A process of several was lost; to try again may help."""
+    INTERRUPTED = 130
+    PIPE_CLOSED = 141
+    STOPPED = 143
+    """Told to stop (SIGTERM), with everything saved."""
+
+
 class Preempted(SystemExit):
     """The run was told to stop (SIGTERM) and left in good order; the process exits with 143."""
 
     def __init__(self) -> None:
-        super().__init__(143)
+        super().__init__(ExitCode.STOPPED)

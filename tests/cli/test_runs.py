@@ -57,8 +57,8 @@ def test_what_is_no_run_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "Give the model_dir of a run" in capsys.readouterr().err
 
 
-def write_timed_run(directory: Path) -> None:
-    event = {"kind": "time", "step": 500, "time": 1100.0, "attempt": 1000.0, "seconds": SECONDS, "hidden_input": 12.0}
+def write_timed_run(directory: Path, *, ended: float = 1100.0) -> None:
+    event = {"kind": "time", "step": 500, "time": ended, "attempt": 1000.0, "seconds": SECONDS, "hidden_input": 12.0}
     (directory / "events.jsonl").write_text(f"{json.dumps(event)}\n")
 
 
@@ -79,6 +79,19 @@ def test_a_table_has_every_second(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [(500.0, "set back by 10 min 0 s"), (8300.0, "set forward by 2 h 0 min, or the machine slept")],
+)
+def test_a_clock_that_was_set_is_told(
+    ended: float, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_timed_run(tmp_path, ended=ended)
+    assert main(["runs", "time", str(tmp_path)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"Meanwhile the machine's clock was {told}: this is not counted."
+
+
 def test_json_has_the_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_timed_run(tmp_path)
     assert main(["runs", "time", str(tmp_path), "--json"]) == 0
@@ -86,6 +99,7 @@ def test_json_has_the_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "n_attempts": 1,
         "step": 500,
         "wall_seconds": 100.0,
+        "clock_jump": 0.0,
         "goodput": 0.6,
         "seconds": SECONDS | {"lost": 0.0, "downtime": 0.0},
         "hidden_input": 12.0,

@@ -15,7 +15,7 @@ from trellis.cli import main
 from trellis.cli.parser import Parser
 from trellis.cli.train import add_flags
 from trellis.data import Columns, ColumnsWriter, RecordWriter, find_files, read_records
-from trellis.errors import ArgumentError, DataError
+from trellis.errors import ArgumentError, DataError, ExitCode
 from trellis.executor import Examples, Executor, Model, ModelRun
 from trellis.experiments import get_exp_config, plan_experiment, resolve
 from trellis.experiments.overrides import read_params
@@ -107,7 +107,7 @@ def test_an_address_is_refused_by_whatever_flag_takes_a_path(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for address in ADDRESSES:
-        assert main.main([*FLAGS[name], f"{name.rstrip()}={address}"]) == main.BAD_INPUT
+        assert main.main([*FLAGS[name], f"{name.rstrip()}={address}"]) == ExitCode.BAD_INPUT
         shown = capsys.readouterr().err
         assert f"{name.rstrip()} is `{address}`" in shown
         assert WAY_OUT.search(shown)
@@ -122,7 +122,7 @@ def test_an_address_in_a_config_is_refused_with_its_place(
     word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [word, "--experiment=digits/classifier", "--model_dir=runs"]
-    assert main.main([*command, *(f"--set={field}=gs://bucket/{field}" for field in FIELDS)]) == main.BAD_INPUT
+    assert main.main([*command, *(f"--set={field}=gs://bucket/{field}" for field in FIELDS)]) == ExitCode.BAD_INPUT
     shown = capsys.readouterr().err
     for field in FIELDS:
         assert f"--set: {field} is `gs://bucket/{field}`." in shown

@@ -146,6 +146,7 @@ def test_a_run_killed_several_times_ends_as_one_that_was_not(uninterrupted: Path
     assert goodput.n_attempts == 4
     assert goodput.seconds["downtime"] > 0
     assert goodput.total == pytest.approx(goodput.wall_seconds, rel=0.01)
+    assert goodput.clock_jump == 0
 
 
 def test_a_run_told_to_stop_saves_and_goes_on_as_if_it_was_not(uninterrupted: Path, tmp_path: Path) -> None:

@@ -282,6 +282,15 @@ def test_what_does_not_fit_is_told_with_the_text_to_write(
     assert problems[0].endswith(fix)
 
 
+def test_several_processes_are_not_told_to_take_one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spans = property(lambda self: True, lambda self, value: None)
+    monkeypatch.setattr(Placement, "spans_processes", spans, raising=False)
+    _, (problem,) = planned(
+        digits("runtime.distribution_strategy=mirrored", "task.train_data.global_batch_size=30"), tmp_path
+    )
+    assert "Take a multiple. Write:" in problem
+
+
 def test_a_metric_that_the_task_may_add_on_the_host_is_not_refused(tmp_path: Path) -> None:
     report, problems = planned(small.params(**BEST | {"best_checkpoint_eval_metric": "host_accuracy"}), tmp_path)
     assert problems == []

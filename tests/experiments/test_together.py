@@ -217,6 +217,12 @@ def test_processes_tell_in_what_they_differ_from_the_first() -> None:
     other.override({"task": {"hidden_size": 12}})
     assert find_differences(first, first) == []
     assert find_differences(identity_of(other), first) == ["the config's task.hidden_size is 12 and not 64"]
+    trains, evaluates = (identity_of(other, options={"mode": mode}) for mode in ("train", "train_and_eval"))
+    assert find_differences(trains, evaluates) == ["mode is train and not train_and_eval"]
+    bound = identity_of(other, bindings=["Trainer.save_summary=False"])
+    assert find_differences(bound, identity_of(other)) == [
+        "what is bound by gin is Trainer.save_summary=False and not missing"
+    ]
     older = {**first, "the version of jax": "0.9"}
     assert find_differences(older, first) == [f"the version of jax is 0.9 and not {jax.__version__}"]
     assert find_differences({}, {str(number): "x" for number in range(9)})[-1] == "and 4 more"

@@ -18,18 +18,19 @@ class Machine:
 
     def __init__(self) -> None:
         self.now = 5000.0
+        self.jump = 0.0
         self.events: list[dict[str, Any]] = []
         self.start()
 
     def start(self) -> None:
-        self.ledger = TimeLedger(clock=lambda: self.now, wall_clock=lambda: self.now)
+        self.ledger = TimeLedger(clock=lambda: self.now, wall_clock=lambda: self.now + self.jump)
 
     def spend(self, bucket: str, seconds: float) -> None:
         with self.ledger.spending(bucket):
             self.now += seconds
 
     def write(self, step: int) -> None:
-        self.events.append({"kind": "time", "step": step, "time": self.now, **self.ledger.as_event()})
+        self.events.append({"kind": "time", "step": step, "time": self.now + self.jump, **self.ledger.as_event()})
 
 
 def seconds(**spent: float) -> dict[str, float]:
@@ -80,6 +81,27 @@ def test_a_recovery_loses_what_it_goes_back_behind() -> None:
     assert goodput.n_attempts == 1
 
 
+@pytest.mark.parametrize("jumps", [(300_000.0, 300_000.0), (-300_000.0, -300_000.0), (50.0, -250.0), (0.0, -1000.0)])
+def test_a_clock_that_jumps_is_told_apart_from_what_was_spent(jumps: tuple[float, float]) -> None:
+    machine = Machine()
+    machine.spend("step", 10)
+    machine.write(50)
+    machine.jump = jumps[0]
+    machine.spend("step", 10)
+    machine.write(60)
+    machine.now += 5
+    machine.jump = jumps[1]
+    machine.start()
+    machine.spend("step", 10)
+    machine.write(70)
+    goodput = add_up(machine.events)
+    assert goodput is not None
+    downtime = 5.0 if jumps[0] == jumps[1] else 0.0
+    assert goodput.seconds == seconds(step=30, downtime=downtime)
+    assert goodput.total == goodput.wall_seconds == 30 + downtime
+    assert goodput.clock_jump == jumps[1] + 5 - downtime
+
+
 def test_a_run_without_events_of_time_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"events.jsonl` cannot be read: .* Give the model_dir of a run"):
         read_goodput(tmp_path)
@@ -100,6 +122,7 @@ def test_the_seconds_of_a_loop_add_up_to_its_wall_clock(tmp_path: Path) -> None:
         process(checkpoint)
     goodput = read_goodput(tmp_path)
     assert goodput.total == pytest.approx(goodput.wall_seconds, rel=0.01)
+    assert goodput.clock_jump == 0
     spent = {name for name, value in goodput.seconds.items() if value > 0}
     assert spent >= {"start", "compile", "step", "eval", "checkpoint"}
     assert not spent & {"lost", "downtime"}

@@ -131,6 +131,7 @@ def test_a_cluster_is_known_from_tf_config(joined: list[dict[str, Any]]) -> None
     assert [call["process_id"] for call in joined] == [2, 2, 0]
     assert {(call["address"], call["num_processes"]) for call in joined} == {(hosts[0], 3)}
     join_processes(tf_config(0, worker=hosts[:1]))
+    join_processes(tf_config(0, kind="evaluator", chief=hosts[:1]))
     join_processes({"TF_CONFIG": ""})
     assert len(joined) == 3
 
@@ -148,7 +149,8 @@ def test_jax_variables_go_before_tf_config(joined: list[dict[str, Any]]) -> None
         ({"JAX_NUM_PROCESSES": "2"}, "JAX_PROCESS_ID is not set. Each of"),
         ({"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2"}, "JAX_PROCESS_ID is 2, but of 2 processes the last is 1"),
         ({"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}, "JAX_COORDINATOR_ADDRESS is not set. Give all of them"),
-        ({"TF_CONFIG": "{"}, "TF_CONFIG is '{', which does not say which of several workers this process is. Write"),
+        ({"TF_CONFIG": "{"}, "TF_CONFIG is '{', which is no JSON: Expecting property name"),
+        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}}'}, "TF_CONFIG has a cluster, but does not say which"),
         (tf_config(5, worker=["a:1", "b:1"]), "TF_CONFIG is .* does not say which of several workers"),
         (tf_config(0, kind="evaluator", worker=["a:1", "b:1"]), "TF_CONFIG is .* does not say which of several"),
         (

@@ -16,7 +16,7 @@ from typing import Any
 
 from trellis import executor
 from trellis.cli.parser import Parser
-from trellis.errors import ArgumentError, ProcessLostError, TrellisError
+from trellis.errors import ArgumentError, ExitCode, ProcessLostError, TrellisError
 from trellis.runtime import (
     answering_in_json,
     describe_size,
@@ -30,8 +30,6 @@ from trellis.runtime import (
 )
 from trellis.spelling import nearest
 from trellis.version import __version__
-
-DONE, BAD_INPUT, LOST, INTERRUPTED, PIPE_CLOSED = 0, 2, 75, 130, 141
 
 # What the system says when a disk, a limit or a right is in the way: no mistake of a program, so no trace of one helps.
 _OF_THE_MACHINE = {
@@ -119,16 +117,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments:
         print_error(_help(WORDS))
-        return BAD_INPUT
+        return ExitCode.BAD_INPUT
     if arguments[0] == "--version":
         print_line(f"trellis {__version__}")
-        return DONE
+        return ExitCode.DONE
     if arguments[0] == "help":
         arguments = [*arguments[1:], "--help"]
     first = arguments[0]
     if first in _HELP or (arguments[-1] in _HELP and first in _GROUPS and len(arguments) == 2):
         print_line(_group_help(first) if first in _GROUPS else _help(WORDS))
-        return DONE
+        return ExitCode.DONE
     try:
         name, rest = _word(arguments)
         word = WORDS[name]
@@ -147,18 +145,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             flush_output()
     except KeyboardInterrupt:
         print_error("Interrupted.")
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         # The reader has closed the pipe, as in `trellis plan … | head`. The rest of the output goes nowhere.
         lead_nowhere(sys.stdout)
-        return PIPE_CLOSED
+        return ExitCode.PIPE_CLOSED
     except Exception as error:
         told = _told(error)
         if told is None:
             raise
         print_error("\n".join([told, *(_causes(error) if isinstance(error, TrellisError) else ())]))
-        return LOST if isinstance(error, ProcessLostError) else BAD_INPUT
-    return code or DONE
+        return ExitCode.LOST if isinstance(error, ProcessLostError) else ExitCode.BAD_INPUT
+    return code or ExitCode.DONE
 
 
 @contextmanager

@@ -198,6 +198,10 @@ def _report(directory: Path, goodput: Goodput) -> Iterator[str]:
     if goodput.hidden_input:
         hidden = describe_duration(goodput.hidden_input)
         yield f"Batches were made for {hidden} more while the devices were busy, which costs nothing."
+    if goodput.clock_jump:
+        jump = describe_duration(abs(goodput.clock_jump))
+        how = f"set back by {jump}" if goodput.clock_jump < 0 else f"set forward by {jump}, or the machine slept"
+        yield f"Meanwhile the machine's clock was {how}: this is not counted."
 
 
 def goodput_line(goodput: Goodput) -> str:

@@ -138,6 +138,7 @@ def _run(
                 checkpoint=flags.checkpoint,
                 extensions=profiler,
                 when_ready=lambda: write_operative_config(file) if runtime.is_first_process() else None,
+                bindings=[*(Path(name).read_text() for name in flags.gin_file), *flags.gin_params],
             )
     return logs
 

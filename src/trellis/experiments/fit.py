@@ -189,8 +189,17 @@ def _sharing(params: ExperimentConfig, first: Candidate, *, n_devices: int, memo
 
 def _remat_settings(params: ExperimentConfig) -> dict[str, Any]:
     """What has the layers of the model computed again; empty if it has no such switch, or that is on."""
-    leaves = leaves_of(params.task)
-    return {f"task.{path}": True for path, (value, _) in leaves.items() if path.endswith(_REMAT) and value is False}
+    # A task may fill in which model it is, of several kinds; who sets a switch of one kind has to choose it.
+    given = leaves_of(params.task)
+    filled = leaves_of(build_task(params, model_dir=None)[1].task)
+    settings: dict[str, Any] = {}
+    for path, (value, _) in filled.items():
+        if path.endswith(_REMAT) and value is False:
+            kind = ".".join([*path.split(".")[:-2], "type"])
+            is_open = kind in filled and kind in given and given[kind][0] is None
+            settings |= {f"task.{kind}": filled[kind][0]} if is_open else {}
+            settings[f"task.{path}"] = True
+    return settings
 
 
 def _mesh_settings(params: ExperimentConfig, **sizes: int) -> dict[str, Any]:

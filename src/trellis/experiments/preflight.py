@@ -190,13 +190,15 @@ def _split_problems(run: Preflight) -> Iterator[Problem]:
         return
     path = "task.train_data.global_batch_size"
     message = f"A batch of {size} examples cannot be split over {n_devices} devices."
-    one = "or take one device: --set=runtime.distribution_strategy=one_device"
+    # Several processes have a device each, at least.
+    is_alone = not run.outline.placement.spans_processes
+    one = ", or take one device: --set=runtime.distribution_strategy=one_device" if is_alone else ""
     if run.params.task.train_data.global_batch_size != size:
-        yield Problem(message, DEFAULT, advice=f"Let task.train_data give batches of a multiple of {n_devices}, {one}.")
+        yield Problem(message, DEFAULT, advice=f"Let task.train_data give batches of a multiple of {n_devices}{one}.")
         return
     unit = math.lcm(n_devices, run.params.trainer.n_microbatches)
     value = max(unit, size - size % unit)
-    advice = f"Take a multiple, {one}. Write:"
+    advice = f"Take a multiple{one}. Write:"
     yield problem_at(path, config=run.params, message=f"is {size}. {message}", advice=advice, value=value)
 
 

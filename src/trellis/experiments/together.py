@@ -4,7 +4,7 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -35,6 +35,8 @@ from trellis.runtime import (
 from trellis.tasks import BoundModel
 
 _MOST_LISTED = 5
+_ALIKE = ("mode", "checkpoint", "pretrain_steps", "allow_changes")
+"""The options of a run that all processes have to be given alike; what else one has is its own affair."""
 _LOST = ("Gloo", "NCCL", "closed by peer", "reset by peer")
 """What JAX says when it computes with a process that is gone."""
 _SECONDS_TO_APPEAR = 5.0
@@ -42,13 +44,20 @@ _SECONDS_TO_APPEAR = 5.0
 
 
 def run_together(
-    params: ExperimentConfig, *, when_ready: Callable[[], object] = lambda: None, **options: Any
+    params: ExperimentConfig,
+    *,
+    when_ready: Callable[[], object] = lambda: None,
+    bindings: Sequence[str] = (),
+    **options: Any,
 ) -> tuple[BoundModel, dict[str, float]]:
     """Runs an experiment as `run_experiment` does, with the processes that this one has joined, if there are any.
 
     They share out each batch, and have the losses of one; the first writes. Before anything is compiled they check that
-    they run the same code and config, that their devices can add up a number, and that `model_dir` is one directory. If
-    one of them stops or gets stuck, all end, with its name.
+    they run the same code and config in the same way, that their devices can add up a number, and that `model_dir` is
+    one directory. If one of them stops or gets stuck, all end, with its name.
+
+    Args:
+        bindings: Of arguments, from outside the library, which have to be the same in all processes, too.
     """
     with failing_together():
         _check_strategy(params)
@@ -59,7 +68,8 @@ def run_together(
         if model_dir is not None:
             check_directory(model_dir, mode)
         with watching_processes(), naming_loss():
-            _check_each_other(params, model_dir, trains=mode.trains)
+            own = identity_of(params, options=options, bindings=bindings)
+            _check_each_other(own, model_dir, trains=mode.trains)
             result = run_in_turn(params, when_ready=when_ready, **options)
             # JAX ends a process whose first one is gone.
             wait_for_processes("ending the run")
@@ -99,10 +109,9 @@ def _check_strategy(params: ExperimentConfig) -> None:
         )
 
 
-def _check_each_other(params: ExperimentConfig, model_dir: str | os.PathLike[str] | None, *, trains: bool) -> None:
+def _check_each_other(own: dict[str, str], model_dir: str | os.PathLike[str] | None, *, trains: bool) -> None:
     """Raises an error in all processes if one differs from the first, does not come, or sees another directory."""
     seconds = join_seconds()
-    own = identity_of(params)
     of_first = agreed(lambda: own)
     facts = {"devices": _own_devices(), "differences": find_differences(own, of_first)}
     everybody = gathered("comparing what they run", facts, seconds=seconds)
@@ -128,11 +137,16 @@ def _check_each_other(params: ExperimentConfig, model_dir: str | os.PathLike[str
         )
 
 
-def identity_of(params: ExperimentConfig) -> dict[str, str]:
-    """What has to be the same in all processes, by name: each value of the config, the packages, and all code."""
+def identity_of(
+    params: ExperimentConfig, *, options: Mapping[str, Any] | None = None, bindings: Sequence[str] = ()
+) -> dict[str, str]:
+    """What has to be the same in all processes, by name: how they run, each value of the config, packages, all code."""
+    given = {name: (options or {}).get(name) for name in _ALIKE}
+    run = {name: str(value) for name, value in given.items() if value is not None}
+    bound = {"what is bound by gin": "; ".join(bindings)} if bindings else {}
     config = {f"the config's {path}": str(value) for path, (value, _) in leaves_of(params).items()}
     packages = {f"the version of {name}": str(text) for name, text in versions().items()}
-    return {**packages, **dict(_sources()), **config}
+    return {**run, **bound, **packages, **dict(_sources()), **config}
 
 
 def _sources() -> Iterator[tuple[str, str]]:

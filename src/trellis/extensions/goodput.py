@@ -26,6 +26,9 @@ BUCKET_NAMES = {
 
 _KEPT = ("start", "compile")
 """What an attempt needs whatever becomes of its steps: this is not lost with them."""
+_LEAST_JUMP = 10.0
+_LEAST_SHARE_OF_JUMP = 0.01
+"""By so much, in seconds and as a share of an attempt, its own clock and that of the machine may differ by chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,9 @@ class Goodput:
     seconds: Mapping[str, float]
     """By bucket: those of a process, then `lost` and `downtime`."""
     wall_seconds: float
-    """By the clock of the machine; the buckets add up to it."""
+    """By the clock of the machine, without its jumps; the buckets add up to it."""
+    clock_jump: float
+    """By how many seconds the clock of the machine was set forward meanwhile, or the machine slept; below 0, back."""
     n_attempts: int
     step: int
     hidden_input: float
@@ -62,6 +67,7 @@ class Goodput:
             "n_attempts": self.n_attempts,
             "step": self.step,
             "wall_seconds": self.wall_seconds,
+            "clock_jump": self.clock_jump,
             "goodput": self.shares["step"],
             "seconds": dict(self.seconds),
             "hidden_input": self.hidden_input,
@@ -90,12 +96,15 @@ def add_up(events: Iterable[Mapping[str, Any]]) -> Goodput | None:
     parts: list[_Part] = []
     attempts: list[float] = []
     before: dict[str, float] = {}
-    hidden_input = hidden_before = downtime = last_time = 0.0
+    hidden_input = hidden_before = downtime = clock_jump = last_time = 0.0
     last_step = 0
     for event in filter(_is_whole, events):
         is_new = not attempts or event["attempt"] != attempts[-1]
         if is_new:
-            downtime += max(0.0, event["attempt"] - last_time) if attempts else 0.0
+            if attempts:
+                gap = event["attempt"] - last_time
+                downtime += max(0.0, gap)
+                clock_jump += _jump(attempts[-1], last_time, sum(before.values())) + _jump(0.0, min(0.0, gap), 0.0)
             attempts.append(event["attempt"])
             before, hidden_before = dict.fromkeys(BUCKETS, 0.0), 0.0
         if is_new or event["step"] < last_step:
@@ -108,17 +117,25 @@ def add_up(events: Iterable[Mapping[str, Any]]) -> Goodput | None:
         last_time, last_step = event["time"], event["step"]
     if not attempts:
         return None
+    clock_jump += _jump(attempts[-1], last_time, sum(before.values()))
     totals = dict.fromkeys((*BUCKETS, "lost", "downtime"), 0.0)
     for part in parts:
         for name, value in part.seconds.items():
             totals["lost" if part.is_lost and name not in _KEPT else name] += value
     return Goodput(
         seconds=totals | {"downtime": downtime},
-        wall_seconds=last_time - attempts[0],
+        wall_seconds=last_time - attempts[0] - clock_jump,
+        clock_jump=clock_jump,
         n_attempts=len(attempts),
         step=last_step,
         hidden_input=hidden_input,
     )
+
+
+def _jump(begin: float, end: float, seconds: float) -> float:
+    """By how much a clock that went from one time to another jumped, in so many seconds."""
+    jump = end - begin - seconds
+    return jump if abs(jump) > max(_LEAST_JUMP, _LEAST_SHARE_OF_JUMP * seconds) else 0.0
 
 
 @dataclass

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trellis.errors import ArgumentError, Preempted
+from trellis.errors import ArgumentError, ExitCode, Preempted
 from trellis.executor import (
     StartWorker,
     WatchedWorker,
@@ -23,7 +23,6 @@ from trellis.executor import (
 )
 from trellis.runtime import count_gpus, print_error, print_line, worker_seconds
 
-DONE, BAD_INPUT, LOST, INTERRUPTED, STOPPED = 0, 2, 75, 130, 143
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_TO_TELL = 2.0
 """How long others may take to end, too, after the first has failed: the first to be seen need not be the first."""
@@ -91,13 +90,13 @@ def launch_workers(
     for n_started in range(n_restarts + 1):
         failure = _attempt(arguments, cluster=cluster, start=start, log_dir=log_dir)
         if failure is None:
-            return DONE
+            return ExitCode.DONE
         if failure.text:
             print_error(failure.text)
-        if failure.code in (BAD_INPUT, INTERRUPTED, STOPPED) or n_started == n_restarts:
+        if failure.code in (ExitCode.BAD_INPUT, ExitCode.INTERRUPTED, ExitCode.STOPPED) or n_started == n_restarts:
             return failure.code
         print_line(f"Starts again, {n_started + 1} of {n_restarts} times: a run goes on from its last checkpoint file.")
-    return DONE
+    return ExitCode.DONE
 
 
 @dataclass(frozen=True)
@@ -125,11 +124,11 @@ def _attempt(arguments: Sequence[str], *, cluster: Cluster, start: StartWorker, 
             return _wait(workers, silence=worker_seconds())
         except Preempted:
             _stop(workers, seconds=_SECONDS_TO_SAVE)
-            return _Failure(STOPPED)
+            return _Failure(ExitCode.STOPPED)
         except KeyboardInterrupt:
             print_line("Stops the processes, which save first.")
             _stop(workers, seconds=_SECONDS_TO_SAVE)
-            return _Failure(INTERRUPTED)
+            return _Failure(ExitCode.INTERRUPTED)
 
 
 def _wait(workers: Sequence[tuple[WorkerOrder, Worker]], *, silence: float) -> _Failure | None:
@@ -147,7 +146,7 @@ def _wait(workers: Sequence[tuple[WorkerOrder, Worker]], *, silence: float) -> _
         # The others tell more, if they are far enough to notice it; one that is alone keeps nobody waiting.
         if now - gone_on_at[index] > silence + _SECONDS_TO_NOTICE and len(workers) > 1:
             return _Failure(
-                LOST,
+                ExitCode.LOST,
                 f"Process {index} of {len(workers)} has been stopped (SIGSTOP) for more than {silence:g} seconds "
                 f"(--worker_timeout), and the others wait for it. All were ended.",
             )
@@ -157,7 +156,7 @@ def _wait(workers: Sequence[tuple[WorkerOrder, Worker]], *, silence: float) -> _
         time.sleep(_SECONDS_BETWEEN_LOOKS)
     failed = [(order, code) for (order, _), code in zip(workers, codes, strict=True) if code]
     # That one is gone has the others end, or JAX abort them: that is not the cause.
-    order, code = min(failed, key=lambda each: (each[1] == -signal.SIGABRT, each[1] == LOST))
+    order, code = min(failed, key=lambda each: (each[1] == -signal.SIGABRT, each[1] == ExitCode.LOST))
     return _Failure(_exit_code(code), _told(order, code, n_processes=len(workers)))
 
 
@@ -172,7 +171,7 @@ def _exit_code(code: int) -> int:
 
 def _told(order: WorkerOrder, code: int, *, n_processes: int) -> str:
     """What to say of a process that has failed; nothing if it has said all itself, on the screen."""
-    if code in (BAD_INPUT, STOPPED, INTERRUPTED, LOST) and order.log_file is None:
+    if code in (ExitCode.BAD_INPUT, ExitCode.STOPPED, ExitCode.INTERRUPTED, ExitCode.LOST) and order.log_file is None:
         return ""
     name = f"Process {order.index} of {n_processes}"
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has ended with code {code}"

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trellis.errors import ArgumentError, MissingPackageError, RunFailedError
+from trellis.errors import ArgumentError, ExitCode, MissingPackageError, RunFailedError
 from trellis.runtime import TF_CONFIG, print_line
 
 _PASSED_ON = ("JAX_", "XLA_", "NCCL_", "TRELLIS_", "PYTHONPATH", "XDG_CACHE_HOME", TF_CONFIG)
 """What the names of the variables begin with that the processes get from the launcher."""
-_NO_RETRY = (0, 2, 130)
+_NO_RETRY = (ExitCode.DONE, ExitCode.BAD_INPUT, ExitCode.INTERRUPTED)
 """Exit codes after which nothing is started again: done, bad input, Ctrl-C."""
 _MOST_SECONDS = 10
 """How long to wait for a cluster to answer."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-from trellis.errors import ArgumentError, RunFailedError
+from trellis.errors import ArgumentError, ExitCode, RunFailedError
 from trellis.executor import (
     LocalProcess,
     Worker,
@@ -19,7 +19,7 @@ from trellis.executor import (
     hold_port,
     start_process,
 )
-from trellis.launch.local import LOST, launch_workers
+from trellis.launch.local import launch_workers
 from trellis.launch.ray import RayOptions, connect, in_short, passed_on
 from trellis.runtime import join_seconds, print_line
 
@@ -198,7 +198,7 @@ class _RayWorker:
             return  # it may come back, or is told to be dead the next time
         except self._ray.exceptions.RayActorError as error:
             self._is_lost = True
-            self._code = LOST
+            self._code = ExitCode.LOST
             outputs = [b"", f"Ray has lost this process: {in_short(error)}\n".encode()]
         self._show(outputs)
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from trellis.errors import RunFailedError
+from trellis.errors import ExitCode, RunFailedError
 from trellis.executor import LocalProcess, WorkerOrder, local_cluster, start_process
 from trellis.experiments import Comparison, RunRecord, compare_runs
 from trellis.extensions import read_events
@@ -27,7 +27,6 @@ _SECONDS_TO_STOP = 5.0
 _SECONDS_TO_SAVE = 120.0
 _MOST_ATTEMPTS = 4
 _TAIL_BYTES = 3000
-_STOPPED = 143
 _NEVER_KILLED = (
     "It was done each time before it could be killed. Let it take longer: more trainer.train_steps, or a smaller "
     "trainer.steps_per_loop, so that it reports sooner."
@@ -240,7 +239,7 @@ class _Run:
         if all(code == 0 for code in codes):
             return False
         # Others that train with it are lost with it, and the signal may come before anybody handles it.
-        if number == signal.SIGKILL or _STOPPED in codes or -number in codes:
+        if number == signal.SIGKILL or ExitCode.STOPPED in codes or -number in codes:
             return True
         raise self._failure(next((code for code in codes if code), None))
 

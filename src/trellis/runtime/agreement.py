@@ -17,8 +17,6 @@ from jax.experimental import multihost_utils
 from trellis.aliases import JSON
 from trellis.errors import ProcessLostError, RunFailedError, TrellisError
 
-LOST = 75
-"""The exit code of a run that has lost a process; to try again may help."""
 _T = TypeVar("_T")
 _SECONDS_A_ROUND = 2.0
 """How long one call of the service waits: a process that waits for long still sees that another has failed."""

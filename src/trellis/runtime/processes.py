@@ -2,7 +2,6 @@
 
 import atexit
 import ipaddress
-import json
 import math
 import os
 import signal
@@ -21,9 +20,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
 from trellis.aliases import Array, PyTree
-from trellis.errors import ArgumentError
-from trellis.runtime.agreement import LOST, announce
-from trellis.runtime.cluster import find_cluster, seconds_in, share_of_gpus
+from trellis.errors import ArgumentError, ExitCode
+from trellis.runtime.agreement import announce
+from trellis.runtime.cluster import TF_CONFIG, cluster_role, find_cluster, seconds_in, share_of_gpus
 from trellis.runtime.console import flush_output, print_error, print_line
 from trellis.runtime.roll_call import RollCall, family, host_and_port
 
@@ -58,7 +57,7 @@ def _join(environment: Mapping[str, str]) -> None:
     silence = seconds_in(environment, "TRELLIS_WORKER_TIMEOUT", default=0.0)
     heartbeat = math.ceil(2 * silence) + _SECONDS_TO_STOP if silence else _JAX_SECONDS
     seconds = join_seconds(environment)
-    together = _of_jax(environment) or _of_tf_config(environment.get("TF_CONFIG", "")) or _of_cluster(environment)
+    together = _of_jax(environment) or _of_tf_config(environment) or _of_cluster(environment)
     if together is None:
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -126,7 +125,7 @@ def _waiting_at_most(seconds: float, together: _Together) -> Iterator[None]:
             f"Look at the output of those that do not print this line."
         )
         flush_output()
-        os._exit(LOST)
+        os._exit(ExitCode.LOST)
 
     timer = threading.Timer(seconds, leave)
     timer.daemon = True
@@ -192,17 +191,18 @@ def _whole_number(environment: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _of_tf_config(text: str) -> _Together | None:
+def _of_tf_config(environment: Mapping[str, str]) -> _Together | None:
     """What `TF_CONFIG` tells; None if that is of no other process."""
+    role = cluster_role(environment)
+    if role is None:
+        return None
+    text = environment[TF_CONFIG]
     try:
-        config = json.loads(text or "{}")
-        cluster = {role: list(config.get("cluster", {}).get(role, ())) for role in ("chief", "master", "worker")}
-        addresses = [address for role in cluster.values() for address in role]
-        role = str((config.get("task") or {}).get("type"))
-        is_server = bool(addresses) and role == "ps"
+        addresses = [address for kind in ("chief", "master", "worker") for address in role.cluster.get(kind, ())]
+        is_server = role.kind == "ps" and bool(addresses)
         if len(addresses) < 2 and not is_server:
             return None
-        own = "" if is_server else cluster[role][int(config["task"]["index"])]
+        index = 0 if is_server else addresses.index(role.cluster[role.kind][role.number])
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise ArgumentError(
             f"TF_CONFIG is {text!r}, which does not say which of several workers this process is. Write "
@@ -214,9 +214,7 @@ def _of_tf_config(text: str) -> _Together | None:
             f"TF_CONFIG is {text!r}, so this process is a parameter server (ps). None is needed: the workers keep the "
             f"parameters themselves, and do not count it. Do not start it, or let it end here."
         )
-    return _Together(
-        addresses[0], len(addresses), addresses.index(own), place_of=lambda number: f"{addresses[number]} in TF_CONFIG"
-    )
+    return _Together(addresses[0], len(addresses), index, place_of=lambda number: f"{addresses[number]} in TF_CONFIG")
 
 
 def _bind_address(address: str) -> str:

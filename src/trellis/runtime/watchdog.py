@@ -14,9 +14,8 @@ from typing import NoReturn
 
 import jax
 
-from trellis.errors import ProcessLostError, RunFailedError
+from trellis.errors import ExitCode, ProcessLostError, RunFailedError
 from trellis.runtime.agreement import (
-    LOST,
     PROGRESS,
     capitalized,
     client,
@@ -29,7 +28,6 @@ from trellis.runtime.agreement import (
 from trellis.runtime.cluster import seconds_in, worker_seconds
 from trellis.runtime.console import flush_output, print_error
 
-_FAILED = 2
 _SECONDS_BETWEEN_BEATS = 2.0
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_RAISE = 5.0
@@ -239,7 +237,7 @@ def _end_after(failure: RunFailedError) -> NoReturn:
     leaving = threading.Thread(target=_leave, daemon=True)
     leaving.start()
     leaving.join(_SECONDS_TO_HEAR)
-    os._exit(LOST if isinstance(failure, ProcessLostError) else _FAILED)
+    os._exit(ExitCode.LOST if isinstance(failure, ProcessLostError) else ExitCode.BAD_INPUT)
 
 
 def _leave() -> None:
@@ -333,11 +331,13 @@ class _Watch:
             telling.join(_SECONDS_TO_HEAR)
         with suppress(OSError, ValueError):
             faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
-        print_error(f"{lost} The run ends with code {LOST}; the same command goes on from its last checkpoint file.")
+        print_error(
+            f"{lost} The run ends with code {ExitCode.LOST}; the same command goes on from its last checkpoint file."
+        )
         flush_output()
         if is_first_process():
             time.sleep(_SECONDS_TO_HEAR)
-        os._exit(LOST)
+        os._exit(ExitCode.LOST)
 
 
 def _tell(lost: str) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,8 +16,9 @@ from tests.launch.test_engines import environment, ray_node, wait_for
 from tests.nlp.data.small_questions import question, write_squad
 from tests.nlp.data.small_text import write_corpus_file, write_vocabulary
 from trellis.cli.main import main
-from trellis.errors import ArgumentError, MissingPackageError
+from trellis.errors import ArgumentError, MissingPackageError, RunFailedError
 from trellis.nlp.data import ray_map
+from trellis.nlp.data.ray_map import _result as result_of
 
 SMALL_BLOCKS = """
 import sys
@@ -41,6 +43,42 @@ def test_without_ray_the_extra_is_named() -> None:
 def test_a_cluster_that_is_not_there_is_told_at_once() -> None:
     with pytest.raises(ArgumentError, match=r"no cluster of Ray at 127.0.0.1:9: .*refused.*`ray start --head`"):
         ray_map("127.0.0.1:9")
+
+
+class RayError(Exception):
+    """As Ray has it."""
+
+
+class RayTaskError(RayError):
+    """What a worker has raised."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__()
+        self.cause = cause
+
+
+class BrokenRay:
+    """A Ray that cannot give back a block."""
+
+    exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
+
+    def __init__(self, error: RayError) -> None:
+        self.error = error
+
+    def get(self, reference: object) -> None:
+        raise self.error
+
+
+def test_what_ray_has_lost_of_the_work_is_told_and_what_the_work_raises_is_left_as_it_is() -> None:
+    lost = RayTaskError(RayError("Failed to retrieve object 00ff.\n\nThe object's owner has exited."))
+    with pytest.raises(
+        RunFailedError, match=r"^Ray has lost a part of the work: Failed to retrieve object 00ff\. Look"
+    ):
+        result_of(BrokenRay(lost), None)
+    with pytest.raises(RunFailedError, match=r"^A block was lost on Ray 9 times: It ran out of memory\. If its"):
+        result_of(BrokenRay(RayError("It ran out of memory")), None)
+    with pytest.raises(ArgumentError, match="^a wrong label$"):
+        result_of(BrokenRay(RayTaskError(ArgumentError("a wrong label"))), None)
 
 
 def cluster_test(test: Callable[..., None]) -> Callable[..., None]:

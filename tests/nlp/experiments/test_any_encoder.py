@@ -9,7 +9,7 @@ import trellis.nlp.experiments  # noqa: F401  (registers them)
 from tests.nlp.data.small_text import WORDS, write_tokenizer_json, write_vocabulary
 from tests.nlp.small_roberta import N_POSITIONS, write_byte_tokenizer, write_roberta
 from trellis.errors import ArgumentError, ConfigError
-from trellis.experiments import get_exp_config
+from trellis.experiments import StepCost, fit, get_exp_config, search_fit
 from trellis.experiments.experiment import experiment_summaries
 from trellis.nlp.answers import load_predictor
 from trellis.nlp.data import TextSettings, build_tokenizer
@@ -19,6 +19,7 @@ from trellis.nlp.tasks.tokenizer_config import tokenizer_config
 from trellis.tasks import get_task
 
 KINDS = [name.partition("/")[2] for name in experiment_summaries() if name.startswith("encoder/")]
+SIDES = ("train_data", "validation_data")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_without_a_folder_the_error_says_what_to_give(kind: str) -> None:
 
 
 def test_a_folder_says_the_encoder_its_sizes_and_its_text(weights: str) -> None:
-    sides = {side: {"seq_length": N_POSITIONS} for side in ("train_data", "validation_data")}
+    sides = {side: {"seq_length": N_POSITIONS} for side in SIDES}
     task = task_of("masked_lm", hub_module_url=weights, **sides)
     assert (task.encoder_config.type, task.n_positions, task.n_types) == ("roberta", N_POSITIONS, 1)
     assert task.encoder_config.roberta.hidden_size == 8
@@ -54,6 +55,22 @@ def test_a_folder_says_the_encoder_its_sizes_and_its_text(weights: str) -> None:
     too_long = {side: {"seq_length": N_POSITIONS + 2} for side in sides}
     with pytest.raises(ConfigError, match=f"is {N_POSITIONS + 2}, but the encoder has positions for {N_POSITIONS}"):
         task_of("masked_lm", hub_module_url=weights, **too_long)
+
+
+def test_a_plan_has_the_layers_of_the_encoder_in_a_folder_computed_again(
+    weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(params: Any, **options: Any) -> StepCost:
+        return StepCost(held={"parameters": 9}, gradients=9, temporaries=9, n_examples=1, flops=1.0, sent={})
+
+    monkeypatch.setattr(fit, "cost_of", too_large)
+    params = get_exp_config("encoder/masked_lm")
+    params.override({"task": {"hub_module_url": weights} | {side: {"seq_length": N_POSITIONS} for side in SIDES}})
+    tried = search_fit(params, n_devices=1, memory=1, model_dir=tmp_path)
+    encoder = "task.model.encoder"
+    assert {f"{encoder}.type": "roberta", f"{encoder}.roberta.use_gradient_checkpointing": True} in [
+        candidate.settings for candidate in tried
+    ]
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

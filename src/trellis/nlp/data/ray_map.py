@@ -63,9 +63,13 @@ def _result(ray: Any, reference: Any) -> Any:
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
-        if not isinstance(error.cause, Exception):
-            raise
-        raise error.cause from None
+        if isinstance(error.cause, Exception) and not isinstance(error.cause, ray.exceptions.RayError):
+            raise error.cause from None
+        # Not the work has failed, but Ray with what it needs.
+        raise RunFailedError(
+            f"Ray has lost a part of the work: {_one_line(error.cause or error)} Look at `ray status`, and start the "
+            f"same command again."
+        ) from None
     except ray.exceptions.RayError as error:
         raise RunFailedError(
             f"A block was lost on Ray {_N_RETRIES + 1} times: {_one_line(error)} If its workers ran out of memory, "
