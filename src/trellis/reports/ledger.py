@@ -33,7 +33,7 @@ _INCIDENTS = frozenset(
         *("skipped", "skipped_file", "set_aside", "superseded", "dropped", "input_bound", "pruned"),
     }
 )
-_BEGINNINGS = frozenset({"initialized", "restored", "summary"})
+_BEGINNINGS = frozenset({"initialized", "restored"})
 _NOT_NUMBERS = ("nan", "inf", "-inf")
 _SEED = "runtime.seed"
 _METRIC, _COMPARISON = "trainer.best_checkpoint_eval_metric", "trainer.best_checkpoint_metric_comp"
@@ -222,7 +222,8 @@ class RunReader:
         if not 0 <= step <= _LARGEST_STEP or not 0 <= time <= _LATEST:
             return False
         self._last_time = time
-        if kind in _BEGINNINGS:
+        # A run that is ended early tells of that before the summary of the same step.
+        if kind in _BEGINNINGS or (kind == "summary" and step > self._step):
             self._ending = ""
         if kind == "summary":
             self._step = step
@@ -231,10 +232,11 @@ class RunReader:
             self._step = step
             self._add_time(event)
         elif kind in _INCIDENTS:
-            self._step = step if kind in ("finished", "stopped") else self._step
+            ending = _ending(event)
+            self._step = step if ending or kind == "stopped" else self._step
             texts = {name: str(event.get(name, ""))[:_LONGEST_TEXT].strip() for name in ("text", "error")}
             self._incidents.append({"kind": kind, "step": step, "time": time} | texts)
-            self._ending = _ending(event) or self._ending
+            self._ending = ending or self._ending
         return True
 
     def _add_metrics(self, groups: Any, step: int, time: float) -> None:
