@@ -59,7 +59,7 @@ class RunLedger:
     """`running`, `done`, `failed` or `stale`: not done, and nobody is at work on it."""
     step: int
     last_time: float
-    """Of its last event, in seconds since 1970; 0 if there is none."""
+    """Of its last sign of life, in seconds since 1970; 0 if there is none."""
     curves: Mapping[str, Curve]
     incidents: Sequence[Mapping[str, Any]]
     """What went wrong and how the run went on, each with kind, step, time and text."""
@@ -221,7 +221,8 @@ class RunReader:
             return False
         if not 0 <= step <= _LARGEST_STEP or not 0 <= time <= _LATEST:
             return False
-        self._last_time = time
+        # A clock may have been put back.
+        self._last_time = max(self._last_time, time)
         # A run that is ended early tells of that before the summary of the same step.
         if kind in _BEGINNINGS or (kind == "summary" and step > self._step):
             self._ending = ""
@@ -249,8 +250,8 @@ class RunReader:
 
     def _add_time(self, event: dict[str, Any]) -> None:
         attempt = event.get("attempt")
-        if isinstance(attempt, int | float):
-            self._attempts[attempt] = self._last_time
+        if isinstance(attempt, int | float) and 0 <= attempt <= _LATEST:
+            self._attempts[attempt] = self._last_time = max(attempt, self._last_time)
         self._times.append(event)
         if len(self._times) > _MOST_TIMES:
             # Each tells all of its attempt up to then: without some of them only the limits of lost work are coarser.
