@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trellis.cli.main import main
 from trellis.errors import ArgumentError, ConfigError, RunFailedError
 from trellis.experiments import resolve
 from trellis.tuning import Outcome, Sweep, SweepOptions, Trial, TrialResult, Watch, read_search, run_together
@@ -120,6 +121,13 @@ def test_a_metric_that_is_not_measured_is_refused_before_the_sweep_is_begun(tmp_
     with pytest.raises(ArgumentError, match=r"has accuracy, loss\. Did you mean accuracy"):
         Sweep(tmp_path / "sweep", space=space, options=options)
     assert not (tmp_path / "sweep").exists()
+
+
+def test_a_file_where_the_sweep_is_to_write_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "sweep"
+    file.touch()
+    assert main(["tune", f"--experiment={NAME}", "--search=task.hidden_size=int(8, 64)", f"--model_dir={file}"]) == 2
+    assert f"--model_dir: `{file}` cannot be made" in capsys.readouterr().err
 
 
 def test_data_of_which_no_program_can_be_made_is_refused_before_the_sweep_is_begun() -> None:

@@ -136,9 +136,8 @@ def _entries_in(setting: Setting, path: str, problems: list[Problem]) -> Iterato
     """Yields the ranges of a file, whose paths may be dotted, nested, or both."""
     if not isinstance(setting.value, dict):
         if setting.value:
-            problems.append(
-                Problem(f"{path or 'The file'} has {setting}, which is no range.", setting.origin, path, _advice(setting.origin))
-            )
+            message = f"{path or 'The file'} has {setting}, which is no range."
+            problems.append(Problem(message, setting.origin, path, _advice(setting.origin)))
         return
     for name, item in setting.value.items():
         if path and len(setting.value) == 1 and isinstance(item.value, list):
