@@ -25,7 +25,9 @@ def event(kind: str, step: int, **values: object) -> dict[str, object]:
         ([summary(1), event("preempted", 1), event("stopped", 1)], "stale"),
         ([summary(1), event("stopped", 1, error="ValueError()"), event("initialized", 1)], "stale"),
         ([summary(1), event("finished", 1), event("restored", 1), summary(2)], "stale"),
-        ([summary(1), event("pruned", 1), event("stopped", 1)], "done"),
+        ([summary(1), event("pruned", 2), summary(2), event("stopped", 2)], "done"),
+        ([summary(1), event("stopped_early", 2), summary(2), event("stopped", 2)], "done"),
+        ([event("stopped_early", 2), summary(2), summary(3)], "stale"),
     ],
 )
 def test_the_state_of_a_run_is_that_of_its_last_attempt(

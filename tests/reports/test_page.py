@@ -108,6 +108,18 @@ def test_whatever_is_in_a_file_of_events_gives_a_page(
     assert content_of(tmp_path / "report.html")["runs"][0]["state"] == "stale"
 
 
+def test_no_clock_that_was_put_back_makes_a_run_end_before_it_began(tmp_path: Path) -> None:
+    times = [(900.0, 900.0), (900.0, 950.0), (960.0, 500.0), (400.0, 510.0), (1e300, 520.0)]
+    events = [
+        {"kind": "time", "step": 5, "time": time, "attempt": attempt, "seconds": {"step": 1.0}, "hidden_input": 0.0}
+        for attempt, time in times
+    ]
+    write_events(tmp_path, *events, {"kind": "finished", "step": 5, "time": 300.0})
+    [run] = json.loads(build_content([read_run(tmp_path)]))["runs"]
+    assert (run["start"], run["last_time"]) == (400.0, 960.0)
+    assert run["attempts"] == [[900.0, 950.0], [960.0, 960.0], [400.0, 960.0]]
+
+
 def test_a_line_without_end_is_read_in_parts(tmp_path: Path) -> None:
     with (tmp_path / "events.jsonl").open("wb") as file:
         file.write(b"x" * (40 << 20) + b"\n")

@@ -111,7 +111,7 @@ def test_replicas_that_were_interrupted_at_different_steps_end_with_the_same_bit
     ],
 )
 def test_what_decides_the_program_is_refused_by_its_name(path: str, settings: list[str]) -> None:
-    problems = replica_problems(config_of(settings), paths=[RATE, path])
+    problems = replica_problems([config_of(settings)], paths=[RATE, path])
     assert [problem.path for problem in problems] == [path]
 
 
@@ -119,7 +119,7 @@ def test_numbers_of_the_optimizer_and_dropout_rates_may_differ() -> None:
     adamw = "trainer.optimizer_config.optimizer.adamw"
     names = ("weight_decay_rate", "beta_1", "beta_2", "epsilon")
     paths = [RATE, DROPOUT, *(f"{adamw}.{name}" for name in names)]
-    assert not replica_problems(config_of(["trainer.optimizer_config.optimizer.type=adamw"]), paths=paths)
+    assert not replica_problems([config_of(["trainer.optimizer_config.optimizer.type=adamw"])], paths=paths)
 
 
 def test_batches_of_two_sizes_are_refused_before_the_first_step(tmp_path: Path) -> None:

@@ -27,7 +27,9 @@ def test_all_problems_with_a_search_are_told_at_once_with_their_places(tmp_path:
     message = str(error.value)
     assert "search.yaml:2" in message and "Did you mean task.hidden_size?" in message
     assert "search.yaml:3" in message and "needs more than 0" in message
-    assert "task.hidden_size takes a whole number" in message
+    assert "task.hidden_size does not take 2.11, which lies between the ends of uniform" in message
+    assert "Search whole numbers: int(1, 8)" in message
+    assert "Write one of: log(1e-5, 1e-3)," in message and "Write, for example: {log: [1e-5, 1e-3]}" in message
     assert "range, which is no kind of range" in message
     assert "wrong order" in message
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from trellis.errors import ArgumentError, RunFailedError
+from trellis.cli.main import main
+from trellis.errors import ArgumentError, ConfigError, RunFailedError
 from trellis.experiments import resolve
-from trellis.tuning import Outcome, Sweep, SweepOptions, Trial, TrialResult, Watch, read_search
+from trellis.tuning import Outcome, Sweep, SweepOptions, Trial, TrialResult, Watch, read_search, run_together
 
 NAME = "digits/classifier"
 
@@ -112,6 +113,28 @@ def test_a_trial_that_falls_behind_is_pruned(tmp_path: Path) -> None:
 
     results = build_sweep(tmp_path, n_trials=8, pruner="median").run(get_worse)
     assert {result.number for result in results if result.state == "pruned"} == {5, 6, 7}
+
+
+def test_a_metric_that_is_not_measured_is_refused_before_the_sweep_is_begun(tmp_path: Path) -> None:
+    space = read_search(["task.hidden_size=int(8, 64)"], config=resolve(NAME))
+    options = SweepOptions(experiment=NAME, n_trials=1, metric="acuracy")
+    with pytest.raises(ArgumentError, match=r"has accuracy, loss\. Did you mean accuracy"):
+        Sweep(tmp_path / "sweep", space=space, options=options)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_file_where_the_sweep_is_to_write_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "sweep"
+    file.touch()
+    assert main(["tune", f"--experiment={NAME}", "--search=task.hidden_size=int(8, 64)", f"--model_dir={file}"]) == 2
+    assert f"--model_dir: `{file}` cannot be made" in capsys.readouterr().err
+
+
+def test_data_of_which_no_program_can_be_made_is_refused_before_the_sweep_is_begun() -> None:
+    config = resolve(NAME, settings=["runtime.distribution_strategy=one_device"])
+    space = read_search(["task.train_data.global_batch_size=int(8, 16)"], config=config)
+    with pytest.raises(ConfigError, match="gives batches of other shapes"):
+        run_together(space, n_together=2)
 
 
 def test_another_search_in_the_same_directory_is_refused_with_the_difference(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,7 +38,7 @@ def train_seeds(flags: argparse.Namespace, train: Callable[[argparse.Namespace],
     metrics = {seed: _final_metrics(directory / f"seed_{seed}") for seed in seeds}
     names = [name for name in metrics[seeds[0]] if all(name in metrics[seed] for seed in seeds)]
     columns = {name: [metrics[seed][name] for seed in seeds] for name in names}
-    means = {name: {"mean": statistics.fmean(c), "deviation": statistics.stdev(c)} for name, c in columns.items()}
+    means = {name: {"mean": statistics.fmean(c), "deviation": _deviation(c)} for name, c in columns.items()}
     file = directory / "seeds.json"
     write_whole(file, f"{json.dumps(without_nan({'seeds': metrics, 'metrics': means}), indent=1)}\n".encode())
     rows = [["metric", "mean", "deviation", *(f"seed {seed}" for seed in seeds)]]
@@ -91,6 +92,10 @@ def read_seeds(text: str) -> Sequence[int]:
     if len(seeds) < 2:
         raise ArgumentError(f"--seeds is {text!r}: a deviation needs two seeds or more. {way_out}")
     return seeds
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def _final_metrics(model_dir: Path) -> dict[str, float]:

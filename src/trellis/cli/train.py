@@ -236,8 +236,13 @@ def _make_directory(directory: Path, mode: Mode, *, starts_from: str) -> None:
     """
     if mode.needs_checkpoint and not directory.is_dir() and not starts_from:
         raise ArgumentError(f"--model_dir: there is no directory `{directory}` to evaluate. Give that of a run.")
+    # Before JAX is loaded, so that an error comes at once. An evaluation that follows a run may be started first.
+    make_directory(directory)
+
+
+def make_directory(directory: Path) -> None:
+    """Makes the directory that the flags name."""
     try:
-        # Before JAX is loaded, so that an error comes at once. An evaluation that follows a run may be started first.
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArgumentError(

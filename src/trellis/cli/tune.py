@@ -9,7 +9,7 @@ from trellis import executor, runtime, tuning
 from trellis.cli.experiments import add_experiment_flags, resolve_flags
 from trellis.cli.parser import Parser
 from trellis.cli.run import add_example_flags, step_args
-from trellis.cli.train import given_model_dir
+from trellis.cli.train import given_model_dir, make_directory
 from trellis.disk import local_path
 from trellis.errors import ArgumentError
 from trellis.runtime import print_json, print_line, table
@@ -87,6 +87,7 @@ def tune(flags: argparse.Namespace) -> None:
     )
     # Before the sweep is noted in its directory: another search would be another sweep.
     run_trials = tuning.run_together(space, n_together=n_together) if n_together > 1 else None
+    make_directory(directory)
     sweep = tuning.Sweep(directory, space=space, options=options)
     runtime.keep_programs()
     results = sweep.run(run_trials)
@@ -110,6 +111,7 @@ def _tune_module(flags: argparse.Namespace) -> None:
     inputs: dict[str, Any] = {"examples": [executor.Examples(uri) for uri in flags.examples]}
     inputs |= {name: [executor.Artifact(uri)] for name in _INPUTS if (uri := getattr(flags, name))}
     properties = {"module_file": flags.module_file, **step_args(flags), "custom_config": flags.custom_config}
+    make_directory(directory)
     trials = executor.run_tuner_fn(directory, inputs, properties)
     best = directory / "best_hyperparameters.txt"
     if flags.json:

@@ -47,7 +47,11 @@ if TYPE_CHECKING:
         replica_problems as replica_problems,
         run_replicas as run_replicas,
     )
-    from trellis.experiments.plan import Plan as Plan, plan_experiment as plan_experiment
+    from trellis.experiments.plan import (
+        Plan as Plan,
+        measured_metrics as measured_metrics,
+        plan_experiment as plan_experiment,
+    )
     from trellis.experiments.step_cost import (
         Candidate as Candidate,
         Speed as Speed,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import jax
 
@@ -63,6 +64,18 @@ def plan_experiment(
     run_mode = get_mode(mode)
     with working_directory(model_dir, name="model_dir", writes=False, is_outline=True) as directory:
         return _plan(params, run_mode, directory, allow_changes=allow_changes, checkpoint=checkpoint)
+
+
+def measured_metrics(params: ExperimentConfig) -> list[str] | None:
+    """What an evaluation measures; None if that is known when it comes. Nothing is run or written."""
+    mode = get_mode("train_and_eval")
+    with TemporaryDirectory(prefix="trellis-") as directory:
+        task, params = build_task(params, model_dir=None)
+        params = derive_lengths(params, task=task, trains=True)
+        trainer = build_trainer(params, mode=mode, model_dir=Path(directory), task=task)
+        outline = trainer.outline(trains=False, evaluates=True)
+        run = Preflight(params=params, mode=mode, trainer=trainer, outline=outline)
+        return None if outline.validation is None or run.has_host_metrics else sorted(outline.validation.metrics)
 
 
 def _plan(

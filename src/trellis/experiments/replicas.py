@@ -84,20 +84,22 @@ def run_replicas(
     return [error or other for error, other in zip(errors, found, strict=True)]
 
 
-def replica_problems(params: ExperimentConfig, *, paths: Sequence[str]) -> list[Problem]:
+def replica_problems(runs: Sequence[ExperimentConfig], *, paths: Sequence[str]) -> list[Problem]:
     """Returns what is in the way of runs that differ in some fields being one program; nothing is run or written.
 
     Args:
-        params: That of one of the runs.
+        runs: Some of them.
         paths: The fields in which the others may differ.
     """
+    mode = get_mode("train_and_eval")
     with TemporaryDirectory(prefix="trellis-") as directory:
-        mode = get_mode("train_and_eval")
-        task, params = build_task(params, model_dir=Path(directory))
-        params = derive_lengths(params, task=task, trains=True)
-        trainer = build_trainer(params, mode=mode, model_dir=Path(directory), task=task)
-        replicas = ReplicaTrainer([_plain(trainer)], paths=paths)
-        return [_problem(params, path, text) for path, text in replicas.problems()]
+        trainers = []
+        for run in runs:
+            task, params = build_task(run, model_dir=Path(directory))
+            params = derive_lengths(params, task=task, trains=True)
+            trainers.append(_plain(build_trainer(params, mode=mode, model_dir=Path(directory), task=task)))
+        replicas = ReplicaTrainer(trainers, paths=paths)
+        return [_problem(runs[0], path, text) for path, text in replicas.problems()]
 
 
 def _prepare(

@@ -33,7 +33,7 @@ _INCIDENTS = frozenset(
         *("skipped", "skipped_file", "set_aside", "superseded", "dropped", "input_bound", "pruned"),
     }
 )
-_BEGINNINGS = frozenset({"initialized", "restored", "summary"})
+_BEGINNINGS = frozenset({"initialized", "restored"})
 _NOT_NUMBERS = ("nan", "inf", "-inf")
 _SEED = "runtime.seed"
 _METRIC, _COMPARISON = "trainer.best_checkpoint_eval_metric", "trainer.best_checkpoint_metric_comp"
@@ -59,7 +59,7 @@ class RunLedger:
     """`running`, `done`, `failed` or `stale`: not done, and nobody is at work on it."""
     step: int
     last_time: float
-    """Of its last event, in seconds since 1970; 0 if there is none."""
+    """Of its last sign of life, in seconds since 1970; 0 if there is none."""
     curves: Mapping[str, Curve]
     incidents: Sequence[Mapping[str, Any]]
     """What went wrong and how the run went on, each with kind, step, time and text."""
@@ -221,8 +221,10 @@ class RunReader:
             return False
         if not 0 <= step <= _LARGEST_STEP or not 0 <= time <= _LATEST:
             return False
-        self._last_time = time
-        if kind in _BEGINNINGS:
+        # A clock may have been put back.
+        self._last_time = max(self._last_time, time)
+        # A run that is ended early tells of that before the summary of the same step.
+        if kind in _BEGINNINGS or (kind == "summary" and step > self._step):
             self._ending = ""
         if kind == "summary":
             self._step = step
@@ -231,10 +233,11 @@ class RunReader:
             self._step = step
             self._add_time(event)
         elif kind in _INCIDENTS:
-            self._step = step if kind in ("finished", "stopped") else self._step
+            ending = _ending(event)
+            self._step = step if ending or kind == "stopped" else self._step
             texts = {name: str(event.get(name, ""))[:_LONGEST_TEXT].strip() for name in ("text", "error")}
             self._incidents.append({"kind": kind, "step": step, "time": time} | texts)
-            self._ending = _ending(event) or self._ending
+            self._ending = ending or self._ending
         return True
 
     def _add_metrics(self, groups: Any, step: int, time: float) -> None:
@@ -247,8 +250,8 @@ class RunReader:
 
     def _add_time(self, event: dict[str, Any]) -> None:
         attempt = event.get("attempt")
-        if isinstance(attempt, int | float):
-            self._attempts[attempt] = self._last_time
+        if isinstance(attempt, int | float) and 0 <= attempt <= _LATEST:
+            self._attempts[attempt] = self._last_time = max(attempt, self._last_time)
         self._times.append(event)
         if len(self._times) > _MOST_TIMES:
             # Each tells all of its attempt up to then: without some of them only the limits of lost work are coarser.

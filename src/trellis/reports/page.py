@@ -88,7 +88,8 @@ def _titles(runs: Sequence[RunLedger]) -> list[str]:
 
 
 def _run(run: RunLedger, title: str, n_points: int) -> dict[str, object]:
-    start = run.attempts[0].start if run.attempts else min((c.points()[0].time for c in run.curves.values()), default=0)
+    starts = [attempt.start for attempt in run.attempts] or [curve.points()[0].time for curve in run.curves.values()]
+    start = min(starts, default=0)
     speeds = (run.curves.get(f"train/{name}") for name in ("examples_per_second", "tokens_per_second"))
     return {
         "title": title,

@@ -8,6 +8,8 @@ from trellis.loops import begin_command
 from trellis.tuning.search import SearchSpace
 from trellis.tuning.sweep import Outcome, RunTrials, Trial, Watch, Watching, describe_error
 
+_DATA = "task.train_data."
+
 
 def run_together(space: SearchSpace, *, n_together: int) -> RunTrials:
     """Returns what runs up to so many trials as one program; raises an error if the space does not allow that.
@@ -49,11 +51,14 @@ def _check(space: SearchSpace, paths: Sequence[str]) -> None:
     problems = []
     for range_ in space.ranges:
         words = [value for value in range_.values if isinstance(value, bool) or not isinstance(value, int | float)]
-        if words and not range_.path.startswith("task.train_data."):
+        if words and not range_.path.startswith(_DATA):
             message = (
                 f"{range_.path} is searched over {words[0]!r}, which is no number: it decides what program a step is."
             )
             problems.append(Problem(message, DEFAULT, range_.path, "Search it in a sweep without --together."))
     raise_if_any(problems)
-    first = {range_.path: range_.values[0] for range_ in space.ranges}
-    raise_if_any(replica_problems(space.config_of(first, source="--search"), paths=paths))
+    runs = [space.config_at(0)]
+    if any(path.startswith(_DATA) for path in paths):
+        # Whether batches have one shape is seen when there are two of them.
+        runs.append(space.config_at(-1))
+    raise_if_any(replica_problems(runs, paths=paths))

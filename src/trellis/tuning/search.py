@@ -13,12 +13,8 @@ Value = None | bool | int | float | str
 """What a searched field takes: one value, no list and no part of the config."""
 Kind = Literal["log", "uniform", "int", "choice"]
 
-_FORMS: Mapping[str, str] = {
-    "log": "log: [1e-5, 1e-3]",
-    "uniform": "uniform: [0, 0.5]",
-    "int": "int: [1, 8]",
-    "choice": "choice: [16, 32]",
-}
+_EXAMPLES: Mapping[str, str] = {"log": "1e-5, 1e-3", "uniform": "0, 0.5", "int": "1, 8", "choice": "16, 32"}
+"""The kinds, each with values that it may have."""
 _FLAG = re.compile(r"(?P<path>[A-Za-z][\w.]*)\s*=\s*(?P<kind>\w+)\((?P<values>.*)\)\s*")
 _BETWEEN = 0.37
 """Where between its ends a range is tried: a field of whole numbers takes both ends, but not what lies between."""
@@ -52,6 +48,10 @@ class SearchSpace:
 
     config: ExperimentConfig
     ranges: tuple[Range, ...]
+
+    def config_at(self, end: Literal[0, -1]) -> ExperimentConfig:
+        """Returns the config of a trial that takes the first, or the last, value of every range."""
+        return self.config_of({range_.path: range_.values[end] for range_ in self.ranges}, source="--search")
 
     def config_of(self, overrides: Mapping[str, Value], *, source: str) -> ExperimentConfig:
         """Returns the config of one trial, validated and locked.
@@ -128,7 +128,7 @@ def _read_search_file(name: str, problems: list[Problem]) -> list[_Entry]:
     setting, file_problems = read_file(name)
     problems += file_problems
     if not file_problems and not setting.value:
-        problems.append(Problem("The file searches nothing: it is empty.", setting.origin, "", _advice()))
+        problems.append(Problem("The file searches nothing: it is empty.", setting.origin, "", _advice(setting.origin)))
     return [] if file_problems else list(_entries_in(setting, "", problems))
 
 
@@ -136,9 +136,8 @@ def _entries_in(setting: Setting, path: str, problems: list[Problem]) -> Iterato
     """Yields the ranges of a file, whose paths may be dotted, nested, or both."""
     if not isinstance(setting.value, dict):
         if setting.value:
-            problems.append(
-                Problem(f"{path or 'The file'} has {setting}, which is no range.", setting.origin, path, _advice())
-            )
+            message = f"{path or 'The file'} has {setting}, which is no range."
+            problems.append(Problem(message, setting.origin, path, _advice(setting.origin)))
         return
     for name, item in setting.value.items():
         if path and len(setting.value) == 1 and isinstance(item.value, list):
@@ -147,16 +146,22 @@ def _entries_in(setting: Setting, path: str, problems: list[Problem]) -> Iterato
             yield from _entries_in(item, f"{path}.{name}" if path else str(name), problems)
 
 
-def _advice() -> str:
-    return f"Write one of: {', '.join(f'{{{form}}}' for form in _FORMS.values())}."
+def _advice(origin: Origin) -> str:
+    return f"Write one of: {', '.join(_written(kind, values, origin) for kind, values in _EXAMPLES.items())}."
+
+
+def _written(kind: str, values: str, origin: Origin) -> str:
+    """Returns a range as it is written where one came from."""
+    return f"{kind}({values})" if origin.form == "flag" else f"{{{kind}: [{values}]}}"
 
 
 def _range_of(entry: _Entry, config: ExperimentConfig, problems: list[Problem]) -> Range | None:
     """Returns the range that an entry describes; None if something is wrong with it."""
     n_before = len(problems)
     kind, path = entry.kind, entry.path
-    if kind not in _FORMS:
-        problems.append(Problem(f"{path} has {kind}, which is no kind of range.", entry.origin, path, _advice()))
+    if kind not in _EXAMPLES:
+        message = f"{path} has {kind}, which is no kind of range."
+        problems.append(Problem(message, entry.origin, path, _advice(entry.origin)))
         return None
     if kind == "choice":
         values = [value for item in entry.values for value in _choices(entry, item, config, problems)]
@@ -166,13 +171,18 @@ def _range_of(entry: _Entry, config: ExperimentConfig, problems: list[Problem]) 
     ends = [plain_value(item.value) if isinstance(item.value, Text) else None for item in entry.values]
     problem = _problem_with_ends(kind, ends)
     if problem:
-        problems.append(Problem(f"{path}: {problem}", entry.origin, path, f"Write, for example: {{{_FORMS[kind]}}}"))
+        advice = f"Write, for example: {_written(kind, _EXAMPLES[kind], entry.origin)}"
+        problems.append(Problem(f"{path}: {problem}", entry.origin, path, advice))
         ends = ends[:1]
     ends, steps = ends[:2], ends[2:]
     numbers = [end for end in ends if isinstance(end, int | float) and not isinstance(end, bool)]
     tried = numbers if kind == "int" or problem else [*numbers, _between(numbers, steps)]
     for number in tried or [1]:
         found = _try(entry, Text(repr(number)), config)
+        if found and number not in numbers and numbers:
+            between = f"{path} does not take {number!r}, which lies between the ends of {kind}."
+            advice = f"Search whole numbers: {_written('int', _EXAMPLES['int'], entry.origin)}"
+            found = [Problem(between, entry.origin, path, advice)]
         problems += found
         if found:
             break

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from trellis.disk import Ownership, owned_in_turn, write_whole
 from trellis.errors import ArgumentError, DirectoryTakenError, FileWriteError, MissingPackageError, RunFailedError
-from trellis.experiments import ExperimentConfig, leaves_of, run_experiment
+from trellis.experiments import ExperimentConfig, leaves_of, measured_metrics, run_experiment
 from trellis.extensions import Extension
 from trellis.json_text import parse_json
 from trellis.loops import Checkpoint, Summary, begin_command
@@ -90,12 +90,18 @@ class Sweep:
     def __init__(self, directory: str | Path, *, space: SearchSpace, options: SweepOptions) -> None:
         trainer = space.config.trainer
         self._directory = Path(directory)
+        self._file = self._directory / "sweep.json"
         self._space = space
         self._options = options
         self.metric = metric_name(options.metric or trainer.best_checkpoint_eval_metric)
         self.direction = options.direction or trainer.best_checkpoint_metric_comp
         _check(options, metric=self.metric)
         load_optuna()
+        if options.metric and not self._file.exists():
+            # Before it is noted in the directory: with another metric it would be another sweep.
+            names = measured_metrics(space.config_at(0))
+            if names is not None:
+                _check_measured(self.metric, names)
         with self._alone():
             self._check_same()
             self._journal = Journal(
@@ -197,12 +203,11 @@ class Sweep:
 
     def _check_same(self) -> None:
         """Notes what the sweep is one of; an error shows in what it differs from what was noted there before."""
-        file = self._directory / "sweep.json"
         own = self._identity()
-        if not file.exists():
-            write_whole(file, f"{json.dumps(own, indent=1)}\n".encode())
+        if not self._file.exists():
+            write_whole(self._file, f"{json.dumps(own, indent=1)}\n".encode())
             return
-        recorded = parse_json(file.read_bytes())
+        recorded = parse_json(self._file.read_bytes())
         names = [name for name in {**recorded, **own} if recorded.get(name) != own.get(name)]
         lines = [f"  {name}: {recorded.get(name, 'nothing')} there, {own.get(name, 'nothing')} now" for name in names]
         if lines:
@@ -256,11 +261,7 @@ class Watching(Extension):
         if not metrics:
             return checkpoint
         name = self._trial.metric
-        if name not in metrics:
-            raise ArgumentError(
-                f"The metric is {name!r}, but an evaluation has {', '.join(metrics)}."
-                f"{did_you_mean(name, metrics, show=str)}"
-            )
+        _check_measured(name, metrics)
         ends = self._watch(self._trial, checkpoint.step, metrics[name])
         if not ends or checkpoint.is_last:
             return checkpoint
@@ -268,6 +269,14 @@ class Watching(Extension):
             text = f"Step {checkpoint.step:6d}: eval/{name} is behind that of other trials; the trial ends here."
             checkpoint.session.emit("pruned", step=checkpoint.step, text=text)
         return dataclasses.replace(checkpoint, is_last=True)
+
+
+def _check_measured(metric: str, names: Collection[str]) -> None:
+    if metric not in names:
+        raise ArgumentError(
+            f"The metric is {metric!r}, but an evaluation has {', '.join(names)}."
+            f"{did_you_mean(metric, names, show=str)}"
+        )
 
 
 def _shown(value: Value) -> str:
