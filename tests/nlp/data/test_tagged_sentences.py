@@ -83,6 +83,7 @@ def test_other_columns_are_named_and_words_may_have_spaces_between_tabs(tmp_path
         ("a.txt", "the\tO\ncat\t\n", r"a.txt:2: the cell in column -1 \(tag_column\) is empty"),
         ("a.txt", "\n\n", r"There are no sentences in .*a.txt. Give files that have some."),
         ("a.jsonl", '{"words": ["a", "b"], "tags": ["O"]}', r"a.jsonl:1: there are 2 words but 1 tags. Give one tag"),
+        ("a.jsonl", '{"words": ["a"], "tags": null}', r"a.jsonl:1: 'tags' is null. Fill it in, or leave the row out"),
         ("a.jsonl", '{"word": ["a"], "tags": ["O"]}', r"a.jsonl:1: there is no 'words' .* Did you mean 'word'\?"),
         ("a.jsonl", '{"words": ["a"]}', r"a.jsonl:1: there is no 'tags' among 'words'"),
         ("a.jsonl", '{"words": [1], "tags": ["O"]}', r"a.jsonl:1: 'words' is \[1\], not a list of words"),

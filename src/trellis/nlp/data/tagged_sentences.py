@@ -227,12 +227,14 @@ def _row_tags(row: Row, name: str, place: str) -> tuple[str, ...]:
 
 
 def _value(row: Row, name: str, setting: str, place: str) -> object:
-    if row.values.get(name) is None:
+    if name not in row.values:
         known = ", ".join(map(repr, row.values))
         suggestion = did_you_mean(name, list(row.values), show=repr)
         raise DataError(
             f"{place}: there is no {name!r} among {known}.{suggestion} Fill it in, or name the column by {setting}."
         )
+    if row.values[name] is None:
+        raise DataError(f"{place}: {name!r} is null. Fill it in, or leave the row out.")
     return row.values[name]
 
 
