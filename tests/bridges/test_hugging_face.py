@@ -212,6 +212,22 @@ def test_half_precision_weights_and_shards_are_read(tmp_path: Path) -> None:
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype("float32")}
 
 
+def test_shards_that_an_index_lists_are_all_needed_and_others_are_left_alone(tmp_path: Path) -> None:
+    directory = copied("albert", tmp_path)
+    shard = "model-00001-of-00001.safetensors"
+    (directory / "model.safetensors").rename(directory / shard)
+    save_file({"old": np.zeros(1)}, directory / "model-00001-of-00002.safetensors")
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(load_file(directory / shard), shard)}))
+    assert_trees_equal(read_hugging_face(directory)[1], read_hugging_face(GOLDENS / "albert")[1])
+    index.write_text(json.dumps({"weight_map": {"a": shard, "b": "model-00002-of-00002.safetensors"}}))
+    with pytest.raises(CheckpointFileError, match=r"has no model-00002-of-00002.*, although .* lists 2 files"):
+        read_hugging_face(directory)
+    index.write_text('{"weight_map": 3}')
+    with pytest.raises(CheckpointFileError, match="does not list files"):
+        read_hugging_face(directory)
+
+
 def test_a_classifier_is_written_with_its_own_pooler_and_read_back(tmp_path: Path) -> None:
     fields, params = read_hugging_face(GOLDENS / "bert")
     head = {
@@ -394,6 +410,10 @@ def test_all_missing_unexpected_and_misshapen_weights_are_listed(tmp_path: Path)
     assert "missing     encoder.layer.0.output.dense.bias (16,)" in str(error.value)
     assert "unexpected  encoder.layer.7.output.dense.bias" in str(error.value)
     assert "other shape cls.predictions.transform.dense.weight (16, 8), not (16, 16)" in str(error.value)
+    assert "of another model: copy both again" in str(error.value)
+    change_weights(directory, lambda arrays: {name: array for name, array in arrays.items() if ".layer." not in name})
+    with pytest.raises(CheckpointMismatchError, match=r"… and \d+ more\n"):
+        read_hugging_face(directory)
 
 
 def test_a_vocabulary_of_another_size_than_the_weights_is_refused(tmp_path: Path) -> None:

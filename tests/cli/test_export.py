@@ -55,6 +55,7 @@ def test_export_writes_a_model_that_answers(tmp_path: Path) -> None:
         (["--experiment=digits/classifier", "--output_dir=x"], "--model_dir is missing."),
         (["--refresh=x", "--output_dir=y"], "--refresh takes all from what lies beside the model, so --output_dir has"),
         ([*RUN, "--output_dir=x"], "--model_dir: there is no directory `runs/digits`. Give that of a run."),
+        (["--model_dir=.", "--output_dir=x"], "--model_dir: `.` has no params.yaml, so it is not of a run. Give the"),
         (
             [*RUN[:1], "--model_dir=.", "--output_dir=x", "--format=onnx"],
             "There is no format 'onnx'. There are: jax_export, saved_model, hugging_face, peft.",

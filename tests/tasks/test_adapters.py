@@ -233,6 +233,7 @@ def test_adapters_compute_in_the_precision_of_the_model() -> None:
         ({"rank": 0}, "rank is 0, but adapters have a rank of at least 1"),
         ({"alpha": 0.0}, "alpha is 0.0, so that adapters would change nothing"),
         ({"dropout": 1.0}, "dropout is 1.0, but it is a share"),
+        ({"targets": []}, r"Lora\.targets is empty\. Name what gets adapters"),
         ({"targets": "query"}, r"targets is 'query'\. Give a list of paths"),
         ({"model": Stacked(), "targets": ["dense"]}, "the kernels of layers/dense are stacked"),
     ],

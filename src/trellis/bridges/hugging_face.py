@@ -20,13 +20,14 @@ from trellis.bridges.hugging_face_names import (
     weights_of,
     write_config,
 )
+from trellis.bridges.weight_files import read_safetensors, read_settings, write_safetensors
 from trellis.disk import local_path, whole_directory
-from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, MissingPackageError
-from trellis.json_text import parse_json
+from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 
 _CONFIG, _WEIGHTS, _TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
 _MOST_LABELS = 1_000_000
-_SHARDS = "model-*-of-*.safetensors"
+_MOST_LISTED = 12
+_INDEX, _SHARDS = "model.safetensors.index.json", "model-*-of-*.safetensors"
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _POOLED_HEADS = ("sentence_prediction", "multi_label", "next_sentence")
@@ -76,7 +77,7 @@ class HuggingFaceSettings:
 
 def read_hugging_face_settings(directory: str | Path) -> HuggingFaceSettings:
     """Returns what the `config.json` of a directory says of the encoder, its heads and its labels."""
-    raw = _read_json(local_path(directory, name="directory"))
+    raw = _read_config(local_path(directory, name="directory"))
     place = str(Path(directory, _CONFIG))
     encoder = read_config(raw, place=place)
     architecture = _architecture(raw)
@@ -97,7 +98,7 @@ def read_hugging_face_settings(directory: str | Path) -> HuggingFaceSettings:
 
 def read_hugging_face_config(directory: str | Path) -> dict[str, Any]:
     """Returns the fields of an `EncoderConfig` for the encoder in a directory: `{"type": "bert", "bert": {…}}`."""
-    return read_config(_read_json(Path(directory)), place=str(Path(directory, _CONFIG)))
+    return read_config(_read_config(Path(directory)), place=str(Path(directory, _CONFIG)))
 
 
 def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
@@ -115,11 +116,11 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
         outputs = encoder.apply({"params": params["encoder"]}, batch)
     """
     folder = local_path(directory, name="directory")
-    raw = _read_json(folder)
+    raw = _read_config(folder)
     fields = read_config(raw, place=str(folder / _CONFIG))
     kind = fields["type"]
     family = FAMILIES[kind]
-    arrays = _plain_names(_read_arrays(folder), family.base)
+    arrays = _plain_names(read_safetensors(_weight_files(folder)), family.base)
     arrays = _renamed(arrays, _told_apart(family, raw, arrays))
     for name in ("num_hidden_layers", "num_feedforward_networks", "n_layers"):
         # Those of ALBERT's layers are shared. A list of the weights of a billion layers would never end.
@@ -154,7 +155,7 @@ def read_hugging_face(directory: str | Path) -> tuple[dict[str, Any], PyTree]:
     # Heads of other kinds are left out, but in an encoder everything has to be known.
     looked_at = {name: array for name, array in arrays.items() if name in shapes or name.startswith(family.inside)}
     message = f"The weights in `{folder}` are not those of the model that its {_CONFIG} describes:"
-    _check_arrays(looked_at, shapes, message=message)
+    _check_arrays(looked_at, shapes, message=message, way_out="One of the two is of another model: copy both again.")
     flat = {weight.ours: weight.to_ours(arrays[weight.theirs]) for weight in weights}
     for head in _POOLED_HEADS if family.classifier_dense is None else ():
         if "encoder/pooler/kernel" in flat and f"{head}/logits/kernel" in flat:
@@ -231,8 +232,7 @@ def write_hugging_face(
     if tokenizer_config is not None and _TOKENIZER_CONFIG not in files:
         texts[_TOKENIZER_CONFIG] = dict(tokenizer_config)
     with whole_directory(folder) as unfinished:
-        # Not by `save_file`, whose files only their owner may read.
-        (unfinished / _WEIGHTS).write_bytes(_safetensors().save(arrays, metadata={"format": "pt"}))
+        write_safetensors(unfinished / _WEIGHTS, arrays)
         for name, settings in texts.items():
             text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
             (unfinished / name).parent.mkdir(exist_ok=True)
@@ -241,25 +241,29 @@ def write_hugging_face(
             shutil.copyfile(file, unfinished / name)
 
 
-def _read_json(folder: Path) -> dict[str, Any]:
-    file = folder / _CONFIG
-    try:
-        config = parse_json(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointFileError(
-            f"`{file}` does not exist. Give a directory of Hugging Face's, with {_CONFIG} and {_WEIGHTS}."
-        ) from None
-    except OSError as error:
-        raise CheckpointFileError(f"`{file}` cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise CheckpointFileError(f"`{file}` is not JSON: {error}. Copy it again.") from None
-    if not isinstance(config, dict):
-        raise CheckpointFileError(f"`{file}` holds no settings, but {config!r:.40}.")
-    return config
+def _read_config(folder: Path) -> dict[str, Any]:
+    return read_settings(
+        folder / _CONFIG, if_missing=f"Give a directory of Hugging Face's, with {_CONFIG} and {_WEIGHTS}."
+    )
 
 
-def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    files = [folder / _WEIGHTS] if (folder / _WEIGHTS).is_file() else sorted(folder.glob(_SHARDS))
+def _weight_files(folder: Path) -> list[Path]:
+    """The files with the arrays: one, or several, which an index lists."""
+    if (folder / _WEIGHTS).is_file():
+        return [folder / _WEIGHTS]
+    if (folder / _INDEX).is_file():
+        shards = read_settings(folder / _INDEX).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+            raise CheckpointFileError(f"`{folder / _INDEX}` does not list files (weight_map). Copy it again.")
+        files = [folder / name for name in sorted({*shards.values()})]
+        missing = [file.name for file in files if not file.is_file()]
+        if missing:
+            raise CheckpointFileError(
+                f"`{folder}` has no {', '.join(missing)}, although {_INDEX} lists {len(files)} files. Copy what is "
+                f"missing."
+            )
+        return files
+    files = sorted(folder.glob(_SHARDS))
     if not files:
         pickled = sorted(file.name for file in folder.iterdir() if file.suffix in (".bin", ".pt", ".pth", ".ckpt"))
         instead = f" It has {', '.join(pickled)}, but pickled weights are not read." if pickled else ""
@@ -267,24 +271,7 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
             f"`{folder}` has no {_WEIGHTS}.{instead} Load the model with transformers and save it: "
             f"`model.save_pretrained(directory)` writes that file."
         )
-    load = _safetensors().load_file
-    from safetensors import SafetensorError
-
-    arrays: dict[str, np.ndarray] = {}
-    for file in files:
-        try:
-            arrays |= load(file)
-        except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
-            raise CheckpointFileError(f"`{file}` is damaged or cut short: {error}. Copy it again.") from None
-    return arrays
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.numpy
-    except ImportError:
-        raise MissingPackageError("safetensors", "nlp") from None
-    return safetensors.numpy
+    return files
 
 
 def _plain_names(arrays: Mapping[str, np.ndarray], base: str) -> dict[str, np.ndarray]:
@@ -411,8 +398,10 @@ def _present_weights(parts: Mapping[str, Sequence[Weight]], is_present: Callable
     return list(chain.from_iterable(present))
 
 
-def _check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], *, message: str) -> None:
-    """Raises an error with a message and a list: arrays that are missing, of another shape, or unknown."""
+def _check_arrays(
+    arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], *, message: str, way_out: str
+) -> None:
+    """Raises an error with a message, a list and a way out: arrays that are missing, of another shape, or unknown."""
     problems = [("missing", f"{name} {shape}") for name, shape in shapes.items() if name not in arrays]
     problems += [
         ("other shape", f"{name} {arrays[name].shape}, not {shape}")
@@ -423,7 +412,8 @@ def _check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[i
     if problems:
         width = max(len(problem) for problem, _ in problems)
         lines = [f"  {problem:<{width}} {text}" for problem, text in problems]
-        raise CheckpointMismatchError("\n".join([message, *lines]))
+        more = [f"  … and {len(lines) - _MOST_LISTED} more"] if len(lines) > _MOST_LISTED else []
+        raise CheckpointMismatchError("\n".join([message, *lines[:_MOST_LISTED], *more, way_out]))
 
 
 def _check_mlm_activation(kind: str, heads: Sequence[str], mlm_activation: str | None, hidden_activation: str) -> None:
@@ -505,7 +495,8 @@ def _their_arrays(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], k
     parts = weights_of(kind, config, n_classes=counts[0] if counts else 2)
     weights = _present_weights(parts, lambda weight: weight.ours in arrays)
     message = f"The parameters are not those of Hugging Face's {kind} with these settings:"
-    _check_arrays(arrays, {weight.ours: weight.shape for weight in weights}, message=message)
+    way_out = "Give the settings that the parameters were trained with."
+    _check_arrays(arrays, {weight.ours: weight.shape for weight in weights}, message=message, way_out=way_out)
     theirs = {weight.theirs: weight.to_theirs(arrays[weight.ours]) for weight in weights}
     if kind == "mobilebert" and "cls.predictions.bias" in theirs:
         # Theirs is there, with no rows, even if the table is as wide as the encoder.

@@ -11,9 +11,9 @@ from flax.traverse_util import flatten_dict
 from trellis.aliases import PyTree
 from trellis.bridges.family import Weight
 from trellis.bridges.hugging_face_names import FAMILIES, weights_of, write_config
+from trellis.bridges.weight_files import read_safetensors, read_settings, write_safetensors
 from trellis.disk import local_path, whole_directory
-from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError, MissingPackageError
-from trellis.json_text import parse_json
+from trellis.errors import ArgumentError, CheckpointFileError, CheckpointMismatchError
 
 _CONFIG, _WEIGHTS, _PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 _PREFIX = "base_model.model."
@@ -107,7 +107,7 @@ def write_peft(
         "use_rslora": False,
     }
     with whole_directory(folder) as unfinished:
-        (unfinished / _WEIGHTS).write_bytes(_safetensors().save(arrays, metadata={"format": "pt"}))
+        write_safetensors(unfinished / _WEIGHTS, arrays)
         text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
         (unfinished / _CONFIG).write_text(f"{text}\n", encoding="utf-8")
 
@@ -129,7 +129,7 @@ def read_peft(
         place: What errors call the settings that the directory has to agree with.
     """
     folder = local_path(directory, name="directory")
-    settings = _read_settings(folder / _CONFIG)
+    settings = read_settings(folder / _CONFIG, if_missing=f"Give a directory of PEFT's, with {_CONFIG}.")
     _check_settings(folder, settings, rank=rank, alpha=alpha, place=place)
     heads = {path.partition("/")[0] for path in shapes} - {"encoder"}
     names = _Names(config, sorted(heads), n_classes=_n_classes(shapes))
@@ -234,20 +234,6 @@ def _n_classes(arrays: Mapping[str, Any]) -> int:
     return next((int(bias.shape[0]) for bias in biases if bias is not None), 2)
 
 
-def _read_settings(file: Path) -> dict[str, Any]:
-    try:
-        settings = parse_json(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointFileError(f"`{file}` does not exist. Give a directory of PEFT's, with {_CONFIG}.") from None
-    except OSError as error:
-        raise CheckpointFileError(f"`{file}` cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise CheckpointFileError(f"`{file}` is not JSON: {error}. Copy it again.") from None
-    if not isinstance(settings, dict):
-        raise CheckpointFileError(f"`{file}` holds no settings, but {settings!r:.40}.")
-    return settings
-
-
 def _check_settings(folder: Path, settings: Mapping[str, Any], *, rank: int, alpha: float, place: str) -> None:
     for name, values in _PLAIN.items():
         if settings.get(name, values[0]) not in values:
@@ -271,19 +257,4 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
             f"`{folder}` has no {_WEIGHTS}.{pickled} Load the adapters with peft and save them: "
             f"`model.save_pretrained(directory)` writes that file."
         )
-    load = _safetensors().load_file
-    from safetensors import SafetensorError
-
-    try:
-        arrays: dict[str, np.ndarray] = load(file)
-    except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
-        raise CheckpointFileError(f"`{file}` is damaged or cut short: {error}. Copy it again.") from None
-    return arrays
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.numpy
-    except ImportError:
-        raise MissingPackageError("safetensors", "nlp") from None
-    return safetensors.numpy
+    return read_safetensors([file])

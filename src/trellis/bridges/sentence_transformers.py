@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trellis.aliases import JSON
+from trellis.bridges.weight_files import read_json
 from trellis.errors import ArgumentError, CheckpointFileError
-from trellis.json_text import parse_json
 
 Pooling = Literal["mean", "cls", "max"]
 """How the states of the tokens of a sentence become one vector: their mean, the first one's, the greatest of each."""
@@ -48,7 +48,7 @@ def read_sentence_embedding(directory: str | Path) -> SentenceEmbedding | None:
     folder = Path(directory)
     if not (folder / _MODULES).is_file():
         return None
-    modules = _read(folder / _MODULES)
+    modules = read_json(folder / _MODULES)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise CheckpointFileError(f"`{folder / _MODULES}` is no list of modules. Copy the folder again.")
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
@@ -101,7 +101,7 @@ def sentence_embedding_files(*, pooling: Pooling, is_normalized: bool, width: in
 
 
 def _read_pooling(file: Path) -> Pooling:
-    values = _read(file)
+    values = read_json(file)
     settings = values if isinstance(values, dict) else {}
     # Newer versions have one name in the place of a flag for each.
     modes: list[Any] = [settings["pooling_mode"]] if "pooling_mode" in settings else []
@@ -116,19 +116,9 @@ def _read_pooling(file: Path) -> Pooling:
 
 def _read_length(folder: Path) -> int | None:
     for name, field in ((_SETTINGS, "max_seq_length"), (_TOKENIZER, "model_max_length")):
-        values = _read(folder / name) if (folder / name).is_file() else {}
+        values = read_json(folder / name) if (folder / name).is_file() else {}
         length = values.get(field) if isinstance(values, dict) else None
         # Where there is no limit, tokenizers have a number beyond all reason.
         if isinstance(length, int) and 0 < length < 1 << 24:
             return length
     return None
-
-
-def _read(file: Path) -> JSON:
-    try:
-        values: JSON = parse_json(file.read_bytes())
-    except OSError as error:
-        raise CheckpointFileError(f"`{file}` cannot be read: {error.strerror}. Copy the folder again.") from None
-    except ValueError as error:
-        raise CheckpointFileError(f"`{file}` is not JSON: {error}. Copy it again.") from None
-    return values

@@ -131,6 +131,10 @@ def _export(flags: argparse.Namespace, directory: Path, output_dir: Path) -> Pat
         raise ArgumentError(f"--batch_size is {flags.batch_size}, but a batch has at least one example.")
     if not flags.config_file and own.is_file():
         flags.config_file = [str(own)]
+    elif not flags.config_file and not flags.experiment:
+        raise ArgumentError(
+            f"--model_dir: `{directory}` has no params.yaml, so it is not of a run. Give the directory of one."
+        )
     params = resolve_flags(flags, mode="eval")
     # This loads JAX, when all that can be known without it is known to be right.
     return experiments.export_experiment(

@@ -92,6 +92,8 @@ class Lora:
         self._rank, self._alpha, self._dropout = rank, 2.0 * rank if alpha is None else alpha, dropout
         self._targets, self._also = _checked(targets, f"{place}.targets"), _checked(also, f"{place}.also")
         self._place, self._origin = place, origin
+        if not self._targets:
+            raise ArgumentError(f"{place}.targets is empty. Name what gets adapters, such as [query, value].")
         _check_numbers(self._rank, self._alpha, dropout, place)
 
     def __repr__(self) -> str:

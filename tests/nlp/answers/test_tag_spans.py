@@ -29,5 +29,13 @@ def test_tags_without_marks_are_of_one_word_each() -> None:
     assert scores == {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3)}
 
 
+def test_the_marks_of_bilou_are_others_names_for_those_of_ends_and_single_words() -> None:
+    assert marks_spans(["O", "U-LOC"])
+    tags = ["B-PER", "L-PER", "U-LOC", "U-LOC", "O", "U-PER"]
+    others = ["B-PER", "E-PER", "S-LOC", "S-LOC", "O", "S-PER"]
+    assert spans_of(tags) == spans_of(others)
+    assert len(spans_of(tags)) == 4
+
+
 def test_nothing_said_and_nothing_there_is_zero() -> None:
     assert span_scores([(["O"], ["O"])]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0}

@@ -67,6 +67,7 @@ def test_parquet_holds_lists_of_names_and_of_numbers(tmp_path: Path) -> None:
     ("name", "content", "changes", "message"),
     [
         ("a.jsonl", '{"text": "a", "labels": ["bet"]}', {}, r"a.jsonl:1: the label 'bet' is none of 'pet'.*mean 'pet'"),
+        ("a.jsonl", '{"text": "a", "labels": null}', {}, r"a.jsonl:1: 'labels' is null, .* Write \[\] if it has none"),
         ("a.jsonl", '{"text": "a", "label": ["pet"]}', {}, r"a.jsonl:1: the labels 'labels' are missing among 'text'"),
         ("a.jsonl", '{"text": "a", "labels": 0.5}', {}, r"a.jsonl:1: the labels 'labels' are 0.5, not a list of names"),
         (

@@ -13,8 +13,8 @@ from pyarrow import parquet
 from tests.nlp.data.small_questions import long_vocabulary, question, sky_vocabulary, write_squad
 from trellis.data import Columns, decode_example, read_records
 from trellis.errors import ArgumentError, DataError
-from trellis.nlp.data import Skipped, TextSettings, Windows, WordPieceTokenizer, write_question_data
-from trellis.nlp.data.questions import Question, question_features, read_questions, tokenize_questions
+from trellis.nlp.data import QADataConfig, Skipped, TextSettings, Windows, WordPieceTokenizer, write_question_data
+from trellis.nlp.data.questions import Question, question_features, question_windows, read_questions, tokenize_questions
 
 
 def test_a_question_comes_before_its_passage_and_the_answer_is_its_exact_tokens(tmp_path: Path) -> None:
@@ -153,6 +153,13 @@ def test_windows_without_room_are_refused() -> None:
         Windows(64, 128, 64)
     with pytest.raises(ArgumentError, match="doc_stride is 0"):
         Windows(384, 0, 64)
+
+
+def test_settings_without_room_are_told_by_their_place(tmp_path: Path) -> None:
+    file = write_squad(tmp_path / "a.json")
+    params = QADataConfig(input_path=file, vocab_file=sky_vocabulary(tmp_path), seq_length=64, is_training=True)
+    with pytest.raises(ArgumentError, match="^task.train_data.seq_length is 64, but a question of 64 tokens"):
+        question_windows(params)
 
 
 CONTEXT = "Sky is blue"

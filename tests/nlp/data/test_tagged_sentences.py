@@ -78,10 +78,12 @@ def test_other_columns_are_named_and_words_may_have_spaces_between_tabs(tmp_path
     [
         ("a.txt", "the\ncat\n", r"a.txt:1: there is 1 column \('the'\), but words are in one and tags in another"),
         ("a.txt", "the O\nNew York O\n", r"a.txt:2: 3 columns between spaces .*, but 2 in the first line. Part the"),
+        ("b.txt", "the O\nNew\n", r"b.txt:2: 1 column between spaces"),
         ("a.tsv", "the\tO\nNew York O\n", r"a.tsv:2: 3 columns between spaces .*by tabs if a word has spaces"),
         ("a.txt", "the\tO\ncat\t\n", r"a.txt:2: the cell in column -1 \(tag_column\) is empty"),
         ("a.txt", "\n\n", r"There are no sentences in .*a.txt. Give files that have some."),
         ("a.jsonl", '{"words": ["a", "b"], "tags": ["O"]}', r"a.jsonl:1: there are 2 words but 1 tags. Give one tag"),
+        ("a.jsonl", '{"words": ["a"], "tags": null}', r"a.jsonl:1: 'tags' is null. Fill it in, or leave the row out"),
         ("a.jsonl", '{"word": ["a"], "tags": ["O"]}', r"a.jsonl:1: there is no 'words' .* Did you mean 'word'\?"),
         ("a.jsonl", '{"words": ["a"]}', r"a.jsonl:1: there is no 'tags' among 'words'"),
         ("a.jsonl", '{"words": [1], "tags": ["O"]}', r"a.jsonl:1: 'words' is \[1\], not a list of words"),
@@ -95,6 +97,15 @@ def test_a_bad_file_is_told_with_its_line_and_the_way_out(
 ) -> None:
     with pytest.raises(DataError, match=message):
         read(written(tmp_path / name, content))
+
+
+def test_a_long_file_without_an_empty_line_is_told_to_be_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(read(written(tmp_path / "a.conll", "word O\n" * 600))) == 1
+    assert "a.conll: there is no empty line in it, so its 600 words are one sentence." in capsys.readouterr().out
+    assert len(read(written(tmp_path / "b.conll", ("word O\n" * 300 + "\n") * 2))) == 2
+    assert not capsys.readouterr().out
 
 
 def test_a_file_of_words_is_known_by_its_name_or_by_its_tags(tmp_path: Path) -> None:

@@ -130,6 +130,10 @@ def test_a_teacher_of_other_classes_or_of_another_kind_is_refused(folder: Path, 
     params.task.teacher_dir = str(golden / "sentence_transformers" / "mean")
     with pytest.raises(ArgumentError, match="cannot teach: The model answers embeddings"):
         built(params)
+    (tmp_path / "empty").mkdir()
+    params.task.teacher_dir = str(tmp_path / "empty")
+    with pytest.raises(ArgumentError, match="task.teacher_dir: .*empty` cannot teach: .*config.json` does not exist"):
+        built(params)
 
 
 @pytest.mark.parametrize(

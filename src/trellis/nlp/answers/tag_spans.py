@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 OUTSIDE = "O"
 """The tag of a word that is in no span."""
-_MARKED = re.compile("[BIES]-.+")
-_BEGINNINGS = ("B", "S")
-_ENDINGS = ("E", "S")
+_MARKED = re.compile("[BIESLU]-.+")
+# Where E- and S- are others' marks, BILOU has L- and U-.
+_BEGINNINGS = ("B", "S", "U")
+_ENDINGS = ("E", "L", "S", "U")
 
 
 class Span(NamedTuple):
@@ -29,7 +30,7 @@ def spans_of(tags: Sequence[str], *, is_marked: bool = True) -> list[Span]:
     """The spans that tags mark, in the order of their first words, as `seqeval` has them.
 
     A span begins with `B-` or `S-`, at a change of type, or after no span; it ends with `E-` or `S-`, or before what
-    begins one. So `I-PER` alone is a span as well.
+    begins one. So `I-PER` alone is a span as well. `L-` and `U-` are as `E-` and `S-`.
 
     Example:
         >>> spans_of(["B-PER", "I-PER", "O", "I-LOC"])

@@ -110,8 +110,8 @@ def _text_lines(file: Path) -> Iterator[str]:
     return (str(row.values["text"]).strip() for row in read_rows(file, format="text"))
 
 
-def _row_lines(file: Path, text_fields: Sequence[str]) -> Iterator[str]:
-    """Yields the lines of the texts of each row, and an empty one after each row."""
+def row_texts(file: Path, text_fields: Sequence[str]) -> Iterator[list[str]]:
+    """Yields the texts of each row of a file, one for each of the fields; one that is no text is an error."""
     for row in read_rows(file):
         wrong = next((name for name in text_fields if not isinstance(row.values.get(name), str)), None)
         if wrong is not None:
@@ -119,8 +119,13 @@ def _row_lines(file: Path, text_fields: Sequence[str]) -> Iterator[str]:
                 f"{file}:{row.line}: there is no text in {wrong!r}; the columns are {', '.join(row.values)}. "
                 "Name those with text in text_field_names."
             )
-        lines = (line.strip() for name in text_fields for line in str(row.values[name]).splitlines())
-        yield from filter(None, lines)
+        yield [str(row.values[name]) for name in text_fields]
+
+
+def _row_lines(file: Path, text_fields: Sequence[str]) -> Iterator[str]:
+    """Yields the lines of the texts of each row, and an empty one after each row."""
+    for texts in row_texts(file, text_fields):
+        yield from filter(None, (line.strip() for text in texts for line in text.splitlines()))
         yield ""
 
 

@@ -93,12 +93,14 @@ def _is_yes(row: Row, name: str, place: str) -> bool:
 
 
 def _cell(row: Row, name: str, setting: str, place: str) -> object:
-    if row.values.get(name) is None:
+    if name not in row.values:
         suggestion = did_you_mean(name, list(row.values), show=repr)
         raise DataError(
             f"{place}: the labels {name!r} are missing among {', '.join(map(repr, row.values))}.{suggestion} Fill them "
             f"in (with nothing, if there are none), or name the column by {setting}."
         )
+    if row.values[name] is None:
+        raise DataError(f"{place}: {name!r} is null, so its labels are not known. Write [] if it has none.")
     return row.values[name]
 
 

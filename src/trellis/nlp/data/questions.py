@@ -29,7 +29,14 @@ from trellis.nlp.data.configs import QADataConfig
 from trellis.nlp.data.output import OutputFormat, work_folder, write_features, write_meta_data
 from trellis.nlp.data.question_rows import read_question_rows
 from trellis.nlp.data.sequences import INPUTS, RECORD_NAMES, Features, Specials
-from trellis.nlp.data.stream_parts import MadeExamples, config_tokenizer, example_stream, input_paths, read_features
+from trellis.nlp.data.stream_parts import (
+    MadeExamples,
+    config_tokenizer,
+    data_place,
+    example_stream,
+    input_paths,
+    read_features,
+)
 from trellis.nlp.data.text_settings import TEXT, TextSettings, beside_records
 from trellis.nlp.data.token_cache import OrderedMap, cache_directory, in_blocks, local_map, n_useful_workers
 from trellis.nlp.data.tokenizer import Tokenizer
@@ -530,7 +537,10 @@ def question_windows(params: QADataConfig, *, tokenizer: Tokenizer | None = None
         raise ConfigError("xlnet_format is true, but there is no XLNet model to read it. Leave it false.")
     tokenizer = tokenizer or question_tokenizer(params)
     files = find_files(input_paths(params))
-    windows = Windows(params.seq_length, params.doc_stride, params.query_length)
+    try:
+        windows = Windows(params.seq_length, params.doc_stride, params.query_length)
+    except ArgumentError as error:
+        raise ArgumentError(f"{data_place(params)}.{error}") from None
     settings = [
         _VERSION,
         tokenizer.fingerprint,

@@ -42,6 +42,7 @@ from trellis.nlp.data.stream_parts import (
 from trellis.nlp.data.text_file import is_unicode
 from trellis.nlp.data.token_cache import cache_directory, in_blocks, local_map, n_useful_workers
 from trellis.nlp.data.tokenizer import UNKNOWN, Tokenizer
+from trellis.runtime import print_line
 from trellis.spelling import did_you_mean
 from trellis.tasks import InputContext
 
@@ -56,6 +57,7 @@ _MULTIPLE = 8
 _DOCUMENT = "-DOCSTART-"
 _CONLL_NAMES = (".conll", ".conllu", ".conll03", ".iob", ".iob2", ".bio", ".ner")
 _N_LOOKED_AT = 50
+_LONGEST_USUAL = 500
 # In CoNLL-U a range of words, or a word that is not written.
 _NO_WORD = re.compile(r"\d+[-.]\d+")
 _UNKNOWNS = (UNKNOWN, "<unk>")
@@ -92,11 +94,16 @@ def read_tagged_sentences(files: Sequence[Path], *, fields: TaggedFields) -> Ite
     numbers = itertools.count()
     n_sentences = 0
     for path in files:
-        rows = _sentences_of_rows(path, fields) if has_rows(path, fields=fields) else _sentences_of_lines(path, fields)
-        for words, tags, place in rows:
+        is_table = has_rows(path, fields=fields)
+        n_words = 0
+        n_before = n_sentences
+        for words, tags, place in _sentences_of_rows(path, fields) if is_table else _sentences_of_lines(path, fields):
             if words:
                 n_sentences += 1
+                n_words += len(words)
                 yield TaggedSentence(words, tags, place, next(numbers))
+        if not is_table and n_sentences == n_before + 1 and n_words > _LONGEST_USUAL:
+            print_line(f"{path}: there is no empty line in it, so its {n_words:,} words are one sentence.")
     if not n_sentences:
         raise DataError(f"There are no sentences in {', '.join(map(str, files))}. Give files that have some.")
 
@@ -149,8 +156,9 @@ def _sentences_of_lines(path: Path, fields: TaggedFields) -> Rows:
         place = f"{path}:{line}"
         if len(cells) != n_columns:
             parted = "tabs" if "\t" in text else "spaces"
+            n_cells = f"{len(cells)} column" + ("s" if len(cells) > 1 else "")
             raise DataError(
-                f"{place}: {len(cells)} columns between {parted} ({text.strip()!r:.60}), but {n_columns} in the first "
+                f"{place}: {n_cells} between {parted} ({text.strip()!r:.60}), but {n_columns} in the first "
                 f"line. Part the columns of all lines alike, by tabs if a word has spaces."
             )
         if n_columns == 10 and _NO_WORD.fullmatch(cells[0]):
@@ -219,12 +227,14 @@ def _row_tags(row: Row, name: str, place: str) -> tuple[str, ...]:
 
 
 def _value(row: Row, name: str, setting: str, place: str) -> object:
-    if row.values.get(name) is None:
+    if name not in row.values:
         known = ", ".join(map(repr, row.values))
         suggestion = did_you_mean(name, list(row.values), show=repr)
         raise DataError(
             f"{place}: there is no {name!r} among {known}.{suggestion} Fill it in, or name the column by {setting}."
         )
+    if row.values[name] is None:
+        raise DataError(f"{place}: {name!r} is null. Fill it in, or leave the row out.")
     return row.values[name]
 
 

@@ -14,7 +14,7 @@ from trellis.data import Columns, ExampleStream, cached_columns, find_files, rea
 from trellis.errors import DataError
 from trellis.nlp.data.byte_tokenizers import ReversibleTokenizer
 from trellis.nlp.data.configs import DocumentBorders, TokenBlocksDataConfig
-from trellis.nlp.data.corpus import is_rows
+from trellis.nlp.data.corpus import is_rows, row_texts
 from trellis.nlp.data.stream_parts import data_place, example_stream, input_paths
 from trellis.nlp.data.token_cache import cache_directory, in_blocks, local_map, n_useful_workers
 from trellis.runtime import Tally
@@ -139,13 +139,7 @@ def _text_passages(file: Path, documents: DocumentBorders) -> Iterator[Passage]:
 
 
 def _row_passages(file: Path, text_fields: Sequence[str]) -> Iterator[Passage]:
-    for row in read_rows(file):
-        wrong = next((name for name in text_fields if not isinstance(row.values.get(name), str)), None)
-        if wrong is not None:
-            raise DataError(
-                f"{file}:{row.line}: there is no text in {wrong!r}; the columns are {', '.join(row.values)}. "
-                "Name those with text in text_field_names."
-            )
-        text = "\n".join(str(row.values[name]) for name in text_fields)
+    for texts in row_texts(file, text_fields):
+        text = "\n".join(texts)
         if text.strip():
             yield Passage(text, ends_document=True)

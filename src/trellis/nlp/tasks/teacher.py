@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trellis.data import Columns
 from trellis.disk import files_in, write_whole
-from trellis.errors import ArgumentError, DataError
+from trellis.errors import ArgumentError, CheckpointFileError, DataError
 from trellis.experiments import best_of_run, read_params
 from trellis.extensions import newest_file
 from trellis.json_text import parse_json
@@ -114,12 +114,12 @@ class _Teacher:
 def _load(teacher_dir: str) -> Predictor:
     folder = Path(teacher_dir)
     is_weights = find_served_model(folder) is None and not (folder / "params.yaml").is_file()
-    params: Any = read_hugging_face_experiment(folder) if is_weights else None
-    predictor = load_predictor(teacher_dir, params=params)
     try:
+        params: Any = read_hugging_face_experiment(folder) if is_weights else None
+        predictor = load_predictor(teacher_dir, params=params)
         # One that answers something else says so here.
         _ = predictor.label_values
-    except ArgumentError as error:
+    except (ArgumentError, CheckpointFileError) as error:
         raise ArgumentError(f"task.teacher_dir: `{teacher_dir}` cannot teach: {error}") from None
     return predictor
 
