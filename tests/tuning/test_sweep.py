@@ -11,7 +11,7 @@ import pytest
 from trellis.cli.main import main
 from trellis.errors import ArgumentError, ConfigError, RunFailedError
 from trellis.experiments import resolve
-from trellis.tuning import Outcome, Sweep, SweepOptions, Trial, TrialResult, Watch, read_search, run_together
+from trellis.tuning import Outcome, Sweep, SweepOptions, Trial, TrialResult, Watch, read_search, run_as_replicas
 
 NAME = "digits/classifier"
 
@@ -134,7 +134,7 @@ def test_data_of_which_no_program_can_be_made_is_refused_before_the_sweep_is_beg
     config = resolve(NAME, settings=["runtime.distribution_strategy=one_device"])
     space = read_search(["task.train_data.global_batch_size=int(8, 16)"], config=config)
     with pytest.raises(ConfigError, match="gives batches of other shapes"):
-        run_together(space, n_together=2)
+        run_as_replicas(space, n_together=2)
 
 
 def test_another_search_in_the_same_directory_is_refused_with_the_difference(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def tune(flags: argparse.Namespace) -> None:
         n_together=n_together,
     )
     # Before the sweep is noted in its directory: another search would be another sweep.
-    run_trials = tuning.run_together(space, n_together=n_together) if n_together > 1 else None
+    run_trials = tuning.run_as_replicas(space, n_together=n_together) if n_together > 1 else None
     make_directory(directory)
     sweep = tuning.Sweep(directory, space=space, options=options)
     runtime.keep_programs()
