@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trellis.cli.main import main
-from trellis.errors import ArgumentError, ConfigError, RunFailedError
+from trellis.errors import ArgumentError, ConfigError, DirectoryTakenError, RunFailedError
 from trellis.experiments import resolve
 from trellis.tuning import Outcome, Sweep, SweepOptions, Trial, TrialResult, Watch, read_search, run_as_replicas
 
@@ -128,6 +128,23 @@ def test_a_file_where_the_sweep_is_to_write_is_told(tmp_path: Path, capsys: pyte
     file.touch()
     assert main(["tune", f"--experiment={NAME}", "--search=task.hidden_size=int(8, 64)", f"--model_dir={file}"]) == 2
     assert f"--model_dir: `{file}` cannot be made" in capsys.readouterr().err
+
+
+def test_trials_that_others_are_at_work_on_are_told_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = [f"--experiment={NAME}", "--search=task.hidden_size=int(8, 64)", "--pruner=none", "--trials=1"]
+
+    def refuse(directory: Path) -> None:
+        raise DirectoryTakenError(f"`{directory}` belongs to another process.")
+
+    def start_again(trials: Sequence[Trial], *, watch: Watch) -> list[Outcome]:
+        monkeypatch.setattr("trellis.tuning.sweep.Ownership", refuse)
+        assert main(["tune", *flags, f"--model_dir={tmp_path}"]) == 0
+        return report_size(trials, watch=watch)
+
+    build_sweep(tmp_path, n_trials=1).run(start_again)
+    assert "Another process is at work on 0000: when it ends, the best may be another one." in capsys.readouterr().out
 
 
 def test_data_of_which_no_program_can_be_made_is_refused_before_the_sweep_is_begun() -> None:

@@ -145,6 +145,9 @@ def _rows(results: Sequence[TrialResult], *, metric: str) -> Iterator[str]:
     for result in results:
         if result.error:
             yield f"Trial {result.number:04d} has failed: {result.error.splitlines()[0]}"
+    running = [f"{result.number:04d}" for result in results if result.state == "running"]
+    if running:
+        yield f"Another process is at work on {', '.join(running)}: when it ends, the best may be another one."
 
 
 def _shown(value: object) -> str:
