@@ -81,6 +81,18 @@ def test_a_torn_last_line_of_the_journal_is_taken_away(tmp_path: Path) -> None:
     assert len(build_sweep(tmp_path).run(report_size)) == 4
 
 
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [("sweep.json", "delete it if they are of this one"), ("journal.log", "its line 2 is no JSON")],
+)
+def test_a_damaged_file_of_a_sweep_is_told(tmp_path: Path, file: str, message: str) -> None:
+    build_sweep(tmp_path)
+    with (tmp_path / file).open("ab") as opened:
+        opened.write(b"\0\0\n")
+    with pytest.raises(ArgumentError, match=message):
+        build_sweep(tmp_path)
+
+
 def test_failed_trials_are_noted_and_the_others_go_on(tmp_path: Path) -> None:
     def fail_first(trials: Sequence[Trial], *, watch: Watch) -> list[Outcome]:
         return [Outcome("it broke")] if trials[0].number == 0 else report_size(trials, watch=watch)
