@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from trellis.cli.main import main
-from trellis.errors import ArgumentError, ConfigError, RunFailedError
+from trellis.errors import ArgumentError, ConfigError, DirectoryTakenError, RunFailedError
 from trellis.experiments import resolve
-from trellis.tuning import Outcome, Sweep, SweepOptions, Trial, TrialResult, Watch, read_search, run_together
+from trellis.tuning import Outcome, Sweep, SweepOptions, Trial, TrialResult, Watch, read_search, run_as_replicas
 
 NAME = "digits/classifier"
 
@@ -81,6 +81,18 @@ def test_a_torn_last_line_of_the_journal_is_taken_away(tmp_path: Path) -> None:
     assert len(build_sweep(tmp_path).run(report_size)) == 4
 
 
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [("sweep.json", "delete it if they are of this one"), ("journal.log", "its line 2 is no JSON")],
+)
+def test_a_damaged_file_of_a_sweep_is_told(tmp_path: Path, file: str, message: str) -> None:
+    build_sweep(tmp_path)
+    with (tmp_path / file).open("ab") as opened:
+        opened.write(b"\0\0\n")
+    with pytest.raises(ArgumentError, match=message):
+        build_sweep(tmp_path)
+
+
 def test_failed_trials_are_noted_and_the_others_go_on(tmp_path: Path) -> None:
     def fail_first(trials: Sequence[Trial], *, watch: Watch) -> list[Outcome]:
         return [Outcome("it broke")] if trials[0].number == 0 else report_size(trials, watch=watch)
@@ -130,11 +142,28 @@ def test_a_file_where_the_sweep_is_to_write_is_told(tmp_path: Path, capsys: pyte
     assert f"--model_dir: `{file}` cannot be made" in capsys.readouterr().err
 
 
+def test_trials_that_others_are_at_work_on_are_told_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = [f"--experiment={NAME}", "--search=task.hidden_size=int(8, 64)", "--pruner=none", "--trials=1"]
+
+    def refuse(directory: Path) -> None:
+        raise DirectoryTakenError(f"`{directory}` belongs to another process.")
+
+    def start_again(trials: Sequence[Trial], *, watch: Watch) -> list[Outcome]:
+        monkeypatch.setattr("trellis.tuning.sweep.Ownership", refuse)
+        assert main(["tune", *flags, f"--model_dir={tmp_path}"]) == 0
+        return report_size(trials, watch=watch)
+
+    build_sweep(tmp_path, n_trials=1).run(start_again)
+    assert "Another process is at work on 0000: when it ends, the best may be another one." in capsys.readouterr().out
+
+
 def test_data_of_which_no_program_can_be_made_is_refused_before_the_sweep_is_begun() -> None:
     config = resolve(NAME, settings=["runtime.distribution_strategy=one_device"])
     space = read_search(["task.train_data.global_batch_size=int(8, 16)"], config=config)
     with pytest.raises(ConfigError, match="gives batches of other shapes"):
-        run_together(space, n_together=2)
+        run_as_replicas(space, n_together=2)
 
 
 def test_another_search_in_the_same_directory_is_refused_with_the_difference(tmp_path: Path) -> None:

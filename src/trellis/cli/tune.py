@@ -86,7 +86,7 @@ def tune(flags: argparse.Namespace) -> None:
         n_together=n_together,
     )
     # Before the sweep is noted in its directory: another search would be another sweep.
-    run_trials = tuning.run_together(space, n_together=n_together) if n_together > 1 else None
+    run_trials = tuning.run_as_replicas(space, n_together=n_together) if n_together > 1 else None
     make_directory(directory)
     sweep = tuning.Sweep(directory, space=space, options=options)
     runtime.keep_programs()
@@ -145,6 +145,9 @@ def _rows(results: Sequence[TrialResult], *, metric: str) -> Iterator[str]:
     for result in results:
         if result.error:
             yield f"Trial {result.number:04d} has failed: {result.error.splitlines()[0]}"
+    running = [f"{result.number:04d}" for result in results if result.state == "running"]
+    if running:
+        yield f"Another process is at work on {', '.join(running)}: when it ends, the best may be another one."
 
 
 def _shown(value: object) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         Watch as Watch,
         run_one_by_one as run_one_by_one,
     )
-    from trellis.tuning.replicas import run_together as run_together
+    from trellis.tuning.replicas import run_as_replicas as run_as_replicas
     from trellis.tuning.results import TrialResult as TrialResult, as_json as as_json, write_results as write_results
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -1,6 +1,7 @@
 """The journal of a sweep: which trials there are, what they reported, what became of them."""
 
 import fcntl
+import json
 import math
 import os
 import warnings
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trellis.errors import MissingPackageError
+from trellis.errors import ArgumentError, MissingPackageError
 from trellis.tuning.results import State, TrialResult
 from trellis.tuning.search import Range, Value
 
@@ -41,19 +42,21 @@ class Journal:
         self._optuna = optuna
         self._ranges = ranges
         self._sign = 1 if direction == "higher" else -1
+        file = directory / "journal.log"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            backend = optuna.storages.journal.JournalFileBackend(
-                str(directory / "journal.log"), lock_obj=_FileLock(directory / "journal.log")
-            )
-            self._study = optuna.create_study(
-                storage=optuna.storages.JournalStorage(backend),
-                study_name="sweep",
-                direction="maximize" if direction == "higher" else "minimize",
-                sampler=_seeded_sampler(optuna, seed),
-                pruner=_pruner(optuna, pruner, n_steps),
-                load_if_exists=True,
-            )
+            backend = optuna.storages.journal.JournalFileBackend(str(file), lock_obj=_FileLock(file))
+            try:
+                self._study = optuna.create_study(
+                    storage=optuna.storages.JournalStorage(backend),
+                    study_name="sweep",
+                    direction="maximize" if direction == "higher" else "minimize",
+                    sampler=_seeded_sampler(optuna, seed),
+                    pruner=_pruner(optuna, pruner, n_steps),
+                    load_if_exists=True,
+                )
+            except json.JSONDecodeError:
+                raise ArgumentError(_describe_damage(file)) from None
 
     def n_trials(self) -> int:
         """How many trials were begun."""
@@ -175,6 +178,17 @@ class _FileLock:
 
     def release(self) -> None:
         os.close(self._descriptor)
+
+
+def _describe_damage(file: Path) -> str:
+    way_out = f"Begin anew with another --model_dir; what trials have left is in `{file.parent / 'trials'}`."
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        try:
+            json.loads(line)
+        except ValueError:
+            place = f"`{file}` is damaged: its line {number} is no JSON."
+            return f"{place} Take it away if it is none of the sweep's. {way_out}"
+    return f"`{file}` is damaged. {way_out}"
 
 
 def load_optuna() -> Any:

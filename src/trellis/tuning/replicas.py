@@ -11,7 +11,7 @@ from trellis.tuning.sweep import Outcome, RunTrials, Trial, Watch, Watching, des
 _DATA = "task.train_data."
 
 
-def run_together(space: SearchSpace, *, n_together: int) -> RunTrials:
+def run_as_replicas(space: SearchSpace, *, n_together: int) -> RunTrials:
     """Returns what runs up to so many trials as one program; raises an error if the space does not allow that.
 
     A trial has its place by its number: a sweep that is started again finds the same program, with the same trials in

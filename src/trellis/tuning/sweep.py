@@ -207,7 +207,12 @@ class Sweep:
         if not self._file.exists():
             write_whole(self._file, f"{json.dumps(own, indent=1)}\n".encode())
             return
-        recorded = parse_json(self._file.read_bytes())
+        try:
+            recorded = parse_json(self._file.read_bytes())
+        except ValueError:
+            raise ArgumentError(
+                f"`{self._file}` is damaged. It says of what the trials are a sweep: delete it if they are of this one."
+            ) from None
         names = [name for name in {**recorded, **own} if recorded.get(name) != own.get(name)]
         lines = [f"  {name}: {recorded.get(name, 'nothing')} there, {own.get(name, 'nothing')} now" for name in names]
         if lines:
