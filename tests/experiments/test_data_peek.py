@@ -89,6 +89,25 @@ def test_text_is_shown_in_pieces_with_lengths_labels_by_name_and_contradictions(
     assert any("1 of them with another label" in line for line in lines(peek))
 
 
+def test_several_labels_of_an_example_are_counted_by_class(tmp_path: Path) -> None:
+    data = {"vocab_file": write_vocabulary(tmp_path / "vocab.txt"), "seq_length": 16, "global_batch_size": 2}
+    encoder = {"type": "bert", "bert": small_text.encoder().get().as_dict()}
+    (tmp_path / "tags.conll").write_text("the O\ncats B-PET\nsat O\n\ndogs B-PET\n")
+    texts = ({"text": "the cat", "labels": ["pet", "rest"]}, {"text": "who", "labels": ["pet"]})
+    (tmp_path / "labels.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in texts))
+    found = []
+    for name, file, settings in (
+        ("bert/tagging", "tags.conll", {}),
+        ("encoder/multi_label", "labels.jsonl", {"text_fields": ["text"]}),
+    ):
+        params = trellis.get_exp_config(name)
+        side = {**data, **settings, "input_path": str(tmp_path / file)}
+        sides = {"train_data": side, "validation_data": side}
+        params.override({"task": {"model": {"encoder": encoder}, **sides}})
+        found.append(dict(peek_data(params, side="train").labels[0].counts))
+    assert found == [{"B-PET (0)": 2, "O (1)": 2}, {"pet (0)": 2, "rest (1)": 1}]
+
+
 def test_masked_pieces_are_shown_with_what_was_masked_and_packed_rows_by_sequence(tmp_path: Path) -> None:
     tokenizer = build_tokenizer(write_vocabulary(tmp_path / "vocab.txt"))
     ids = {word: 5 + number for number, word in enumerate(WORDS)}

@@ -131,5 +131,9 @@ def test_a_model_is_asked_examples_of_files_by_slices(tmp_path: Path, monkeypatc
     assert {title: score.n_examples for title, score in found.items()} == {"all": 4, "sex=f": 2, "sex=m": 2}
     assert [found[title].metrics["accuracy"] for title in found] == [0.75, 1.0, 0.5]
     assert found["sex=m"].metrics["loss"] == pytest.approx((np.log1p(np.exp(4)) + np.log1p(np.exp(-4))) / 2)
+    by_label = evaluate_model(served, files=[str(file)], metrics=["accuracy"], slices=["label", "label"])
+    assert {title: score.metrics["accuracy"] for title, score in by_label.items()} == pytest.approx(
+        {"all": 0.75, "label=0": 2 / 3, "label=1": 1.0}
+    )
     with pytest.raises(ArgumentError, match="no feature 'sx'. Did you mean 'sex'"):
         check_features([str(file)], label="", slices=["sx"])

@@ -199,7 +199,7 @@ class _Facts:
             self._lengths.append(np.asarray(view.lengths))
             self._row_length = max(self._row_length, view.row_length)
             self._n_positions += size * view.row_length
-        for name, values in view.labels.items():
+        for name, values in (*view.labels.items(), *view.several_labels.items()):
             self._labels.setdefault(name, []).append(values)
         self._compare(view, size)
         for row in range(min(size, self._n_shown - len(self._examples))):
@@ -244,12 +244,19 @@ class _Facts:
             n_known=n_known,
             arrays=tuple(array.facts(name) for name, array in self._arrays.items()),
             lengths=self._length_facts() if self._lengths else None,
-            labels=tuple(_label_facts(name, np.concatenate(values), view) for name, values in self._labels.items()),
+            labels=tuple(_label_facts(name, values, view) for name, values in self._label_values()),
             n_duplicates=self._n_duplicates,
             n_contradictions=self._n_contradictions,
             examples=tuple(self._examples),
             pictures=tuple(self._pictures),
         )
+
+    def _label_values(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yields the labels of all examples by name, if there are any."""
+        for name, parts in self._labels.items():
+            values = np.concatenate(parts)
+            if values.size:
+                yield name, values
 
     def _length_facts(self) -> LengthFacts:
         lengths, longest = np.concatenate(self._lengths), self._row_length

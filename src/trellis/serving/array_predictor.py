@@ -67,8 +67,9 @@ class ArrayPredictor:
         """What the model takes; batches are made here, so it does not matter of what size they are."""
         size = specs[0].shape[0]
         self._batch_size = size if isinstance(size, int) else ARRAY_BATCH_SIZE
-        self._categories: Mapping[str, Sequence[str]] = _mapping(model, "categories")
-        self._missing: Mapping[str, Missing] = _mapping(model, "missing")
+        self._categories = model.categories
+        missing = model.manifest.metadata.get("missing")
+        self._missing: Mapping[str, Missing] = missing if isinstance(missing, dict) else {}
 
     def __call__(self, inputs: PyTree) -> PyTree:
         """The outputs for examples: all of them, asked in batches."""
@@ -236,11 +237,6 @@ def _check_presence(block: ExampleBlock, name: str, feature: Feature, missing: M
     fill = "none" if feature.is_text else 0
     problem = f"it is missing. Fill it in, or say what stands for it: --missing={name}={fill}"
     raise block.error(f"{problem}.", index=int(np.argmin(cells.is_present)), name=name)
-
-
-def _mapping(model: LoadedModel, name: str) -> Mapping[str, Any]:
-    value = model.manifest.metadata.get(name)
-    return value if isinstance(value, dict) else {}
 
 
 def _chosen(

@@ -55,8 +55,8 @@ def evaluate_model(
     answers: list[np.ndarray] = []
     for file in files:
         for block in read_example_blocks(file):
-            names = [_label_name(label, block), *slices]
-            for name in names:
+            # A slice may be one of the labels themselves.
+            for name in dict.fromkeys([_label_name(label, block), *slices]):
                 found.setdefault(name, []).append(_values(block, name))
         answers += [_output(batch.outputs, output) for batch in predictor.open(file, columns=chosen).answers]
     if not answers:

@@ -242,10 +242,13 @@ def _lowered(
     try:
         return export.export(jax.jit(function), platforms=platforms)(shapes, inputs)
     except Exception as error:  # noqa: BLE001  (it is raised, as another)
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        # Nobody has to know what JAX translates to.
+        reason = first_line.replace("MLIR translation rule", "rule")[:300].rstrip(".")
         raise ModelError(
-            f"{name} cannot be exported for {', '.join(platforms)}: JAX says: {reason:.300} Write it with operations "
-            f"of jax.numpy and jax.lax alone, or choose platforms that have all of its operations."
+            f"{name} cannot be exported for {', '.join(platforms)}: JAX says: {reason}. Write it with operations of "
+            f"jax.numpy and jax.lax alone, without callbacks such as jax.debug.print, or choose platforms that have "
+            f"all of its operations."
         ) from None
 
 

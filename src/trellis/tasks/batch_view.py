@@ -18,6 +18,8 @@ class BatchView:
     """What two examples have in common that are the same; two of one input with two labels are, too."""
     labels: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Those that are one number for an example, by name."""
+    several_labels: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Those of which an example has any number, by name: the labels of all examples in one row."""
     label_names: Sequence[str] = ()
     """What labels are called that are numbers of classes, in their order."""
     lengths: NDArray[np.integer] | None = None

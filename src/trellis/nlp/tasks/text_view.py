@@ -41,10 +41,12 @@ def view_text(
     ids = arrays["input_word_ids"]
     names = [name for name in (*label_fields, *_LABELS) if name in arrays]
     labels = {name: arrays[name].reshape(len(ids)) for name in names if arrays[name].size == len(ids)}
+    several = {name: arrays[name] for name in label_fields if name in arrays and arrays[name].ndim == 2}
     mask = arrays.get("input_mask", np.ones_like(ids))
     view = BatchView(
         inputs={"ids": _unmasked(arrays), "types": arrays.get("input_type_ids", np.zeros_like(ids))},
         labels=labels,
+        several_labels={name: _all_labels(values, ids, label_names) for name, values in several.items()},
         label_names=label_names,
         lengths=(mask != 0).sum(axis=1),
         row_length=ids.shape[1],
@@ -54,15 +56,23 @@ def view_text(
         example = {name: values[row] for name, values in arrays.items()}
         told = _describe(example, mask[row] != 0, tokenizer)
         told |= {name: view.label_text(float(values[row])) for name, values in labels.items()}
-        several = {name: example[name] for name in label_fields if name in example and example[name].ndim == 1}
-        return told | {name: _named(values, ids[row], label_names, tokenizer) for name, values in several.items()}
+        return told | {name: _named(example[name], ids[row], label_names, tokenizer) for name in several}
 
     return BatchView(**vars(view) | {"describe": describe})
 
 
+def _are_by_class(labels: NDArray[Any], ids: NDArray[Any], names: Sequence[str]) -> bool:
+    """Whether rows tell of each class if they have it, and not of each piece which class it has."""
+    return labels.shape[-1] == len(names) != ids.shape[-1]
+
+
+def _all_labels(labels: NDArray[Any], ids: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
+    return np.nonzero(labels)[1] if _are_by_class(labels, ids, names) else labels[labels >= 0]
+
+
 def _named(labels: NDArray[Any], ids: NDArray[Any], names: Sequence[str], tokenizer: Spelling | None) -> list[JSON]:
     """Several labels of a row: those that it has, or that of each piece which has one."""
-    if len(labels) == len(names) != len(ids):
+    if _are_by_class(labels, ids, names):
         return [names[place] for place in np.flatnonzero(labels).tolist()]
     pieces = _spell(ids, tokenizer)
     return [f"{pieces[place]}={names[labels[place]]}" for place in np.flatnonzero(labels >= 0).tolist()]
