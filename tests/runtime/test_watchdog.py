@@ -2,7 +2,8 @@
 
 import pytest
 
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, ExitCode
+from trellis.runtime import watchdog
 from trellis.runtime.watchdog import Judge, Limits
 
 LIMITS = Limits(silence=10, progress=100)
@@ -99,3 +100,22 @@ def test_limits_are_seconds(text: str) -> None:
     assert Limits.of({"TRELLIS_WORKER_TIMEOUT": "5"}) == Limits(5, 1800)
     with pytest.raises(ArgumentError, match=f"TRELLIS_PROGRESS_TIMEOUT is '{text}'. Give a number of seconds above 0"):
         Limits.of({"TRELLIS_PROGRESS_TIMEOUT": text})
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_nobody_leaves_before_all_have_printed_their_stacks_and_the_first_leaves_last(
+    is_first: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(watchdog, "is_first_process", lambda: is_first)
+    monkeypatch.setattr(watchdog.faulthandler, "dump_traceback", lambda **options: done.append("stacks"))
+    monkeypatch.setattr(watchdog.time, "sleep", done.append)
+    monkeypatch.setattr(watchdog.os, "_exit", done.append)
+    watch = watchdog._Watch(LIMITS)
+    watch._end("Process 1 is gone.", is_told=True)
+    # One beat until another hears of it, and one until it looks at what it has heard.
+    longest = 2 * watch._period
+    assert done[0::2] == ["stacks", ExitCode.LOST]
+    assert isinstance(done[1], float)
+    assert done[1] > (2 if is_first else 1) * longest
+    assert "Process 1 is gone. The run ends with code 75; the same command goes on" in capsys.readouterr().err

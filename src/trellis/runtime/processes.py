@@ -30,6 +30,8 @@ _JAX_SECONDS = 100
 """After so many seconds JAX takes a silent process for dead, if nothing else is said."""
 _SECONDS_TO_ANSWER = 1.0
 _SECONDS_TO_STOP = 10
+_SECONDS_TO_END = 30
+"""How long processes may take to end all together, after the time for which one may be silent."""
 
 
 def join_processes(environment: Mapping[str, str] = os.environ) -> None:
@@ -52,10 +54,10 @@ def join_processes(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def _join(environment: Mapping[str, str]) -> None:
-    # More than twice the time, as JAX may not wait for all of it: whoever has started the processes is to name the
-    # silent one before the others abort.
+    # More than twice the time, as JAX may not wait for all of it: the silent one is to be named, and all are to have
+    # printed their stacks, before JAX aborts the others.
     silence = seconds_in(environment, "TRELLIS_WORKER_TIMEOUT", default=0.0)
-    heartbeat = math.ceil(2 * silence) + _SECONDS_TO_STOP if silence else _JAX_SECONDS
+    heartbeat = math.ceil(2 * silence) + _SECONDS_TO_END if silence else _JAX_SECONDS
     seconds = join_seconds(environment)
     together = _of_jax(environment) or _of_tf_config(environment) or _of_cluster(environment)
     if together is None:

@@ -33,7 +33,9 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_RAISE = 5.0
 """How long a process has to say by itself that another has failed."""
 _SECONDS_TO_HEAR = 3.0
-"""How long the first process, which all the others hear by, outlives the end of the run."""
+"""How long the service is waited for when this process ends."""
+_SECONDS_TO_PRINT = 2 * _SECONDS_BETWEEN_BEATS + 1
+"""How long it takes at most until every process has heard of the end of the run, and has printed its stacks."""
 _SECONDS_TO_LEAVE = 3.0
 """How long our threads are waited for: Python aborts a process that ends while one of them is in JAX's C++."""
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -335,8 +337,8 @@ class _Watch:
             f"{lost} The run ends with code {ExitCode.LOST}; the same command goes on from its last checkpoint file."
         )
         flush_output()
-        if is_first_process():
-            time.sleep(_SECONDS_TO_HEAR)
+        # Whoever leaves ends what the others compute with it. The first, which they hear by, leaves last.
+        time.sleep(_SECONDS_TO_PRINT * (2 if is_first_process() else 1))
         os._exit(ExitCode.LOST)
 
 
