@@ -107,6 +107,8 @@ def change(adapter: Path, **settings: Any) -> None:
     [
         ({"peft_type": "IA3"}, "peft_type is 'IA3', but only adapters with 'LORA' can be read"),
         ({"use_dora": True}, "use_dora is True"),
+        ({"alora_invocation_tokens": [1]}, r"alora_invocation_tokens is \[1\], but only adapters with None"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa', but only adapters with True can be read"),
         ({"rank_pattern": {"query": 4}}, "rank_pattern is {'query': 4}"),
         ({"r": 4}, r"read_peft.rank is 2, theirs 4\. Write: --set=read_peft.rank=4"),
     ],

@@ -36,6 +36,16 @@ _PLAIN: Mapping[str, tuple[Any, ...]] = {
     "alpha_pattern": ({}, None),
     "layer_replication": (None,),
     "trainable_token_indices": (None,),
+    "target_parameters": (None, []),
+    "lora_bias": (False, None),
+    "use_qalora": (False, None),
+    "use_bdlora": (False, None),
+    "alora_invocation_tokens": (None,),
+    "arrow_config": (None,),
+    "kasa_config": (None,),
+    "monteclora_config": (None,),
+    # With others, such as pissa, the weights beside the adapters are no longer those of the folder.
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal", "mica"),
 }
 """What a config may say of adapters for us to compute the same; the first value is the usual one."""
 

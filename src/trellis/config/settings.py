@@ -33,6 +33,11 @@ class Origin:
         """Returns the place in short, as `small.yaml:3`."""
         return self.source if self.line is None else f"{self.source}:{self.line}"
 
+    @property
+    def is_left_open(self) -> bool:
+        """Whether nobody has chosen the value: it is the default of a class, or a factory's."""
+        return self == DEFAULT or (self.form == "code" and self.source.startswith("factory "))
+
 
 DEFAULT = Origin("default")
 CODE = Origin("code")

@@ -17,7 +17,14 @@ from trellis.errors import ArgumentError, DataError, TrellisError
 from trellis.experiments.experiment import ExperimentConfig
 from trellis.experiments.lengths import derive_lengths
 from trellis.experiments.mode import Mode, get_mode, mode_problems
-from trellis.experiments.preflight import Preflight, n_batches, n_bytes, size_text, warm_start_problems
+from trellis.experiments.preflight import (
+    Preflight,
+    adapter_problems,
+    n_batches,
+    n_bytes,
+    size_text,
+    warm_start_problems,
+)
 from trellis.experiments.replicas import describe_together
 from trellis.experiments.reports import leaves_of
 from trellis.experiments.run import build_task, build_trainer, find_checkpoint
@@ -104,7 +111,7 @@ def _plan(
         is_known = bool(problems) and isinstance(error, ArgumentError | DataError)
         return Plan("", problems if is_known else [*problems, Problem(str(error), DEFAULT)])
     problems = list(mode_problems(params, mode=run_mode, model_dir=model_dir))
-    return Plan(report, [*problems, *run.problems(), *warm_start_problems(run)])
+    return Plan(report, [*problems, *run.problems(), *warm_start_problems(run), *adapter_problems(run)])
 
 
 def _report(run: Preflight, *, original: ExperimentConfig) -> Iterator[str]:

@@ -24,7 +24,7 @@ from trellis.loops import Outline, batch_size, made_parts
 from trellis.optimizers import AverageState, trained_part
 from trellis.runtime import describe_size, gathered, process_name
 from trellis.spelling import nearest
-from trellis.tasks import BoundModel, Task, all_metrics, uncalled_methods
+from trellis.tasks import BoundModel, PeftTask, Task, all_metrics, parameters_by_path, uncalled_methods
 from trellis.trainer import Change, StagedTrainer, StageOutline, build_task_metrics, metric_name, start_of
 
 BEST = "trainer.best_checkpoint_eval_metric"
@@ -296,6 +296,21 @@ def warm_start_problems(run: Preflight) -> Iterator[Problem]:
     except jax.errors.JAXTypeError:
         # The task looks at the values of its parameters, and there are none before the run.
         return
+
+
+def adapter_problems(run: Preflight) -> Iterator[Problem]:
+    """Yields why the adapters that a run is to start from are none of its own; a run finds out when it reads them."""
+    config, adapters, task = run.params.trainer.lora, run.outline.adapters, run.trainer.task
+    if config is None or adapters is None or not run.mode.trains or run.resumes_from is not None:
+        return
+    # One that does not exist is a problem of the mode.
+    if not config.init_adapter or not Path(config.init_adapter).is_dir() or not isinstance(task, PeftTask):
+        return
+    trained, _, _ = adapters.shares(run.outline.checkpoint.variables)
+    try:
+        task.read_peft(config.init_adapter, config=config, shapes=parameters_by_path(trained))
+    except TrellisError as error:
+        yield Problem(str(error), DEFAULT, "trainer.lora.init_adapter")
 
 
 def _memory_problems(run: Preflight) -> Iterator[Problem]:

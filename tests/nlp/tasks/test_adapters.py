@@ -13,7 +13,14 @@ import trellis
 import trellis.nlp.experiments
 from tests.nlp.data.small_text import WORDS, write_vocabulary
 from trellis.errors import CheckpointMismatchError
-from trellis.experiments import ExperimentConfig, export_experiment, get_exp_config, read_params, run_experiment
+from trellis.experiments import (
+    ExperimentConfig,
+    export_experiment,
+    get_exp_config,
+    plan_experiment,
+    read_params,
+    run_experiment,
+)
 from trellis.nlp.answers import load_predictor
 from trellis.nlp.tasks import read_hugging_face_experiment
 from trellis.tasks import get_task
@@ -92,3 +99,15 @@ def test_a_run_starts_from_what_was_exported(run: Path, tmp_path: Path) -> None:
 def test_adapters_of_another_rank_are_told_with_the_flags_to_write(tmp_path: Path) -> None:
     with pytest.raises(CheckpointMismatchError, match=r"Write: --set=trainer.lora.rank=2"):
         run_experiment(experiment(tmp_path, {**LORA, "rank": 4}), mode="train", model_dir=tmp_path / "run")
+
+
+def test_a_plan_reads_the_adapters_that_a_run_starts_from(tmp_path: Path) -> None:
+    def problems(**changes: Any) -> list[str]:
+        planned = plan_experiment(experiment(tmp_path, LORA | changes), mode="train", model_dir=tmp_path / "run")
+        return [problem.message for problem in planned.problems]
+
+    assert problems() == []
+    [of_rank] = problems(rank=4)
+    assert "Write: --set=trainer.lora.rank=2" in of_rank
+    [of_parts] = problems(targets=["query"])
+    assert "are for other parts than those of the run" in of_parts

@@ -11,7 +11,7 @@ import optax
 
 from trellis.aliases import JSON, Array, Batch, PyTree
 from trellis.bridges import read_sentence_embedding, sentence_embedding_files
-from trellis.config import DEFAULT, Origin, Problem, merge, origin_of, raise_if_any, setting_at
+from trellis.config import Origin, Problem, merge, origin_of, raise_if_any, setting_at
 from trellis.data import Stream
 from trellis.errors import ModelError
 from trellis.loops import Mean, MetricFunction, StepOutput, TrainState, batch_size, update_state
@@ -270,16 +270,10 @@ def _sides_of(batch: Mapping[str, Any]) -> list[str]:
     return [side for side in TEXT_SIDES if f"{side}_word_ids" in batch]
 
 
-def _is_open(params: Any, path: str) -> bool:
-    """Whether nobody has set a value: neither a user nor a file."""
-    origin = origin_of(params, path)
-    return origin == DEFAULT or origin.source.startswith("factory ")
-
-
 def _with_loss(params: DualEncoderConfig) -> DualEncoderConfig:
     """The config with a loss for scores, if there are some and nobody has set one."""
     data: Any = params.train_data
-    if not data.score_field or not _is_open(params, "loss_type"):
+    if not data.score_field or not origin_of(params, "loss_type").is_left_open:
         return params
     config = params.replace()
     origin = Origin(f"task.train_data.score_field={data.score_field}")
@@ -291,7 +285,8 @@ def _with_pooling(params: Any, directory: str) -> Any:
     """The config with what a folder of sentence-transformers, or a run, says where nobody has set it."""
     check_is_local(directory, field="task.hub_module_url")
     lengths = [f"{side}.seq_length" for side in SIDES]
-    left_open = [path for path in ("model.pooling", "model.normalize", *lengths) if _is_open(params, path)]
+    paths = ("model.pooling", "model.normalize", *lengths)
+    left_open = [path for path in paths if origin_of(params, path).is_left_open]
     folder = read_sentence_embedding(directory)
     if folder is None:
         return with_settings_of_run(directory, paths=left_open, config=params)

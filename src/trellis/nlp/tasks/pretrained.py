@@ -14,7 +14,7 @@ from trellis.bridges import (
     read_hugging_face_config,
     read_hugging_face_settings,
 )
-from trellis.config import DEFAULT, Origin, Setting, merge, origin_of, raise_if_any, read_file, setting_at
+from trellis.config import Origin, Setting, merge, origin_of, raise_if_any, read_file, setting_at
 from trellis.errors import ArgumentError, CheckpointMismatchError
 from trellis.nlp.models import EncoderConfig, PretrainerConfig
 from trellis.optimizers import matches
@@ -62,7 +62,7 @@ def with_encoder_of(directory: str, *, config: TaskConfig) -> TaskConfig:
     inner = values[values["type"]]
     path = f"model.encoder.{values['type']}"
     own = {name: origin_of(config, f"{path}.{name}") for name in inner if name.endswith(_FREE)}
-    kept = [name for name, origin in own.items() if origin != DEFAULT and not origin.source.startswith("factory ")]
+    kept = [name for name, origin in own.items() if not origin.is_left_open]
     values[values["type"]] = {name: value for name, value in inner.items() if name not in kept}
     filled = config.replace()
     raise_if_any(merge(filled, setting_at("model.encoder", values, Origin(directory))))

@@ -76,7 +76,7 @@ def with_text(config: TaskConfig, source: TextSource) -> TaskConfig:
     """The config of a task with what the settings of its text say in the place of defaults."""
     filled = config
     for path, value in _decided(config, source):
-        if _value(config, path) != value and _is_default(config, path):
+        if _value(config, path) != value and origin_of(config, path).is_left_open:
             filled = config.replace() if filled is config else filled
             raise_if_any(merge(filled, setting_at(path, value, Origin(str(source.settings.vocab_file)))))
     return filled
@@ -239,11 +239,6 @@ def _named(config: TaskConfig, side: str) -> TextSettings | None:
 def _value(config: TaskConfig, path: str) -> Any:
     side, _, name = path.partition(".")
     return getattr(getattr(config, side), name)
-
-
-def _is_default(config: TaskConfig, path: str) -> bool:
-    origin = origin_of(config, path)
-    return origin == DEFAULT or origin.source.startswith("factory ")
 
 
 def _shown(value: Any) -> str:
