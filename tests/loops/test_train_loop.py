@@ -340,6 +340,7 @@ def test_jax_names_the_operation_that_makes_a_nan_where_it_is_asked_to() -> None
         with pytest.raises(FloatingPointError, match=r"invalid value \(nan\) encountered in log") as error:
             loop.next_step()
     assert any(frame.name == "__call__" and frame.path == Path(__file__) for frame in error.traceback)
+    assert error.value.__notes__ == ["That was in step 2."]
 
 
 def test_a_batch_in_which_all_is_masked_changes_nothing() -> None:

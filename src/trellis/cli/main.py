@@ -16,7 +16,7 @@ from typing import Any
 
 from trellis import executor
 from trellis.cli.parser import Parser
-from trellis.errors import ArgumentError, ProcessLostError, TrellisError
+from trellis.errors import ArgumentError, ProcessLostError, TrellisError, drop_jax_note
 from trellis.runtime import (
     answering_in_json,
     describe_size,
@@ -155,6 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         told = _told(error)
         if told is None:
+            for part in _chain(error):
+                drop_jax_note(part)
             raise
         print_error("\n".join([told, *(_causes(error) if isinstance(error, TrellisError) else ())]))
         return LOST if isinstance(error, ProcessLostError) else BAD_INPUT

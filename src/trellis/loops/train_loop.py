@@ -552,11 +552,16 @@ class TrainLoop:
             running.n_completed_steps += n_taken
             running.last_taken = (n_taken, batch)
             arguments = (running.state, running.totals, batch, self._root)
-            if self._n_fused_steps == 1 and running.step < target:
-                running.state, running.totals = running.steps.run_bare(*arguments)
-                running.grads = None
-            else:
-                running.state, running.totals, running.grads = running.steps(n_taken, *arguments)
+            try:
+                if self._n_fused_steps == 1 and running.step < target:
+                    running.state, running.totals = running.steps.run_bare(*arguments)
+                    running.grads = None
+                else:
+                    running.state, running.totals, running.grads = running.steps(n_taken, *arguments)
+            except FloatingPointError as error:
+                # JAX looks at every step by itself where it is asked to find such a number.
+                error.add_note(f"That was in step {running.step}.")
+                raise
         if running.steps.compile_time > compile_time:
             self.session.ledger.move(running.steps.compile_time - compile_time, to="compile")
         if time.perf_counter() > running.next_look:
