@@ -4,7 +4,7 @@ import dataclasses
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -530,6 +530,16 @@ def words() -> trellis.ExampleStream:
             r"init is the module Classifier. Give its method: init=Classifier\(…\).init",
         ),
         (lambda: tiny.train_loop(init=None), ArgumentError, "TrainLoop.init is None, which cannot be called"),
+        (
+            lambda: trellis.TrainLoop(init=tiny.Classifier().init, task=cast(Any, None)),
+            ArgumentError,
+            r"TrainLoop.task is None. Give a trellis.TrainTask\(…\)",
+        ),
+        (
+            lambda: trellis.EvalLoop(task=cast(Any, tiny.train_task())),
+            ArgumentError,
+            r"EvalLoop.task is TrainTask\(.*Give a trellis.EvalTask\(…\)",
+        ),
         (
             lambda: tiny.train_loop(collections=["dropout"]),
             ArgumentError,

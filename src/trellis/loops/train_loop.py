@@ -47,7 +47,7 @@ from trellis.loops.state import (
     tracing,
     with_made,
 )
-from trellis.loops.step import TrainStep, TrainTask, build_train_step, check_collections, checked_result
+from trellis.loops.step import TrainStep, TrainTask, build_train_step, check_collections, check_task, checked_result
 from trellis.loops.time_ledger import InputMeter
 from trellis.optimizers import trained_part
 from trellis.runtime import (
@@ -117,6 +117,7 @@ class TrainLoop:
         grads: bool = True,
     ) -> None:
         _check_init(init.target if isinstance(init, CheckpointSource) else init)
+        check_task(task, TrainTask, place="TrainLoop.task")
         check_collections(collections or {})
         if n_fused_steps is not None and whole_number(n_fused_steps, "n_fused_steps") < 1:
             raise ArgumentError(f"n_fused_steps is {n_fused_steps}, but a call runs at least one step.")
