@@ -34,6 +34,11 @@ def shown(value: object) -> str:
     return f"{article} {kind} of {', '.join(keys[:5])}" if keys else f"{article} {kind}"
 
 
+def drop_jax_note(error: BaseException) -> None:
+    """Takes from an error the note in which JAX tells that it has shortened the trace, which helps nobody."""
+    error.__notes__ = [note for note in getattr(error, "__notes__", []) if "internal frames" not in note]
+
+
 class TrellisError(Exception):
     """Every error that Trellis raises on purpose."""
 

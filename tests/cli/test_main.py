@@ -181,6 +181,20 @@ def test_an_error_of_trellis_is_told_with_its_notes_and_causes(
     )
 
 
+def test_a_traceback_has_no_note_on_what_jax_has_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(modules: object) -> None:
+        error = FloatingPointError("invalid value (nan) encountered in log")
+        error.add_note("For simplicity, JAX has removed its internal frames from the traceback.")
+        error.add_note("That was in step 2.")
+        raise RuntimeError("no answer") from error
+
+    monkeypatch.setattr("trellis.cli.experiments.register_experiments", fail)
+    with pytest.raises(RuntimeError, match="no answer") as raised:
+        main(["experiments"])
+    assert raised.value.__cause__ is not None
+    assert raised.value.__cause__.__notes__ == ["That was in step 2."]
+
+
 def test_on_a_terminal_an_error_shows_the_value_and_what_was_probably_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     for name in ("NO_COLOR", "PYTHON_COLORS"):

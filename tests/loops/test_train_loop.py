@@ -4,7 +4,7 @@ import dataclasses
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -340,6 +340,7 @@ def test_jax_names_the_operation_that_makes_a_nan_where_it_is_asked_to() -> None
         with pytest.raises(FloatingPointError, match=r"invalid value \(nan\) encountered in log") as error:
             loop.next_step()
     assert any(frame.name == "__call__" and frame.path == Path(__file__) for frame in error.traceback)
+    assert error.value.__notes__ == ["That was in step 2."]
 
 
 def test_a_batch_in_which_all_is_masked_changes_nothing() -> None:
@@ -529,6 +530,16 @@ def words() -> trellis.ExampleStream:
             r"init is the module Classifier. Give its method: init=Classifier\(…\).init",
         ),
         (lambda: tiny.train_loop(init=None), ArgumentError, "TrainLoop.init is None, which cannot be called"),
+        (
+            lambda: trellis.TrainLoop(init=tiny.Classifier().init, task=cast(Any, None)),
+            ArgumentError,
+            r"TrainLoop.task is None. Give a trellis.TrainTask\(…\)",
+        ),
+        (
+            lambda: trellis.EvalLoop(task=cast(Any, tiny.train_task())),
+            ArgumentError,
+            r"EvalLoop.task is TrainTask\(.*Give a trellis.EvalTask\(…\)",
+        ),
         (
             lambda: tiny.train_loop(collections=["dropout"]),
             ArgumentError,

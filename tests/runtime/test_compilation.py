@@ -131,12 +131,14 @@ def test_what_cannot_be_exact_names_the_setting(error: Exception) -> None:
         jit_on([GPU], fail)(1)
 
 
-def test_other_errors_of_programs_stay_as_they_are() -> None:
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_other_errors_of_programs_stay_as_they_are_without_the_note_of_jax(device: Any) -> None:
     def fail(x: Any) -> Any:
         raise IndexError("list index out of range")
 
-    with pytest.raises(IndexError, match="out of range"):
-        jit_on([GPU], fail)(1)
+    with pytest.raises(IndexError, match="out of range") as error:
+        jit_on([device], fail)(1)
+    assert error.value.__notes__ == []
 
 
 @pytest.mark.parametrize("is_exact", [True, False])

@@ -16,7 +16,7 @@ from typing import Any
 
 from trellis import executor
 from trellis.cli.parser import Parser
-from trellis.errors import ArgumentError, ExitCode, ProcessLostError, TrellisError
+from trellis.errors import ArgumentError, ExitCode, ProcessLostError, TrellisError, drop_jax_note
 from trellis.runtime import (
     answering_in_json,
     describe_size,
@@ -153,6 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         told = _told(error)
         if told is None:
+            for part in _chain(error):
+                drop_jax_note(part)
             raise
         print_error("\n".join([told, *(_causes(error) if isinstance(error, TrellisError) else ())]))
         return ExitCode.LOST if isinstance(error, ProcessLostError) else ExitCode.BAD_INPUT

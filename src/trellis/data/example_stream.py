@@ -13,7 +13,7 @@ from trellis.aliases import Batch, PyTree
 from trellis.data.foreign import foreign_examples
 from trellis.data.order import Order, keys_of
 from trellis.data.stream import Examples
-from trellis.errors import ArgumentError, DataError, shown
+from trellis.errors import ArgumentError, DataError, drop_jax_note, shown
 
 
 class ArrayExamples:
@@ -199,8 +199,7 @@ class ExampleStream:
         try:
             mapped = self._map(batch, keys)
         except Exception as error:
-            # JAX tells in a note that it has shortened the trace, which helps nobody to find the mistake.
-            error.__notes__ = [note for note in getattr(error, "__notes__", []) if "internal frames" not in note]
+            drop_jax_note(error)
             error.add_note(f"in ExampleStream's map(batch, keys), with the batch of step {step + 1}")
             paths = [path for path, leaf in jax.tree_util.tree_leaves_with_path(batch) if leaf.dtype.kind in "SU"]
             if paths:

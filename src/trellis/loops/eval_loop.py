@@ -16,7 +16,7 @@ from trellis.loops.fused_steps import count_flops
 from trellis.loops.media import Media
 from trellis.loops.metrics import compute, merge, zeros
 from trellis.loops.state import Checkpoint, Outline, Summary, tracing
-from trellis.loops.step import EvalTask, build_validation_step, check_collections
+from trellis.loops.step import EvalTask, build_validation_step, check_collections, check_task
 from trellis.loops.time_ledger import TimeLedger
 from trellis.runtime import Placement, StepKeys, checked_key, fetch, jit_on, note_progress, print_line, shardings_of
 
@@ -51,6 +51,7 @@ class EvalLoop:
         devices: Sequence[Any] | Placement | None = None,
         group: str = "eval",
     ) -> None:
+        check_task(task, EvalTask, place="EvalLoop.task")
         self.n_steps = n_steps
         self._left_out: set[str] = set()
         self._is_compiled = False

@@ -15,7 +15,7 @@ import optax
 from flax import struct
 
 from trellis.aliases import JSON, Array, Batch, Init, Metrics, PyTree
-from trellis.errors import ArgumentError, CheckpointMismatchError, StaleCheckpointError, TrellisError
+from trellis.errors import ArgumentError, CheckpointMismatchError, StaleCheckpointError, TrellisError, drop_jax_note
 from trellis.loops.media import Media
 from trellis.loops.metrics import Metric
 from trellis.loops.session import Session
@@ -309,7 +309,7 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        error.__notes__ = [note for note in getattr(error, "__notes__", []) if "internal frames" not in note]
+        drop_jax_note(error)
         raise
 
 

@@ -123,6 +123,12 @@ class EvalTask:
         return f"EvalTask(data={type(self.data).__name__}, metrics={[*self.metrics]})"
 
 
+def check_task(task: Any, kind: type[TrainTask | EvalTask], *, place: str) -> None:
+    """Raises an error if a loop was given something else than the task that it runs."""
+    if not isinstance(task, kind):
+        raise ArgumentError(f"{place} is {shown(task)}. Give a trellis.{kind.__name__}(…).")
+
+
 def check_collections(collections: Any) -> None:
     """Raises an error if it does not say which keys `init` and `apply` are given."""
     way_out = "Say for what, and which: collections={'apply': ['dropout']}"

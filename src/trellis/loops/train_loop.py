@@ -47,7 +47,7 @@ from trellis.loops.state import (
     tracing,
     with_made,
 )
-from trellis.loops.step import TrainStep, TrainTask, build_train_step, check_collections, checked_result
+from trellis.loops.step import TrainStep, TrainTask, build_train_step, check_collections, check_task, checked_result
 from trellis.loops.time_ledger import InputMeter
 from trellis.optimizers import trained_part
 from trellis.runtime import (
@@ -117,6 +117,7 @@ class TrainLoop:
         grads: bool = True,
     ) -> None:
         _check_init(init.target if isinstance(init, CheckpointSource) else init)
+        check_task(task, TrainTask, place="TrainLoop.task")
         check_collections(collections or {})
         if n_fused_steps is not None and whole_number(n_fused_steps, "n_fused_steps") < 1:
             raise ArgumentError(f"n_fused_steps is {n_fused_steps}, but a call runs at least one step.")
@@ -552,11 +553,16 @@ class TrainLoop:
             running.n_completed_steps += n_taken
             running.last_taken = (n_taken, batch)
             arguments = (running.state, running.totals, batch, self._root)
-            if self._n_fused_steps == 1 and running.step < target:
-                running.state, running.totals = running.steps.run_bare(*arguments)
-                running.grads = None
-            else:
-                running.state, running.totals, running.grads = running.steps(n_taken, *arguments)
+            try:
+                if self._n_fused_steps == 1 and running.step < target:
+                    running.state, running.totals = running.steps.run_bare(*arguments)
+                    running.grads = None
+                else:
+                    running.state, running.totals, running.grads = running.steps(n_taken, *arguments)
+            except FloatingPointError as error:
+                # JAX looks at every step by itself where it is asked to find such a number.
+                error.add_note(f"That was in step {running.step}.")
+                raise
         if running.steps.compile_time > compile_time:
             self.session.ledger.move(running.steps.compile_time - compile_time, to="compile")
         if time.perf_counter() > running.next_look:

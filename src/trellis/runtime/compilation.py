@@ -9,7 +9,7 @@ import jax
 from jax.extend.core import Jaxpr, Var, jaxpr_as_fun
 
 from trellis.aliases import PyTree
-from trellis.errors import ModelError
+from trellis.errors import ModelError, drop_jax_note
 
 # Without Triton's matrix products a step compiles sooner and runs as fast: docs/decisions/0008.
 _ON_GPUS = {"xla_gpu_enable_triton_gemm": False}
@@ -28,12 +28,12 @@ def jit_on(
         is_exact: Whether the same inputs have to give the same bits, each time and in each process.
     """
     if devices[0].platform != "gpu":
-        return jax.jit(function, **options)
+        return _with_plain_errors(jax.jit(function, **options))
     chosen = _ON_GPUS | ({_EXACT: True} if is_exact else {})
     flags = os.environ.get("XLA_FLAGS", "")
     options_of_xla = {name: value for name, value in chosen.items() if name not in flags and _is_known(name)}
     program = jax.jit(function, compiler_options=options_of_xla or None, **options)
-    return _explaining(program) if _EXACT in options_of_xla else program
+    return _with_plain_errors(program, is_exact=_EXACT in options_of_xla)
 
 
 def describe_exactness(platform: str, *, is_exact: bool) -> str:
@@ -50,8 +50,8 @@ def describe_exactness(platform: str, *, is_exact: bool) -> str:
     return "exact to the bit"
 
 
-def _explaining(program: Callable[..., Any]) -> Callable[..., Any]:
-    """The program, with an error that names the way out if XLA cannot compile it so that its bits are always the same.
+def _with_plain_errors(program: Callable[..., Any], *, is_exact: bool = False) -> Callable[..., Any]:
+    """The program, whose errors have no note of JAX on traces, and name the way out if XLA cannot compile it exactly.
 
     It is no wrapper of JAX's own: a call costs one more frame of Python.
     """
@@ -59,8 +59,9 @@ def _explaining(program: Callable[..., Any]) -> Callable[..., Any]:
     def run(*arguments: Any, **keywords: Any) -> Any:
         try:
             return program(*arguments, **keywords)
-        except (jax.errors.JaxRuntimeError, IndexError) as error:
-            if not any(text in str(error) for text in _NOT_EXACT_ERRORS):
+        except Exception as error:
+            drop_jax_note(error)
+            if not is_exact or not _tells_of_order(error):
                 raise
             reason = str(error).strip().splitlines()[0]
             raise ModelError(
@@ -70,6 +71,11 @@ def _explaining(program: Callable[..., Any]) -> Callable[..., Any]:
             ) from error
 
     return run
+
+
+def _tells_of_order(error: Exception) -> bool:
+    is_of_xla = isinstance(error, jax.errors.JaxRuntimeError | IndexError)
+    return is_of_xla and any(text in str(error) for text in _NOT_EXACT_ERRORS)
 
 
 @functools.cache
