@@ -282,8 +282,8 @@ def sync_all(path: Path) -> None:
         sync(part)
 
 
-def check_writable(directory: Path) -> None:
-    """Makes a directory if need be, and sweeps it; an error if nothing can be written there."""
+def check_writable(directory: Path, *, name: str = "output_dir") -> None:
+    """Makes a directory if need be, and sweeps it; an error with its name if nothing can be written there."""
     try:
         _make_directory(directory)
         sweep(directory)
@@ -292,7 +292,7 @@ def check_writable(directory: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise ArgumentError(
-            f"Nothing can be written to output_dir `{directory}`: {error.strerror}. Choose another directory."
+            f"Nothing can be written to {name} `{directory}`: {error.strerror}. Choose another directory."
         ) from error
 
 

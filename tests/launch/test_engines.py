@@ -257,8 +257,8 @@ def ray_node(*options: str) -> Iterator[tuple[str, int]]:
     cpus = () if "--num-cpus=0" in options else ("--num-cpus=1",)
     node = subprocess.Popen(
         [str(Path(sys.executable).with_name("ray")), "start", *own, *cpus, *options],
-        # Ray would end what runs here if other programs of this machine took most of its memory.
-        env=environment(RAY_AUTH_MODE="disabled", RAY_memory_monitor_refresh_ms="0"),
+        # Ray would end what runs here if other programs took most of the memory, and have it wait for their work.
+        env=environment(RAY_AUTH_MODE="disabled", RAY_memory_monitor_refresh_ms="0", RAY_worker_niceness="0"),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

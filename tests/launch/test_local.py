@@ -1,5 +1,6 @@
 """Processes that are launched together end together, are started again, and are told of by name."""
 
+import errno
 import os
 import signal
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trellis.errors import ArgumentError
+from trellis.errors import ArgumentError, RunFailedError
 from trellis.executor import Worker, WorkerOrder
 from trellis.launch import launch_local
 
@@ -79,6 +80,34 @@ def test_one_that_fails_is_named_with_its_output_and_ends_all(
     assert "Process 1 of 2 was ended by SIGKILL. All were ended." in told
     assert "the last words" in told
     assert sorted(start.stopped) == [0, 1]
+
+
+def test_one_whose_output_is_away_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = Scripted([None, 7])
+
+    def start_and_lose(order: WorkerOrder) -> Worker:
+        worker = start(order)
+        if order.log_file is not None:
+            order.log_file.unlink()
+        return worker
+
+    assert launch_local(["train"], n_processes=2, log_dir=tmp_path / "logs", start=start_and_lose) == 7
+    told = capsys.readouterr().err
+    assert (
+        f"Process 1 of 2 has ended with code 7. All were ended. Its output, {tmp_path}/logs/process_1.log, is" in told
+    )
+
+
+def test_logs_that_cannot_be_written_are_told(tmp_path: Path) -> None:
+    (tmp_path / "logs").touch()
+    with pytest.raises(ArgumentError, match="Nothing can be written to logs `.*/logs`: Not a directory"):
+        launch(Scripted([0, 0]), tmp_path)
+
+    def start_nothing(order: WorkerOrder) -> Worker:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(order.log_file))
+
+    with pytest.raises(RunFailedError, match="Process 0 cannot be started: .*: No such file or directory. Bring back"):
+        launch_local(["train"], n_processes=2, log_dir=tmp_path / "more", start=start_nothing)
 
 
 def test_an_abort_of_jax_is_not_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

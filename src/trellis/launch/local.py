@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trellis.errors import ArgumentError, ExitCode, Preempted
+from trellis.disk import check_writable, describe_failure
+from trellis.errors import ArgumentError, ExitCode, Preempted, RunFailedError
 from trellis.executor import (
     StartWorker,
     WatchedWorker,
@@ -86,7 +87,7 @@ def launch_workers(
         cluster: Makes room for all processes, each time that they are started.
         start: Starts one of them there.
     """
-    log_dir.mkdir(parents=True, exist_ok=True)
+    check_writable(log_dir, name="logs")
     for n_started in range(n_restarts + 1):
         failure = _attempt(arguments, cluster=cluster, start=start, log_dir=log_dir)
         if failure is None:
@@ -120,7 +121,7 @@ def _attempt(arguments: Sequence[str], *, cluster: Cluster, start: StartWorker, 
                     environment=os.environ | environment,
                     log_file=log_dir / f"process_{index}.log" if index else None,
                 )
-                workers.append((order, start(order)))
+                workers.append((order, _started(order, start)))
             return _wait(workers, silence=worker_seconds())
         except Preempted:
             _stop(workers, seconds=_SECONDS_TO_SAVE)
@@ -129,6 +130,17 @@ def _attempt(arguments: Sequence[str], *, cluster: Cluster, start: StartWorker, 
             print_line("Stops the processes, which save first.")
             _stop(workers, seconds=_SECONDS_TO_SAVE)
             return _Failure(ExitCode.INTERRUPTED)
+
+
+def _started(order: WorkerOrder, start: StartWorker) -> Worker:
+    try:
+        return start(order)
+    except OSError as error:
+        place = error.filename or order.command[0]
+        raise RunFailedError(
+            f"Process {order.index} cannot be started: `{place}`: {describe_failure(error)}. Bring back what is away, "
+            f"or make room, and start the same command again."
+        ) from None
 
 
 def _wait(workers: Sequence[tuple[WorkerOrder, Worker]], *, silence: float) -> _Failure | None:
@@ -177,7 +189,10 @@ def _told(order: WorkerOrder, code: int, *, n_processes: int) -> str:
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has ended with code {code}"
     if order.log_file is None:
         return f"{name} {how}. All were ended."
-    end = order.log_file.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
+    try:
+        end = order.log_file.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
+    except OSError as error:
+        return f"{name} {how}. All were ended. Its output, {order.log_file}, is not there: {describe_failure(error)}."
     return f"{name} {how}. All were ended. The end of its output, {order.log_file}:\n{end}"
 
 

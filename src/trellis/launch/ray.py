@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trellis.disk import check_writable
 from trellis.errors import ArgumentError, ExitCode, MissingPackageError, RunFailedError
 from trellis.runtime import TF_CONFIG, print_line
 
@@ -75,7 +76,7 @@ def launch_on_ray(
     # Its types are those of the trainer before this one, whatever it gives.
     train: Any = ray_train
     log_dir = log_dir.absolute()
-    log_dir.mkdir(parents=True, exist_ok=True)
+    check_writable(log_dir, name="logs")
     number = f"{fewest} to {most}" if fewest != most else str(most)
     print_line(
         f"Starts {number} processes on Ray; the output of all but the first goes to {log_dir}. When there are too few "

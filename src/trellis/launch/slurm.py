@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trellis.disk import write_whole
+from trellis.disk import check_writable, write_whole
 from trellis.errors import ArgumentError, RunFailedError
 
 _SECONDS_TO_SUBMIT = 60
@@ -65,7 +65,7 @@ def launch_on_slurm(
     if shutil.which("sbatch") is None:
         raise ArgumentError("There is no sbatch on this machine: launch from a machine that submits jobs to SLURM.")
     log_dir = log_dir.absolute()
-    log_dir.mkdir(parents=True, exist_ok=True)
+    check_writable(log_dir, name="logs")
     script = log_dir / "slurm.sh"
     write_whole(script, job_script(arguments, n_processes=n_processes, log_dir=log_dir, options=options).encode())
     done = subprocess.run(
