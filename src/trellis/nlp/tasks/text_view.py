@@ -63,7 +63,7 @@ def view_text(
 
 def _are_by_class(labels: NDArray[Any], ids: NDArray[Any], names: Sequence[str]) -> bool:
     """Whether rows tell of each class if they have it, and not of each piece which class it has."""
-    return labels.shape[-1] == len(names) != ids.shape[-1]
+    return bool(labels.shape[-1] == len(names) != ids.shape[-1])
 
 
 def _all_labels(labels: NDArray[Any], ids: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
