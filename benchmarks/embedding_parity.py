@@ -134,7 +134,8 @@ def main() -> None:
         f"cosines of vectors rank beside people's scores. Untouched, the weights have {untouched[0]:.4f} here and "
         f"{untouched[1]:.4f} there."
     )
-    words = sides.settings_in_words(flags.model, is_full=flags.full, length=settings.seq_length, **sizes)
+    start = sides.first_layers_in_words(flags.model, is_full=flags.full)
+    words = sides.settings_in_words(start, length=settings.seq_length, **sizes)
     title = "# Sentence vectors, beside sentence-transformers"
     measured = sides.tables(scores, seeds=SEEDS, peer="sentence-transformers")
     lines = [title, "", about, "", words, "", *measured, sides.versions(sentence_transformers)]

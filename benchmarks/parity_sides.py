@@ -129,14 +129,18 @@ def versions(*packages: Any) -> str:
     return f"{named}, on {'a GPU' if DEVICE == 'cuda' else f'a CPU ({platform.machine()})'} in float32."
 
 
-def settings_in_words(weights: Path, *, is_full: bool, n_steps: int, learning_rate: float, length: int) -> str:
+def first_layers_in_words(weights: Path, *, is_full: bool) -> str:
+    """What a training starts from, if it may be the first layers only."""
+    return weights.name if is_full else f"the first {N_LAYERS} layers of {weights.name}"
+
+
+def settings_in_words(start: str, *, n_steps: int, learning_rate: float, length: int) -> str:
     """What both sides have alike."""
-    layers = "" if is_full else f"the first {N_LAYERS} layers of "
     return (
-        f"Both sides start from {layers}{weights.name} and take {n_steps} steps of {BATCH_SIZE} rows of at most "
-        f"{length} tokens by AdamW: a rate of {learning_rate:g} after a warm-up of {WARMUP:.0%} and falling to 0, a "
-        f"decay of {DECAY:g} but for norms and biases, gradients clipped to a norm of {CLIP_NORM:g}, dropout as the "
-        f"weights' settings say. Orders of rows, new weights and dropout are each side's own."
+        f"Both sides start from {start} and take {n_steps} steps of {BATCH_SIZE} rows of at most {length} tokens by "
+        f"AdamW: a rate of {learning_rate:g} after a warm-up of {WARMUP:.0%} and falling to 0, a decay of {DECAY:g} "
+        f"but for norms and biases, gradients clipped to a norm of {CLIP_NORM:g}, dropout as the weights' settings "
+        f"say. Orders of rows, weights of heads and dropout are each side's own."
     )
 
 

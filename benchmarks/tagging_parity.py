@@ -155,7 +155,7 @@ def main() -> None:
         f"Made by `benchmarks/tagging_parity.py`: which words of WikiText-2, all in lower case, had a capital. F1 of "
         f"spans, by seqeval, on {len(held_out):,} sentences; {len(train):,} others are trained on."
     )
-    words = sides.settings_in_words(flags.weights, is_full=flags.full, **sizes)
+    words = sides.settings_in_words(sides.first_layers_in_words(flags.weights, is_full=flags.full), **sizes)
     measured = sides.tables(scores, seeds=SEEDS, peer="transformers")
     lines = ["# Tags of words, beside transformers", "", about, "", words, "", *measured, sides.versions()]
     sides.write_page("tagging_parity", lines)
