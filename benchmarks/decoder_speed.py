@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+import torch
 from decoder_speed_torch import TorchRun
 
 import trellis.nlp.experiments  # noqa: F401  (registers gpt/pretraining)
@@ -23,8 +25,8 @@ from trellis.optimizers import build_schedule
 from trellis.tasks import InputContext, get_task
 
 LOSS_SIZES = {
-    False: {"layers": 4, "width": 128, "heads": 4, "context": 128, "batch": 16, "steps": 600, "seeds": 3},
-    True: {"layers": 2, "width": 64, "heads": 2, "context": 64, "batch": 8, "steps": 150, "seeds": 2},
+    False: {"layers": 3, "width": 96, "heads": 4, "context": 64, "batch": 8, "steps": 400, "scored": 50, "seeds": 3},
+    True: {"layers": 2, "width": 64, "heads": 2, "context": 64, "batch": 8, "steps": 150, "scored": 50, "seeds": 2},
 }
 SPEED_SIZES = {
     False: {"layers": 12, "width": 768, "heads": 12, "context": 1024, "batch": 12, "steps": 60, "vocab": 50304},
@@ -53,7 +55,13 @@ def build_params(sizes: dict[str, int], *, train_file: str, validation_file: str
                 "train_data": {"input_path": train_file, **data},
                 "validation_data": {"input_path": validation_file, **data},
             },
-            "trainer": {"train_steps": steps, "steps_per_loop": steps, "checkpoint_interval": 0, **every},
+            "trainer": {
+                "train_steps": steps,
+                "steps_per_loop": steps,
+                "checkpoint_interval": 0,
+                "validation_steps": sizes.get("scored", -1),
+                **every,
+            },
             "runtime": {"seed": seed, "distribution_strategy": "one_device"},
         }
     )
@@ -73,7 +81,8 @@ def batches_of(params: ExperimentConfig, *, is_training: bool) -> Iterator[tuple
     """The very batches that our own run takes, as pairs of ids and what comes after each."""
     data = params.task.train_data if is_training else params.task.validation_data
     stream: Any = get_task(params.task).build_inputs(data, InputContext(seed=params.runtime.seed))
-    n_batches = params.trainer.train_steps if is_training else stream.n_batches
+    scored = params.trainer.validation_steps
+    n_batches = params.trainer.train_steps if is_training else stream.n_batches if scored < 0 else scored
     for step in range(n_batches):
         batch = stream.batch(step)
         yield batch["input_word_ids"], batch["next_word_ids"]
@@ -91,8 +100,8 @@ def measure_loss(sizes: dict[str, int], *, text: str) -> list[dict[str, float]]:
         params = build_params(sizes, train_file=files[0], validation_file=files[1], seed=seed)
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
-            _, metrics = run_experiment(params, mode="train_and_eval", model_dir=folder)
-        ours, ours_seconds = metrics["loss"], time.perf_counter() - start
+            _, metrics = run_experiment(params, mode="train_and_post_eval", model_dir=folder)
+        ours, ours_seconds = metrics["validation_loss"], time.perf_counter() - start
         peer = TorchRun(get_task(params.task).task_config.model.as_dict(), seed=seed, device="cpu")
         start = time.perf_counter()
         peer.train(batches_of(params, is_training=True), rates=rates_of(params))
@@ -107,8 +116,6 @@ def measure_loss(sizes: dict[str, int], *, text: str) -> list[dict[str, float]]:
 
 def measure_speed(sizes: dict[str, int]) -> list[dict[str, float]]:
     """Tokens a second of both in bfloat16, compiled and with the fastest kernels that each has."""
-    import jax
-
     is_gpu = jax.default_backend() == "gpu"
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "text.txt")
@@ -141,7 +148,7 @@ def measure_speed(sizes: dict[str, int]) -> list[dict[str, float]]:
     return [{"ours": ours, "torch": theirs, "ratio": ours / theirs}]
 
 
-def report(part: str, found: list[dict[str, float]], sizes: dict[str, int]) -> str:
+def report(part: str, found: list[dict[str, float]], sizes: dict[str, int], text: str) -> str:
     """What was found, as Markdown."""
     lines = [f"# Decoder: {part}\n", ", ".join(f"{name} {size}" for name, size in sizes.items()) + ".\n"]
     if part == "speed":
@@ -153,11 +160,15 @@ def report(part: str, found: list[dict[str, float]], sizes: dict[str, int]) -> s
             f"| torch | {row['torch']:,.0f} |",
         ]
         return "\n".join([*lines, f"\nTrellis takes {row['ratio']:.2f} times as many tokens a second."]) + "\n"
-    lines += ["| | validation loss, mean ± standard deviation |", "|---|---|"]
+    seeds = " | ".join(f"seed {row['seed']}" for row in found)
+    name = Path(text).name or "the documentation of Python"
+    lines += [f"On the bytes of {name}, in float32: JAX {jax.__version__}, torch {torch.__version__}.\n"]
+    lines += [f"| validation loss | {seeds} | mean ± standard deviation |", f"|---|{'---|' * len(found)}---|"]
     for name, key in (("Trellis", "ours"), ("torch", "torch")):
         values = [row[key] for row in found]
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
-        lines.append(f"| {name} | {statistics.mean(values):.4f} ± {spread:.4f} |")
+        cells = " | ".join(f"{value:.4f}" for value in values)
+        lines.append(f"| {name} | {cells} | {statistics.mean(values):.4f} ± {spread:.4f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -172,11 +183,11 @@ def main() -> None:
     flags = parser.parse_args()
     sizes = (LOSS_SIZES if flags.part == "loss" else SPEED_SIZES)[flags.quick]
     found = measure_loss(sizes, text=flags.text) if flags.part == "loss" else measure_speed(sizes)
-    text = report(flags.part, found, sizes)
-    print(text)
+    page = report(flags.part, found, sizes, flags.text)
+    print(page)
     out = Path(flags.out)
     out.mkdir(parents=True, exist_ok=True)
-    (out / f"decoder_{flags.part}.md").write_text(text)
+    (out / f"decoder_{flags.part}.md").write_text(page)
     (out / f"decoder_{flags.part}.json").write_text(json.dumps({"sizes": sizes, "found": found}, indent=2) + "\n")
 
 

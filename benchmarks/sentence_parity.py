@@ -64,12 +64,13 @@ class Settings(NamedTuple):
     teacher: Path = Path()
 
 
-def with_new_weights(vocabulary: Path, output: Path, *, width: int) -> Path:
+def with_new_weights(vocabulary: Path, output: Path, *, width: int, n_positions: int = 512) -> Path:
     """A folder with a small BERT that has learned nothing yet, and with a vocabulary."""
     torch.manual_seed(0)
     sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": N_LAYERS}
+    sizes |= {"num_attention_heads": 2, "max_position_embeddings": n_positions}
     # The usual 0.02 is for wide encoders.
-    config = transformers.BertConfig(**sizes, num_attention_heads=2, initializer_range=0.08)
+    config = transformers.BertConfig(**sizes, initializer_range=0.08)
     transformers.BertModel(config).save_pretrained(output)
     transformers.AutoTokenizer.from_pretrained(vocabulary).save_pretrained(output)
     return output
@@ -257,7 +258,9 @@ def main() -> None:
         if flags.part == "multi_label":
             title, found = "# Several labels, beside transformers", compare_labels(flags.text, start)
         else:
-            teacher = with_new_weights(flags.vocabulary, Path(scratch, "teacher"), width=2 * WIDTH)
+            # Rows that are given to it are as long as it can read.
+            sizes = {"width": 2 * WIDTH, "n_positions": LENGTH}
+            teacher = with_new_weights(flags.vocabulary, Path(scratch, "teacher"), **sizes)
             title, found = "# Distillation, beside a loop in torch", compare_students(flags.sst2, start, teacher)
     sizes = {"n_steps": N_STEPS, "learning_rate": LEARNING_RATE, "length": LENGTH}
     rows = f"{N_TRAIN:,} rows are trained on, {N_HELD_OUT:,} others are scored."
