@@ -6,14 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-import trellis.nlp.experiments  # noqa: F401  (registers them)
 from tests.cli.command import REPOSITORY
-from tests.nlp.small_experiments import SIZES, small_settings, write_texts
+from tests.nlp.small_experiments import SHIPPED, SIZES, small_settings, write_texts
 from trellis.cli.main import main
-from trellis.experiments.experiment import _experiments
 
-# Other tests register experiments of their own.
-SHIPPED = [name for name in _experiments.names() if _experiments.get(name).__module__.startswith("trellis.")]
 TINY_TEXT = [
     "--set=trainer.train_steps=20",
     "--set=trainer.steps_per_loop=5",

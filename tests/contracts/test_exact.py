@@ -8,9 +8,8 @@ import jax
 import pytest
 
 from tests.contracts.test_text_runs import folder
-from tests.nlp.small_experiments import small_experiment
+from tests.nlp.small_experiments import SHIPPED, small_experiment
 from trellis.experiments import ExperimentConfig, get_exp_config
-from trellis.experiments.experiment import experiment_summaries
 from trellis.runtime import Placement, StepKeys, lookups
 from trellis.tasks import get_task
 from trellis.trainer import Trainer
@@ -18,7 +17,6 @@ from trellis.trainer import Trainer
 __all__ = ["folder"]  # a fixture
 
 _SCATTER = re.compile(r'"stablehlo\.(?:select_and_)?scatter"\(.*?<\{.*?\}>', re.DOTALL)
-_TEXTS = [name for name in experiment_summaries() if name != "digits/classifier"]
 _RANDOM = re.compile(r"stablehlo\.rng ")
 
 
@@ -52,7 +50,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookups, "_FEW_ROWS", 64)
 
 
-@pytest.mark.parametrize("name", _TEXTS)
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name != "digits/classifier"])
 def test_no_step_of_text_adds_up_in_any_order(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,10 +8,12 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+import trellis.nlp.experiments  # noqa: F401  (registers them)
 from tests.nlp.data.small_text import write_corpus_file, write_tokenizer_json, write_vocabulary
 from tests.nlp.small_roberta import write_roberta
 from trellis.bridges import write_hugging_face
 from trellis.experiments import ExperimentConfig, get_exp_config
+from trellis.experiments.experiment import _experiments
 from trellis.nlp.data import (
     PretrainingOptions,
     Tokenizer,
@@ -25,6 +27,8 @@ from trellis.nlp.data import (
 )
 from trellis.nlp.models import BertClassifier, EncoderConfig, build_encoder
 
+# Other tests register experiments of their own.
+SHIPPED = [name for name in _experiments.names() if _experiments.get(name).__module__.startswith("trellis.")]
 LENGTH = 24
 WORDS = [
     "the",
