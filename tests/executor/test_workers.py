@@ -304,6 +304,7 @@ def test_a_run_that_is_told_to_stop_may_save_first_and_exits_with_143() -> None:
     write_module(
         """
         import signal
+        import time
         from pathlib import Path
         from trellis.errors import Preempted
 
@@ -314,7 +315,8 @@ def test_a_run_that_is_told_to_stop_may_save_first_and_exits_with_143() -> None:
 
             signal.signal(signal.SIGTERM, save)
             print("ready", flush=True)
-            signal.pause()
+            while True:  # a signal that comes just before `signal.pause` would not end it
+                time.sleep(0.01)
         """
     )
     flags = ["--module_file=my_module.py", "--examples=data", "--model=out/model"]
