@@ -132,6 +132,7 @@ def test_serve_refuses_bad_input_before_jax_is_imported(flags: list[str], messag
     assert done.stderr.startswith(message)
 
 
+@pytest.mark.usefixtures("heeds_interrupts")
 def test_who_is_connected_when_the_server_stops_listening_may_still_ask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
