@@ -19,6 +19,7 @@ TRIALS = [
     ("events.jsonl", "a line taken out"),
     ("train/", "one bit flipped"),
     ("validation/", "removed"),
+    ("validation/", "a directory"),
     ("skipped_data.json", "garbage"),
     ("skipped_data.json", "removed"),
     ("best/info.json", "cut in half"),
