@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.xla_flags import QUICK
+
 # Set here, before any test imports JAX, and inherited by the processes that tests start.
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Tests compile more than they compute: optimising code would take half of their time.
-os.environ["XLA_FLAGS"] = (
-    f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-)
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8 {QUICK}"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ["PYTHON_COLORS"] = "0"  # tracebacks read alike on every Python
 

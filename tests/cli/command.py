@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.xla_flags import QUICK
+
 REPOSITORY = Path(__file__).parents[2]
 WITHOUT_JAX = (
     "import sys; from trellis.cli.main import main; code = main();"
@@ -14,7 +16,7 @@ WITHOUT_JAX = (
 
 
 def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(REPOSITORY / "src"), "XLA_FLAGS": "", "COLUMNS": "100"}
+    return os.environ | {"PYTHONPATH": str(REPOSITORY / "src"), "XLA_FLAGS": QUICK, "COLUMNS": "100"}
 
 
 def trellis(*arguments: str) -> subprocess.CompletedProcess[str]:

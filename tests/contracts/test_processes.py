@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.xla_flags import QUICK
 from trellis.extensions import checkpoint_storage
 from trellis.loops import CLOCKED_METRICS
 
@@ -125,7 +126,7 @@ def on_processes(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
         folder.mkdir(exist_ok=True)
         with socket.create_server(("127.0.0.1", 0)) as server:
             address = f"127.0.0.1:{server.getsockname()[1]}"
-        flags = f"--xla_force_host_platform_device_count={N_DEVICES // n} --xla_backend_optimization_level=0"
+        flags = f"--xla_force_host_platform_device_count={N_DEVICES // n} {QUICK}"
         place = f"Path({str(folder)!r})"
         source = f"from pathlib import Path; from {__name__} import {function}; {function}({place}, **{options})"
         cluster = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(n), "XLA_FLAGS": flags}
@@ -189,6 +190,8 @@ def test_files_are_shared_out_and_read_on_any_number_of_processes(on_processes: 
     assert [path.name for path in (folder / "best").glob("[!.]*")] == ["lowest_eval_loss_10"]
 
 
+@pytest.mark.cluster
+@pytest.mark.skipif("TRELLIS_CLUSTER_TESTS" not in os.environ, reason="a minute: run by `make test-cluster`")
 def test_a_file_with_a_damaged_part_is_skipped_by_all_processes(on_processes: Any, tmp_path: Path) -> None:
     folder = tmp_path / "go_on"
     (before, _) = on_processes(2, "go_on", n_steps=2)

@@ -34,6 +34,8 @@ def test_a_run_killed_at_a_file_system_call_ends_as_one_that_was_not() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.cluster
+@pytest.mark.skipif("TRELLIS_CLUSTER_TESTS" not in os.environ, reason="a minute: run by `make test-cluster`")
 def test_a_power_cut_takes_no_committed_checkpoint_file() -> None:
     done = attack("power_cuts", "--n=4")
     if done.returncode == victims.LEFT_OUT:

@@ -1,5 +1,7 @@
 """The script that compares runs on a GPU, tried where there is none."""
 
+import os
+
 import pytest
 
 from benchmarks import gpu_exact
@@ -13,6 +15,8 @@ def test_without_a_gpu_it_says_so_and_ends_well(
     assert "There is no GPU here, only cpu" in capsys.readouterr().out
 
 
+@pytest.mark.cluster
+@pytest.mark.skipif("TRELLIS_CLUSTER_TESTS" not in os.environ, reason="a minute: run by `make test-cluster`")
 def test_runs_of_the_real_command_are_equal_killed_or_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu_exact.main(["--tiny", "--rounds=1"]) == 0
     output = capsys.readouterr().out

@@ -10,6 +10,7 @@ import yaml
 
 import trellis
 from tests.executor.pipeline import write_examples
+from tests.xla_flags import QUICK
 from trellis.errors import ConfigError, TrellisError
 from trellis.executor import Examples, Executor, HyperParameters, Model, ModelRun
 from trellis.extensions import checkpoint_storage
@@ -124,7 +125,7 @@ def told() -> list[tuple[int, dict[str, Any]]]:
 
 
 def test_several_workers_have_the_losses_of_one_and_write_its_files_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setenv("XLA_FLAGS", QUICK)
     wide = [*DIGITS["set"], "task.hidden_size=64"]
     run(more=of_workers(1, set=wide))
     Path("out").rename("alone")
@@ -156,6 +157,6 @@ def parameters(folder: str) -> Any:
     ],
 )
 def test_what_several_workers_cannot_run_is_told(monkeypatch: pytest.MonkeyPatch, more: Any, said: str) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setenv("XLA_FLAGS", QUICK)
     with pytest.raises(TrellisError, match=said):
         run(more=of_workers(2, **more))

@@ -92,15 +92,10 @@ progressive.StackingPolicy.get_model = hurting_model
 """
 
 
-def quick() -> dict[str, str]:
-    """An environment in which little time goes into compiling."""
-    return environment() | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
-
-
 def launch(*flags: str, command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     """Runs a command in two processes."""
     line = [sys.executable, "-m", "trellis", "launch", "--processes=2", *flags, "--", "train", *command]
-    return subprocess.run(line, env=quick(), capture_output=True, text=True, timeout=400, check=False)
+    return subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=400, check=False)
 
 
 def parameters(file: Path) -> Any:
@@ -156,7 +151,7 @@ def test_stages_that_are_killed_stopped_stuck_and_told_to_stop_end_as_if_nothing
     # One process alone has the same losses and the same files.
     Path("hurts").unlink()
     line = [sys.executable, "-m", "trellis", "train", *stages, "--model_dir=alone"]
-    subprocess.run(line, env=quick() | {"JAX_PROCESS_ID": "0"}, check=True, timeout=400)
+    subprocess.run(line, env=environment() | {"JAX_PROCESS_ID": "0"}, check=True, timeout=400)
     alone, together = summaries(tmp_path / "alone"), summaries(tmp_path / "undisturbed")
     assert list(alone) == list(together)
     for step, values in alone.items():
@@ -165,9 +160,11 @@ def test_stages_that_are_killed_stopped_stuck_and_told_to_stop_end_as_if_nothing
     assert files[0] == files[1]
 
 
+@pytest.mark.cluster
+@pytest.mark.skipif("TRELLIS_CLUSTER_TESTS" not in os.environ, reason="a minute: run by `make test-cluster`")
 def test_modes_that_follow_files_do_so_in_several_processes(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "trellis", "train", *DIGITS, "--mode=train", "--model_dir=pretraining"]
-    subprocess.run(line, env=quick(), check=True, timeout=400)
+    subprocess.run(line, env=environment(), check=True, timeout=400)
     follow = ("--mode=continuous_eval", "--model_dir=pretraining", "--set=trainer.continuous_eval_timeout=1")
     evaluated = launch(command=(*DIGITS, *follow))
     assert evaluated.returncode == 0, evaluated.stdout + evaluated.stderr
