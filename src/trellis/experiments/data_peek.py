@@ -279,7 +279,10 @@ class _Range:
 
     def __init__(self, first: NDArray[Any]) -> None:
         self._shape, self._dtype = first.shape, str(first.dtype)
-        self._least, self._most, self._total, self._n = math.inf, -math.inf, 0.0, 0
+        self._least = math.inf
+        self._most = -math.inf
+        self._total = 0.0
+        self._n = 0
         self._n_not_finite = 0
 
     def add(self, array: NDArray[Any]) -> None:

@@ -89,7 +89,9 @@ class Lora:
                 f"--set=trainer.optimizer_config.frozen=[…]"
             )
         self.model = model
-        self._rank, self._alpha, self._dropout = rank, 2.0 * rank if alpha is None else alpha, dropout
+        self._rank = rank
+        self._alpha = 2.0 * rank if alpha is None else alpha
+        self._dropout = dropout
         self._targets, self._also = _checked(targets, f"{place}.targets"), _checked(also, f"{place}.also")
         self._place, self._origin = place, origin
         if not self._targets:
