@@ -2,10 +2,12 @@
 
 import dataclasses
 import errno
+import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
 import tomllib
 from collections.abc import Callable
 
@@ -16,6 +18,7 @@ from tests.cli.command import REPOSITORY, environment, trellis, trellis_without_
 from tests.screen import terminal
 from trellis.cli.main import WORDS, main
 from trellis.errors import DivergedError
+from trellis.executor import preempted_by_sigterm
 from trellis.runtime import print_line
 
 
@@ -217,6 +220,29 @@ def test_an_interrupt_exits_with_130_and_without_a_traceback(
     assert capsys.readouterr().err == "Interrupted.\n"
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_that_comes_while_memory_is_collected_is_heard(
+    number: int, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strike(phase: str, info: dict[str, int]) -> None:
+        gc.callbacks.remove(strike)
+        signal.raise_signal(number)
+
+    def work(modules: object) -> None:
+        with preempted_by_sigterm():
+            gc.callbacks.append(strike)
+            gc.collect()
+            threading.Event().wait(30)
+
+    monkeypatch.setattr("trellis.cli.experiments.register_experiments", work)
+    try:
+        ended_with = main(["experiments"])
+    except SystemExit as end:
+        ended_with = int(str(end.code))
+    assert ended_with == code
+    assert capsys.readouterr().err == ("Interrupted.\n" if number == signal.SIGINT else "")
+
+
 def test_a_reader_who_has_seen_enough_is_no_error() -> None:
     command = [sys.executable, "-m", "trellis", "config", "show", "--experiment=digits/classifier"]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -317,6 +343,7 @@ def test_streams_that_were_closed_do_not_lend_their_numbers_to_files() -> None:
 def test_no_word_imports_jax_or_an_extra_to_tell_of_itself() -> None:
     program = """
 import sys
+import threading
 from trellis.cli.main import WORDS, main
 HEAVY = {"jax", "numpy", "flax", "optax", "orbax", "pyarrow", "optuna", "starlette", "uvicorn", "mlflow", "wandb"}
 for word in WORDS:

@@ -16,7 +16,7 @@ from typing import Any
 
 from trellis import executor
 from trellis.cli.parser import Parser
-from trellis.errors import ArgumentError, ExitCode, ProcessLostError, TrellisError, drop_jax_note
+from trellis.errors import ArgumentError, ExitCode, Preempted, ProcessLostError, TrellisError, drop_jax_note
 from trellis.runtime import (
     answering_in_json,
     describe_size,
@@ -36,6 +36,9 @@ _OF_THE_MACHINE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ENOMEM),
     *(errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENAMETOOLONG, errno.ELOOP, errno.ESTALE),
 }
+_SIGNALS = {KeyboardInterrupt: signal.SIGINT, Preempted: signal.SIGTERM}
+"""Those that come to code as errors."""
+_SECONDS_TO_FINALIZE = 0.1
 _LEAST_OF_JAX = 2 << 30
 _NO_MEMORY = ("RESOURCE_EXHAUSTED", "Cannot allocate memory", "failed to map segment")
 
@@ -132,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         word = WORDS[name]
         parser = Parser(name, word.summary)
         around: AbstractContextManager[None] = ending_with_reader() if word.only_tells else _outliving_terminal()
-        with around:
+        with around, _hearing_dropped_signals():
             _warn_of_limit(word)
             load(word.flags_function)(parser)
             flags = parser.read(rest)
@@ -172,6 +175,37 @@ def _outliving_terminal() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGHUP, previous)
+
+
+@contextmanager
+def _hearing_dropped_signals() -> Iterator[None]:
+    """Within it, Ctrl-C counts also where Python lets no error out: in a finalizer, or in JAX's part of a collection.
+
+    A signal that comes in the midst of a collection of memory meets that part first. Python would print that it has
+    ignored an error, and go on.
+    """
+    previous = sys.unraisablehook
+    timers: list[threading.Timer] = []
+
+    def send_again(unraisable: "sys.UnraisableHookArgs") -> None:
+        number = _SIGNALS.get(unraisable.exc_type)
+        if number is None:
+            previous(unraisable)
+            return
+        timer = threading.Timer(_SECONDS_TO_FINALIZE, os.kill, (os.getpid(), number))
+        timer.daemon = True
+        timers.append(timer)
+        timer.start()
+
+    sys.unraisablehook = send_again
+    try:
+        yield
+    finally:
+        # Somebody else may have put a hook before this one, which knows it.
+        if sys.unraisablehook is send_again:
+            sys.unraisablehook = previous
+        for timer in timers:
+            timer.cancel()
 
 
 def _warn_of_limit(word: Word) -> None:
