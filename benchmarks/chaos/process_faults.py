@@ -61,6 +61,7 @@ MOST_STARTS = 4
 """So often a run is started again that ends by itself after a fault."""
 GOOD_CODES = {2, 75, 130, 128 + signal.SIGKILL, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
 _BYTES_OF_DISK = 64 << 20
+_TOLD_BY = (signal.SIGTERM, signal.SIGINT)
 
 
 class Weather(ctypes.Structure):
@@ -351,10 +352,13 @@ def fork(order: WorkerOrder, weather: Weather) -> Worker:
     """Starts a process."""
     sys.stdout.flush()
     sys.stderr.flush()
+    # Until it has handlers of its own, it has those of the launcher, and would stop the others.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _TOLD_BY)
     pid = os.fork()
     if not pid:
         _follow(order, weather)
     weather.pids[order.index] = pid
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     weather.n_started += 1
     return Forked(Run(pid, order.log_file or Path(os.devnull)))
 
@@ -365,6 +369,7 @@ def _follow(order: WorkerOrder, weather: Weather) -> NoReturn:
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _TOLD_BY)
         os.environ.update(order.environment)
         os.environ["TRELLIS_STARTED_BY"] = str(os.getppid())
         if order.log_file is not None:
