@@ -57,6 +57,15 @@ def test_what_follows_two_dashes_is_the_command(launched: list[Any]) -> None:
             "--gpus_per_process is for --on=ray, and --on is local. Leave it out, or write --on=ray.",
         ),
         (["--processes=2", "--on=ray", "--lead_time=9", "--", "train"], "--lead_time is for --on=slurm, and --on is"),
+        (
+            ["--processes=2", "--on=slurm", "--", "train", "--experiment=digits/clasifier", "--model_dir=a"],
+            "digits/classifier",
+        ),
+        (
+            ["--processes=2", "--on=slurm", "--", "train", "--experiment=digits/classifier", "--modle_dir=a"],
+            "Did you mean --model_dir?",
+        ),
+        (["--processes=2", "--on=slurm", "--", "run", "--exampels=a"], "Did you mean --examples?"),
         (["--proceses=2", "--", "train"], "Did you mean --processes?"),
         (["--processes=2", "--on=kubernetes", "--", "train"], "invalid choice: 'kubernetes'"),
     ],

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trellis import launch as engines
-from trellis.cli import train
+from trellis.cli import run, train
 from trellis.cli.experiments import resolve_flags
 from trellis.cli.main import main
 from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError
-from trellis.experiments import leaves_of
+from trellis.experiments import get_mode, leaves_of
 from trellis.runtime import print_line
 
 _EPILOG = """\
@@ -24,7 +24,7 @@ Exit codes: those of the command.
   trellis launch --on=ray --processes=2:4 --restarts=3 -- train --config_file=run.yaml …
   trellis launch --on=slurm --processes=8 --sbatch='--gpus-per-task=1 --time=4:00:00' -- train --config_file=run.yaml …
 """
-_LAUNCHED = ("train", "run")
+_LAUNCHED = {"train": train.add_flags, "run": run.add_flags}
 _BATCH_SIZE = "task.train_data.global_batch_size"
 _ENGINES = {"address": "ray", "gpus_per_process": "ray", "sbatch": "slurm", "lead_time": "slurm"}
 """Flags that mean nothing to any other engine."""
@@ -86,6 +86,8 @@ def launch(flags: argparse.Namespace) -> int:
     n_processes = _one_number(flags)
     if flags.on == "local":
         return engines.launch_local(flags.command, n_processes=n_processes, log_dir=log_dir, n_restarts=flags.restarts)
+    # A job waits for its turn, and its mistakes would wait with it.
+    _check_command(flags.command)
     options = engines.SlurmOptions(
         lead_time=flags.lead_time, n_restarts=flags.restarts, options=tuple(flags.sbatch.split())
     )
@@ -106,11 +108,24 @@ def _check_engine(flags: argparse.Namespace) -> None:
             )
 
 
+def _check_command(command: Sequence[str]) -> None:
+    """Raises an error if a flag, a name or a type of it is wrong."""
+    flags = _flags_of(command)
+    if command[0] == "train":
+        get_mode(flags.mode)
+        resolve_flags(flags)
+
+
+def _flags_of(command: Sequence[str]) -> argparse.Namespace:
+    word, *rest = command
+    parser = Parser(word, "the command")
+    _LAUNCHED[word](parser)
+    return parser.read(rest)
+
+
 def _check_every_number(flags: argparse.Namespace) -> None:
     """Raises an error if a batch cannot be shared out over some of the numbers of processes that Ray may choose."""
-    parser = Parser("train", "the command")
-    train.add_flags(parser)
-    params = resolve_flags(parser.read(flags.command[1:]))
+    params = resolve_flags(_flags_of(flags.command))
     size, _ = leaves_of(params).get(_BATCH_SIZE, (None, None))
     fewest, most = flags.processes
     n_devices, n_together = max(1, flags.gpus_per_process), max(1, params.runtime.mesh.model)
