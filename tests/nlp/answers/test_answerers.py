@@ -11,7 +11,7 @@ import sentencepiece
 from tests.nlp.data.small_text import small_tokenizer
 from trellis.errors import ArgumentError
 from trellis.nlp.answers import AnswerOptions, BlankAnswerer, Predictor, QuestionAnswerer, SentenceAnswerer
-from trellis.nlp.answers.answerers import AskModel
+from trellis.nlp.answers.answerers import INPUTS, AskModel, in_batches
 from trellis.nlp.data import SentencePieceTokenizer, Tokenizer, Windows
 from trellis.nlp.data.sentences import SentenceFields, SentenceRow, sentence_features
 
@@ -118,3 +118,20 @@ def test_words_of_sentencepiece_are_filled_in_without_its_sign_for_a_space(tmp_p
     best = prediction.values["blanks"][0][0]
     assert (best["token"], best["word"]) == (piece, piece[1:])
     assert "\u2581" not in prediction.text
+
+
+def test_a_batch_is_only_as_long_as_its_texts_need() -> None:
+    lengths = np.array([3] * 16 + [17] + [2] * 15 + [100])
+    mask = (np.arange(100) < lengths[:, None]).astype(np.int32)
+    inputs = dict.fromkeys(INPUTS, mask) | {"masked_lm_positions": np.zeros((33, 76), np.int32)}
+    asked: list[tuple[int, ...]] = []
+
+    def run(batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        asked.extend((batch["input_type_ids"].shape, batch["masked_lm_positions"].shape))
+        return batch["input_mask"].sum(axis=1)
+
+    assert [int(answer) for answer in in_batches(run, cuts_padding=True)(inputs)] == lengths.tolist()
+    assert asked == [(16, 16), (16, 76), (16, 32), (16, 76), (16, 100), (16, 76)]
+    asked.clear()
+    assert [int(answer) for answer in in_batches(run)(inputs)] == lengths.tolist()
+    assert asked[::2] == [(16, 100)] * 3

@@ -28,6 +28,8 @@ from trellis.nlp.data import (
 BATCH_SIZE = 16
 BLANK = "[MASK]"
 INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
+_SHORTEST = 16
+"""How long a batch of short texts is, if it may be shorter than the model reads."""
 _N_SHOWN = 5
 _MOST_QUOTED = 200
 
@@ -100,18 +102,32 @@ def quoted(text: str) -> str:
     return repr(text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…")
 
 
-def in_batches(run: Callable[[Mapping[str, np.ndarray]], PyTree], *, batch_size: int = BATCH_SIZE) -> AskModel:
-    """Asks a function of batches; the last batch is filled up, so that one program runs them all."""
+def in_batches(
+    run: Callable[[Mapping[str, np.ndarray]], PyTree], *, batch_size: int = BATCH_SIZE, cuts_padding: bool = False
+) -> AskModel:
+    """Asks a function of batches; the last batch is filled up, so that one program runs them all.
+
+    Args:
+        cuts_padding: Whether a batch is only as long as its texts need; lengths are powers of two, so that a few
+            programs run them all.
+    """
 
     def ask(inputs: Mapping[str, np.ndarray], /) -> Iterator[Any]:
         n = len(next(iter(inputs.values())))
         for start in range(0, n, batch_size):
             rows = np.minimum(np.arange(start, start + batch_size), n - 1)
-            outputs = jax.device_get(run({name: array[rows] for name, array in inputs.items()}))
+            batch = {name: array[rows] for name, array in inputs.items()}
+            outputs = jax.device_get(run(_without_padding(batch) if cuts_padding else batch))
             for row in range(min(batch_size, n - start)):
                 yield jax.tree.map(lambda leaf, row=row: leaf[row], outputs)
 
     return ask
+
+
+def _without_padding(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    longest = int(batch["input_mask"].sum(axis=1).max())
+    length = max(_SHORTEST, 1 << (longest - 1).bit_length())
+    return {name: array[:, :length] if name in INPUTS else array for name, array in batch.items()}
 
 
 def sentence_inputs(

@@ -21,6 +21,7 @@ from trellis.nlp.answers.answerers import (
     Answerer,
     AskModel,
     Prediction,
+    QuestionAnswerer,
     SentenceAnswerer,
     in_batches,
 )
@@ -207,7 +208,9 @@ def load_predictor(
     else:
         model = read_model(task, file, runtime=params.runtime, adapters=params.trainer.lora)
     run = jax.jit(lambda variables, batch: model.with_variables(variables)(batch))
-    ask = in_batches(lambda batch: run(model.variables, batch))
+    # To questions an answer may be sought in the padding, too, as the published one is.
+    cuts_padding = not isinstance(task.answerer, QuestionAnswerer)
+    ask = in_batches(lambda batch: run(model.variables, batch), cuts_padding=cuts_padding)
     ask = _refusing_types(ask, n_types=task.n_types, place=model_dir)
     return Predictor(task.answerer, ask=ask, tokenizer=tokenizer)
 
