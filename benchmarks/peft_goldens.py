@@ -1,7 +1,8 @@
 """Records what PEFT computes with its adapters, for the tests that ours compute the same.
 
-For a tiny random encoder of each kind that classifies: the model as a directory, adapters as PEFT writes them, logits.
-Some of the adapters have a pooler, or the layer before the logits, that was trained whole.
+For a tiny random encoder of each kind that classifies: the model as a directory, adapters as PEFT writes them, logits,
+and those after some steps of training. Some of the adapters have a pooler, or the layer before the logits, that was
+trained whole.
 
     pip install -r benchmarks/requirements.txt peft
     python benchmarks/peft_goldens.py        # writes tests/golden/peft
@@ -23,6 +24,7 @@ import transformers
 
 GOLDENS = Path(__file__).parents[1] / "tests" / "golden" / "peft"
 RANK, ALPHA, N_CLASSES, VOCAB_SIZE, BATCH_SIZE, LENGTH = 2, 3.0, 3, 48, 4, 12
+N_STEPS, LEARNING_RATE = 5, 1e-2
 TYPED = ("input_ids", "attention_mask", "token_type_ids")
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
@@ -105,7 +107,30 @@ def record(kind: str) -> None:
             plain = adapted(**inputs).logits
     arrays = {name: array.numpy().astype(np.int32) for name, array in inputs.items()}
     np.savez_compressed(folder / "logits.npz", logits=logits.numpy(), plain=plain.numpy(), **arrays)
+    record_steps(kind)
     print(f"{folder}: {sum(file.stat().st_size for file in folder.rglob('*') if file.is_file()):,} bytes")
+
+
+def record_steps(kind: str) -> None:
+    """Writes the losses of some steps from the recorded adapters on, and the logits after them; nothing is dropped."""
+    folder = GOLDENS / kind
+    recorded = np.load(folder / "logits.npz")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "model")
+    adapted = peft.PeftModel.from_pretrained(model, folder / "adapter", is_trainable=True).eval()
+    inputs = {name: torch.tensor(recorded[name]).long() for name in TYPED if name in recorded}
+    labels = torch.arange(BATCH_SIZE) % N_CLASSES
+    trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=0.0)
+    losses = []
+    for _ in range(N_STEPS):
+        loss = torch.nn.functional.cross_entropy(adapted(**inputs).logits, labels)
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        logits = adapted(**inputs).logits
+    np.savez_compressed(folder / "steps.npz", losses=losses, logits=logits.numpy(), labels=labels.numpy())
 
 
 def check(directory: Path, kind: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
+import optax
 import pytest
 from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file, save_file
@@ -89,6 +90,34 @@ def test_adapters_of_peft_answer_as_they_do_there_and_go_back_as_they_came(kind:
     ends = [f".{end}" for end in golden["target_modules"]]
     assert all(any(name.endswith(end) for end in ends) for name in settings["target_modules"])
     assert "classifier" in settings["modules_to_save"]
+
+
+@pytest.mark.parametrize("kind", [*TARGETS])
+def test_steps_from_adapters_of_peft_are_those_that_it_takes(kind: str) -> None:
+    lora, _, variables, batch = read(kind)
+    recorded = np.load(GOLDENS / kind / "steps.npz")
+    optimizer = optax.adamw(1e-2, weight_decay=0.0)
+    params = variables["params"]
+    state = optimizer.init(params)
+
+    @jax.jit
+    def step(params: Any, state: Any) -> tuple[Any, Any, jax.Array]:
+        def loss(params: Any) -> jax.Array:
+            logits = lora.apply({**variables, "params": params}, batch)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, recorded["labels"]).mean()
+
+        value, gradients = jax.value_and_grad(loss)(params)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    losses = []
+    for _ in recorded["losses"]:
+        params, state, value = step(params, state)
+        losses.append(float(value))
+    np.testing.assert_allclose(losses, recorded["losses"], rtol=1e-4)
+    assert losses[-1] < 0.9 * losses[0]
+    logits = lora.apply({**variables, "params": params}, batch)
+    np.testing.assert_allclose(logits, recorded["logits"], rtol=1e-3, atol=1e-4)
 
 
 @pytest.fixture
