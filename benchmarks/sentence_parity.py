@@ -220,21 +220,21 @@ def agreement(first: Sequence[int], second: Sequence[int]) -> float:
     return sum(one == other for one, other in zip(first, second, strict=True)) / len(first)
 
 
-def compare_labels(text: Path, start: Path) -> list[str]:
+def compare_labels(text: Path, start: Path, *, seeds: Sequence[int]) -> list[str]:
     """The section on several labels."""
     settings = Settings(start, read_labelled(text, "train", N_TRAIN), read_labelled(text, "valid", N_HELD_OUT))
     own, peer = partial(our_labels, settings=settings), partial(their_labels, settings=settings)
-    scores = sides.measure(SEEDS, ours=own, theirs=peer)
+    scores = sides.measure(seeds, ours=own, theirs=peer)
     about = f"Of which topics ({', '.join(NAMES)}) a sentence of WikiText-2 has words; scores by scikit-learn."
-    return [about, "", *sides.tables(scores, seeds=SEEDS, peer="transformers")]
+    return [about, "", *sides.tables(scores, seeds=seeds, peer="transformers")]
 
 
-def compare_students(sst2: Path, start: Path, teacher: Path) -> list[str]:
+def compare_students(sst2: Path, start: Path, teacher: Path, *, seeds: Sequence[int]) -> list[str]:
     """The section on distillation."""
     settings = Settings(start, read_moods(sst2 / "train.tsv", N_TRAIN), read_moods(sst2 / "dev.tsv", N_HELD_OUT))
     settings = settings._replace(teacher=train_teacher(settings._replace(weights=teacher), teacher))
     own, peer = partial(our_student, settings=settings), partial(their_student, settings=settings)
-    scores = sides.measure(SEEDS, ours=own, theirs=peer)
+    scores = sides.measure(seeds, ours=own, theirs=peer)
     says = Peer(settings.teacher).answers(settings.held_out).argmax(-1).tolist()
     right = agreement(says, [row.label for row in settings.held_out])
     about = (
@@ -242,7 +242,7 @@ def compare_students(sst2: Path, start: Path, teacher: Path) -> list[str]:
         f"SST-2. Students learn from its answers (temperature {TEMPERATURE:g}, a share of {SOFT_WEIGHT:g}) and from "
         f"labels."
     )
-    return [about, "", *sides.tables(scores, seeds=SEEDS, peer="torch")]
+    return [about, "", *sides.tables(scores, seeds=seeds, peer="torch")]
 
 
 def main() -> None:
@@ -252,16 +252,20 @@ def main() -> None:
     parser.add_argument("--text", type=Path, help="for labels: a folder with a file of train and one of valid")
     parser.add_argument("--sst2", type=Path, help="for students: a folder with train.tsv and dev.tsv")
     parser.add_argument("--vocabulary", type=Path, required=True, help="a folder of Hugging Face's, uncased")
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         start = with_new_weights(flags.vocabulary, Path(scratch, "start"), width=WIDTH)
         if flags.part == "multi_label":
-            title, found = "# Several labels, beside transformers", compare_labels(flags.text, start)
+            title, found = "# Several labels, beside transformers", compare_labels(flags.text, start, seeds=flags.seeds)
         else:
             # Rows that are given to it are as long as it can read.
             sizes = {"width": 2 * WIDTH, "n_positions": LENGTH}
             teacher = with_new_weights(flags.vocabulary, Path(scratch, "teacher"), **sizes)
-            title, found = "# Distillation, beside a loop in torch", compare_students(flags.sst2, start, teacher)
+            title, found = (
+                "# Distillation, beside a loop in torch",
+                compare_students(flags.sst2, start, teacher, seeds=flags.seeds),
+            )
     sizes = {"n_steps": N_STEPS, "learning_rate": LEARNING_RATE, "length": LENGTH}
     rows = f"{N_TRAIN:,} rows are trained on, {N_HELD_OUT:,} others are scored."
     made = f"Made by `benchmarks/sentence_parity.py`: {rows}"

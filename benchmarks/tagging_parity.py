@@ -7,7 +7,7 @@ from the same weights, see the same sentences, and use AdamW with the same rates
 
     pip install -r benchmarks/requirements.txt seqeval
     python benchmarks/tagging_parity.py --text=wikitext-2/raw --weights=weights          # minutes on a CPU
-    python benchmarks/tagging_parity.py --text=wikitext-2/raw --weights=weights --full   # for an accelerator
+    python benchmarks/tagging_parity.py --text=wikitext-2/raw --weights=weights --full   # hours, or an accelerator
 """
 
 import argparse
@@ -140,9 +140,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, required=True, help="a folder with a file of train and one of valid")
     parser.add_argument("--weights", type=Path, required=True, help="a folder of Hugging Face's, uncased")
-    parser.add_argument("--full", action="store_true", help="all layers, 16,000 sentences, for an accelerator")
+    parser.add_argument("--full", action="store_true", help="all layers, 16,000 sentences")
+    parser.add_argument("--steps", type=int, help="how many steps are taken")
     flags = parser.parse_args()
     n_train, n_held_out, n_steps = (16_000, 2_000, 3_000) if flags.full else (1_600, 300, 100)
+    n_steps = flags.steps or n_steps
     sizes = {"n_steps": n_steps, "learning_rate": LEARNING_RATE, "length": LENGTH}
     train = read_sentences(flags.text, "train", n_train)
     held_out = read_sentences(flags.text, "valid", n_held_out)

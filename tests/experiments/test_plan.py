@@ -463,6 +463,13 @@ def test_an_interval_of_no_steps_is_a_problem_and_no_error(tmp_path: Path) -> No
     assert problems[0].startswith("--set: trainer.summary_interval is 0.")
 
 
+@pytest.mark.parametrize("rate", [-0.1, 1, 3.4])
+def test_a_share_to_be_dropped_is_a_share(rate: float, tmp_path: Path) -> None:
+    _, (problem,) = planned(digits(f"task.dropout_rate={rate}"), tmp_path)
+    assert problem.startswith(f"--set: task.dropout_rate is {rate:g}.")
+    assert problem.endswith("It is the share that is dropped: from 0 to below 1.")
+
+
 def test_a_run_without_checkpoint_files_is_planned_as_one(tmp_path: Path) -> None:
     report, problems = planned(small.params(10, checkpoint_interval=0), tmp_path)
     assert not problems

@@ -10,6 +10,7 @@ from trellis.data import DataConfig, matching_paths, patterns_in, places_in
 from trellis.disk import scheme_of
 from trellis.errors import ArgumentError
 from trellis.experiments.experiment import ExperimentConfig
+from trellis.experiments.reports import leaves_of
 from trellis.extensions import is_missing
 from trellis.optimizers import optimization_problems
 from trellis.remote import advice_about
@@ -80,6 +81,7 @@ def mode_problems(params: ExperimentConfig, *, mode: Mode, model_dir: Path | Non
         model_dir: Where it is to be run, if that is known: a run that goes on there needs nothing of a first step.
     """
     yield from _number_problems(params, trains=mode.trains)
+    yield from _dropout_problems(params)
     yield from _early_stopping_problems(params)
     yield from _no_checkpoint_problems(params, mode=mode)
     if mode.trains:
@@ -136,6 +138,13 @@ def _number_problems(params: ExperimentConfig, *, trains: bool) -> Iterator[Prob
     if params.trainer.validation_steps == 0:
         advice = "Give the number of batches, or -1 for all of them."
         yield problem_at("trainer.validation_steps", config=params, message="is 0.", advice=advice)
+
+
+def _dropout_problems(params: ExperimentConfig) -> Iterator[Problem]:
+    for path, (value, _) in leaves_of(params).items():
+        if path.endswith("dropout_rate") and isinstance(value, int | float) and not 0 <= value < 1:
+            advice = "It is the share that is dropped: from 0 to below 1."
+            yield problem_at(path, config=params, message=f"is {value:g}.", advice=advice)
 
 
 def _tracker_problems(params: ExperimentConfig) -> Iterator[Problem]:
