@@ -1,7 +1,5 @@
 """`python -m trellis`: the command."""
 
-import sys
+from trellis.cli.main import command
 
-from trellis.cli.main import main
-
-sys.exit(main())
+command()

@@ -10,6 +10,7 @@ import sys
 import threading
 import tomllib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -31,9 +32,9 @@ def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return err
 
 
-def test_the_installed_command_is_main() -> None:
+def test_the_installed_command_is_that_of_the_module() -> None:
     scripts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == {"trellis": "trellis.cli.main:main"}
+    assert scripts == {"trellis": "trellis.cli.main:command"}
 
 
 def test_help_lists_every_word_and_needs_no_jax() -> None:
@@ -218,6 +219,27 @@ def test_an_interrupt_exits_with_130_and_without_a_traceback(
     monkeypatch.setattr("trellis.cli.experiments.register_experiments", interrupt)
     assert main(["experiments"]) == 130
     assert capsys.readouterr().err == "Interrupted.\n"
+
+
+COMPILES = """
+import os, signal, threading
+import jax, jax.numpy as jnp
+
+def slow(x):
+    for n in range(400):
+        x = jnp.sort(x + n) @ x
+    return x
+
+lowered = jax.jit(slow).lower(jnp.ones((8, 8)))
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+lowered.compile()
+"""
+
+
+def test_an_interrupt_while_a_program_is_compiled_does_not_crash(tmp_path: Path) -> None:
+    (tmp_path / "compiles.py").write_text(COMPILES)
+    done = trellis("experiments", f"--module={tmp_path}/compiles.py")
+    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

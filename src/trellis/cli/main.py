@@ -1,5 +1,6 @@
 """The command's words, and how it ends."""
 
+import atexit
 import errno
 import importlib
 import importlib.util
@@ -12,9 +13,9 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from trellis import executor
+from trellis import executor, runtime
 from trellis.cli.parser import Parser
 from trellis.errors import ArgumentError, ExitCode, Preempted, ProcessLostError, TrellisError, drop_jax_note
 from trellis.runtime import (
@@ -104,6 +105,25 @@ _GROUPS = {
 }
 
 _HELP = ("-h", "--help")
+
+
+def command() -> NoReturn:
+    """Runs the command, and ends this process with its exit code."""
+    codes: list[int] = []
+    # What is registered first is called last.
+    atexit.register(_end_at_once, codes)
+    code = main()
+    if code == ExitCode.INTERRUPTED and "jax" in sys.modules:
+        # A program that was being compiled still is, in a thread: JAX and Python would take all from under it (139).
+        runtime.end_without_jax()
+        codes.append(code)
+    sys.exit(code)
+
+
+def _end_at_once(codes: Sequence[int]) -> None:
+    for code in codes:
+        flush_output()
+        os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     )
     from trellis.runtime.watchdog import failing_together as failing_together, watching_processes as watching_processes
     from trellis.runtime.processes import (
+        end_without_jax as end_without_jax,
         fetch as fetch,
         spans_processes as spans_processes,
         join_processes as join_processes,

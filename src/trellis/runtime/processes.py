@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.api import clean_up  # JAX's end of a process has no public name
 from jax._src.clusters import ClusterEnv  # JAX has no public name for what it knows of SLURM and Open MPI
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
@@ -94,6 +95,15 @@ def _end_at_ctrl_c() -> None:
     """Has Ctrl-C end this process at once: all is saved, and Python would print a traceback."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def end_without_jax() -> None:
+    """Has this process end without what JAX does at the end of one, but for leaving the others that it has joined."""
+    atexit.unregister(clean_up)
+    if jax.distributed.is_initialized():
+        atexit.unregister(_end_at_ctrl_c)
+        atexit.register(jax.distributed.shutdown)
+        atexit.register(_end_at_ctrl_c)
 
 
 @dataclass(frozen=True)
