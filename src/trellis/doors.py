@@ -3,8 +3,12 @@
 import ast
 import importlib
 import importlib.util
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 
@@ -21,14 +25,46 @@ def door(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], l
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         if modules[name] == package:
-            value = importlib.import_module(f"{package}.{name}")
+            value = import_whole(f"{package}.{name}")
         else:
-            value = getattr(importlib.import_module(modules[name]), name)
+            value = getattr(import_whole(modules[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
     names = list(modules)
     return load, lambda: names, names
+
+
+def import_whole(name: str) -> Any:
+    """Imports a module, and what it needs; a first Ctrl-C is followed when all is there.
+
+    Libraries in C that are cut short while they load crash, drop the error, or raise another one.
+    """
+    with _followed_later():
+        return importlib.import_module(name)
+
+
+@contextmanager
+def _followed_later() -> Iterator[None]:
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        # A second one is followed at once.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is note:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _exports(package: str) -> dict[str, str]:

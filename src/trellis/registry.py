@@ -1,9 +1,9 @@
 """Names and config classes, and what they stand for."""
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from trellis.doors import import_whole
 from trellis.errors import RegistryError
 from trellis.spelling import did_you_mean
 
@@ -75,7 +75,7 @@ class Registry(Generic[Entry]):
         """Imports the modules that register entries of our own, unless they are."""
         # Each time, without a mark that it is done: Python knows, also while one of them is being imported.
         for name in self._modules:
-            importlib.import_module(name)
+            import_whole(name)
 
     def _check_free(self, key: str | type) -> None:
         if key in self._entries:

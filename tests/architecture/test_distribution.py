@@ -47,7 +47,7 @@ def test_the_wheel_is_called_trellis_jax_and_says_what_it_needs(wheel: Path) -> 
     metadata = email.message_from_string(archive.read(f"{info}/METADATA").decode())
     assert (metadata["Name"], metadata["Version"]) == ("trellis-jax", trellis.__version__)
     assert archive.read(f"{info}/entry_points.txt").decode().strip() == (
-        "[console_scripts]\ntrellis = trellis.cli.main:main"
+        "[console_scripts]\ntrellis = trellis.cli.main:command"
     )
     extras = set(metadata.get_all("Provides-Extra", []))
     assert {"nlp", "serving", "gin", "keras", "grain", "tensorflow"} <= extras

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from trellis import executor, runtime
 from trellis.cli.parser import Parser
+from trellis.doors import import_whole
 from trellis.errors import ArgumentError, ExitCode, Preempted, ProcessLostError, TrellisError, drop_jax_note
 from trellis.runtime import (
     answering_in_json,
@@ -274,7 +275,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def load(name: str) -> Callable[[Any], int | None]:
     """Returns a function of this folder by its name, such as `train.train`."""
     module, _, attribute = name.partition(".")
-    function: Callable[[Any], int | None] = getattr(importlib.import_module(f"trellis.cli.{module}"), attribute)
+    function: Callable[[Any], int | None] = getattr(import_whole(f"trellis.cli.{module}"), attribute)
     return function
 
 

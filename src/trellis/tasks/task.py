@@ -1,6 +1,5 @@
 """What is learned: a model, data, a loss and metrics, and the steps made of them."""
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, cast
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from trellis.aliases import JSON, Array, Batch, PyTree, Variables
+from trellis.doors import import_whole
 from trellis.errors import ArgumentError, ModelError, shown
 from trellis.loops import (
     Media,
@@ -308,7 +308,7 @@ def get_task(task_config: TaskConfig, *, logging_dir: str | None = None, name: s
     if not isinstance(task_config, TaskConfig):
         raise ArgumentError(f"get_task was given {shown(task_config)}, but it takes a TaskConfig, such as params.task.")
     if task_config.task_module:
-        importlib.import_module(task_config.task_module)
+        import_whole(task_config.task_module)
     task = _task_builder(type(task_config))(with_copies(task_config), logging_dir=logging_dir, name=name)
     if not isinstance(task, Task):
         raise ArgumentError(f"The builder of {type(task_config).__name__} has returned {shown(task)}, not a Task.")
