@@ -129,7 +129,7 @@ def _run(
         profiler = [extensions.Profiler(directory, start=profiled[0], stop=profiled[1])] if profiled else []
         file = directory / f"operative_config.{flags.mode}.gin"
         with gin_bindings(flags) as write_operative_config:
-            _, logs = experiments.run_together(
+            _, logs = experiments.run_on_processes(
                 params,
                 mode=flags.mode,
                 model_dir=directory,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         find_checkpoint as find_checkpoint,
         run_experiment as run_experiment,
     )
-    from trellis.experiments.together import run_together as run_together
+    from trellis.experiments.processes import run_on_processes as run_on_processes
     from trellis.experiments.data_peek import Peek as Peek, describe_peek as describe_peek, peek_data as peek_data
     from trellis.experiments.replicas import (
         ReplicaRun as ReplicaRun,

@@ -12,7 +12,7 @@ from trellis.experiments.experiment import ExperimentConfig, register_experiment
 from trellis.experiments.export import best_of_run, export_experiment
 from trellis.experiments.mode import get_mode
 from trellis.experiments.overrides import resolve
-from trellis.experiments.together import run_together
+from trellis.experiments.processes import run_on_processes
 from trellis.extensions import newest_file
 from trellis.runtime import failing_together, is_first_process, join_processes, wait_for_processes
 from trellis.spelling import did_you_mean
@@ -48,7 +48,7 @@ def run_fn(fn_args: FnArgs) -> None:
     allow_changes = bool(settings.get("allow_changes"))
     join_processes()
     with failing_together():
-        run_together(params, mode=settings["mode"], model_dir=model_dir, allow_changes=allow_changes)
+        run_on_processes(params, mode=settings["mode"], model_dir=model_dir, allow_changes=allow_changes)
         if is_first_process():
             _publish(params, model_dir, Path(str(fn_args.serving_model_dir)))
         wait_for_processes("publishing the model")

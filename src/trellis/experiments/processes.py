@@ -43,7 +43,7 @@ _SECONDS_TO_APPEAR = 5.0
 """How long a file of one machine may take to be seen by another: network file systems keep what they have seen."""
 
 
-def run_together(
+def run_on_processes(
     params: ExperimentConfig,
     *,
     when_ready: Callable[[], object] = lambda: None,

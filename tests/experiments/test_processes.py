@@ -16,7 +16,7 @@ import trellis
 from tests.cli.command import REPOSITORY, environment
 from trellis.errors import ProcessLostError, RunFailedError
 from trellis.experiments import preflight
-from trellis.experiments.together import describe_devices, find_differences, identity_of, naming_loss
+from trellis.experiments.processes import describe_devices, find_differences, identity_of, naming_loss
 from trellis.extensions import checkpoint_storage
 from trellis.loops import CLOCKED_METRICS
 
