@@ -226,22 +226,44 @@ def test_who_waits_for_one_that_has_failed_fails_as_it_did(service: Service) -> 
         gathered("saving step 4")
 
 
-def test_one_that_fails_when_all_have_joined_ends_the_others_while_jax_waits_for_it() -> None:
-    address = f"127.0.0.1:{free_port()}"
-    source = """
+IMPORTS = """
 import sys
+from jax._src import distributed
+from trellis.cli.main import main
 from trellis.errors import RunFailedError
 from trellis.runtime import join_processes, failing_together, wait_for_processes
 
+is_first = sys.argv[1] == "0"
+"""
+FAILS_WHEN_JOINED = """
 join_processes()
 with failing_together():
-    if sys.argv[1] == "0":
+    if is_first:
         raise RunFailedError("The disk is gone.")
     wait_for_processes("meeting")
 """
+IS_INTERRUPTED_WHILE_JOINING = """
+def interrupt(state):
+    raise KeyboardInterrupt
+
+if is_first:
+    distributed.State.initialize_preemption_sync_manager = interrupt
+sys.exit(main(["train", "--experiment=digits/classifier", "--mode=train", "--model_dir=run"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "ending", "code", "told"),
+    [
+        (FAILS_WHEN_JOINED, "RunFailedError: The disk is gone.", 1, f" on {socket.gethostname()}: The disk is gone."),
+        (IS_INTERRUPTED_WHILE_JOINING, "Interrupted.", 130, ": KeyboardInterrupt"),
+    ],
+)
+def test_one_that_fails_ends_the_others_while_jax_waits_for_it(source: str, ending: str, code: int, told: str) -> None:
+    address = f"127.0.0.1:{free_port()}"
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", source, str(index)],
+            [sys.executable, "-c", IMPORTS + source, str(index)],
             env=os.environ | variables(address, index=index) | {"PYTHONPATH": os.pathsep.join(sys.path)},
             stderr=subprocess.PIPE,
             text=True,
@@ -249,6 +271,7 @@ with failing_together():
         for index in range(2)
     ]
     first, other = (process.communicate(timeout=120)[1] for process in processes)
-    assert first.endswith("RunFailedError: The disk is gone.\n")
-    assert other.endswith(f"Process 0 on {socket.gethostname()} has failed, so this one ends too: The disk is gone.\n")
-    assert [process.returncode for process in processes] == [1, 2]
+    assert first.endswith(f"{ending}\n")
+    place, _, text = told.partition(": ")
+    assert other.endswith(f"Process 0{place} has failed, so this one ends too: {text}\n")
+    assert [process.returncode for process in processes] == [code, 2]

@@ -220,7 +220,9 @@ def tell_failure(error: BaseException) -> None:
     if client() is not None and not is_of_jax:
         text = str(error) if isinstance(error, TrellisError) else f"{type(error).__name__}: {error}".rstrip(": ")
         told = json.dumps({"text": text, "is_lost": isinstance(error, ProcessLostError)})
-        client().key_value_set(f"trellis/failed/{_own_index()}", told, allow_overwrite=True)
+        # Whoever is interrupted before it has joined them has nobody to tell.
+        with suppress(jax.errors.JaxRuntimeError):
+            client().key_value_set(f"trellis/failed/{_own_index()}", told, allow_overwrite=True)
 
 
 def find_failure() -> RunFailedError | None:

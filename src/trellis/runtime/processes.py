@@ -22,7 +22,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
 from trellis.aliases import Array, PyTree
 from trellis.errors import ArgumentError, ExitCode
-from trellis.runtime.agreement import announce
+from trellis.runtime.agreement import announce, tell_failure
 from trellis.runtime.cluster import TF_CONFIG, cluster_role, find_cluster, seconds_in, share_of_gpus
 from trellis.runtime.console import flush_output, print_error, print_line
 from trellis.runtime.roll_call import RollCall, family, host_and_port
@@ -48,10 +48,15 @@ def join_processes(environment: Mapping[str, str] = os.environ) -> None:
             worker, is the first process, and listens at its address there. Without that too, SLURM or Open MPI tell
             it, if they have started this process together with others.
     """
-    # Ray joins the processes that it starts itself.
-    if not jax.distributed.is_initialized():
-        _join(environment)
-    announce()
+    try:
+        # Ray joins the processes that it starts itself.
+        if not jax.distributed.is_initialized():
+            _join(environment)
+        announce()
+    except KeyboardInterrupt as error:
+        # The others may have met this one, and JAX would have it wait for them at its end, and them for it.
+        tell_failure(error)
+        raise
 
 
 def _join(environment: Mapping[str, str]) -> None:
