@@ -431,6 +431,12 @@ def test_a_process_may_own_a_directory_twice_and_gives_it_up_at_last(tmp_path: P
     assert not (tmp_path / "runs").exists(), "it was made for the lock, and nothing was put there"
 
 
+def test_a_directory_that_vanishes_while_it_is_taken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "_make_directory", lambda directory: None)
+    with pytest.raises(FileWriteError, match="`.*/away` could not be written: No such file or directory"):
+        disk.Ownership(tmp_path / "away")
+
+
 def test_a_directory_that_was_made_again_is_owned_again(tmp_path: Path) -> None:
     first = disk.Ownership(tmp_path / "runs")
     shutil.rmtree(tmp_path / "runs")
