@@ -215,7 +215,8 @@ def test_a_module_on_ray_that_loses(undisturbed: Path, tmp_path: Path, lost: str
             stack.enter_context(ray_node(f"--address={address}"))
         output = finish(launcher)
         assert not [pid for pid in pids() if is_process_of_module(pid, tmp_path / "run", index=1)]
-    assert f"Process 1 of 2 {'was ended by SIGKILL' if lost == 'a process' else 'has ended with code 75'}" in output
+    ending = "was ended by SIGKILL" if lost == "a process" else "has ended with code 75"
+    assert f"Process 1 of 2 {ending}" in output, output
     assert (tmp_path / "model").is_dir()
     assert_equal(undisturbed, tmp_path / "run")
 

@@ -46,6 +46,19 @@ class _ScriptedWorker:
         self._stopped.append(self._index)
 
 
+class _LostWorker(_ScriptedWorker):
+    """One of which its engine tells only after some looks that it is gone."""
+
+    n_looks = 0
+
+    def poll(self) -> int | None:
+        self.n_looks += 1
+        return 75 if self.is_gone() else None
+
+    def is_gone(self) -> bool:
+        return self.n_looks > 4
+
+
 class _StoppedWorker(_ScriptedWorker):
     def is_stopped(self) -> bool:
         return True
@@ -118,6 +131,25 @@ def test_an_abort_of_jax_is_not_the_cause(tmp_path: Path, capsys: pytest.Capture
 def test_one_that_has_lost_another_is_not_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert launch(Scripted([75, -signal.SIGKILL]), tmp_path) == 128 + signal.SIGKILL
     assert "Process 1 of 2 was ended by SIGKILL" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", [75, 1])
+def test_a_machine_that_is_gone_is_the_cause_though_one_hears_of_it_late(
+    code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trellis.launch.local._SECONDS_TO_TELL", 0.01 if code == 75 else 1.0)
+
+    def start(order: WorkerOrder) -> Worker:
+        if order.index == 0:
+            return _ScriptedWorker(code, 0, [])
+        assert order.log_file is not None
+        order.log_file.write_text("Ray has lost this process")
+        return _LostWorker(None, 1, [])
+
+    assert launch_local(["train"], n_processes=2, log_dir=tmp_path / "logs", start=start) == 75
+    told = capsys.readouterr().err
+    assert "Process 1 of 2 has ended with code 75. All were ended." in told
+    assert "Ray has lost this process" in told
 
 
 def test_one_that_stays_stopped_is_named_though_no_other_has_noticed_it(

@@ -7,7 +7,7 @@ from typing import Any
 
 from trellis import executor, serving
 from trellis.cli.parser import Parser
-from trellis.errors import ArgumentError, RunFailedError
+from trellis.errors import ArgumentError, ExitCode, ProcessLostError, RunFailedError
 from trellis.runtime import is_parameter_server, print_error, print_line, table
 
 NOT_BLESSED = 3
@@ -15,8 +15,8 @@ NOT_BLESSED = 3
 
 _EPILOG = """\
 The module has a function run_fn(fn_args), which trains and writes its model to fn_args.serving_model_dir.
-Exit codes: 0 done, 1 the run failed, 2 bad input, 3 done but not blessed, 143 stopped by SIGTERM. A model that was
-there before stays until the new one is whole, and is replaced in one step.
+Exit codes: 0 done, 1 the run failed, 2 bad input, 3 done but not blessed, 75 a process was lost, 143 stopped by
+SIGTERM. A model that was there before stays until the new one is whole, and is replaced in one step.
 
   trellis run --module_file=my_module.py --examples=data --model=out/model --train_steps=1000
 
@@ -106,7 +106,7 @@ def run(flags: argparse.Namespace) -> int | None:
         executor.Executor(is_apart=True).Do(inputs, outputs, _exec_properties(flags))
     except RunFailedError as error:
         print_error("\n".join([str(error), *getattr(error, "__notes__", ())]))
-        sys.exit(1)
+        sys.exit(ExitCode.LOST if isinstance(error, ProcessLostError) else 1)
     if is_parameter_server():
         return None
     if not executor.publishes_model():

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from trellis.executor.process import (
         LocalProcess as LocalProcess,
+        RemoteWorker as RemoteWorker,
         StartWorker as StartWorker,
         WatchedWorker as WatchedWorker,
         Worker as Worker,

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import IO, Any, NoReturn, Protocol, runtime_checkable
 
 from trellis.disk import scratch_directory, write_whole
-from trellis.errors import ArgumentError, Preempted, RunFailedError, TrellisError
+from trellis.errors import ArgumentError, Preempted, ProcessLostError, RunFailedError, TrellisError
 from trellis.executor.data_accessor import DataAccessor
 from trellis.executor.fn_args import ExampleCounts, FnArgs, RunArgs
 from trellis.executor.module_file import call, sources_of, user_function
@@ -74,6 +74,14 @@ class WatchedWorker(Worker, Protocol):
 
     def is_stopped(self) -> bool:
         """Whether it was stopped (SIGSTOP) and does not go on."""
+
+
+@runtime_checkable
+class RemoteWorker(Worker, Protocol):
+    """A worker on another machine, with which it may be gone."""
+
+    def is_gone(self) -> bool:
+        """Whether nothing can be heard of it any more."""
 
 
 class StartWorker(Protocol):
@@ -286,6 +294,8 @@ def _carry_out(instructions: Mapping[str, Any], *, index: int) -> dict[str, str]
     except Preempted:
         return {"kind": "preempted"}
     except BaseException as error:  # noqa: BLE001  (the process that waits for this one raises it)
+        if isinstance(error, ProcessLostError):
+            kind = "lost"
         if isinstance(error, TrellisError):
             # Its message is complete; a trace through the library would not help.
             return {"kind": kind, "summary": str(error), "text": "\n".join(getattr(error, "__notes__", ()))}
@@ -353,7 +363,8 @@ class _StartedWorker:
             return Preempted()
         if report["kind"] == "problems":
             return ArgumentError(report["summary"])
-        return self._error(f"{report['summary']}\n\n{report['text']}".rstrip())
+        error = self._error(f"{report['summary']}\n\n{report['text']}".rstrip())
+        return ProcessLostError(str(error)) if report["kind"] == "lost" else error
 
     def _error(self, reason: str) -> RunFailedError:
         log = self.order.log_file

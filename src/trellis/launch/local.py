@@ -14,6 +14,7 @@ from typing import Protocol
 from trellis.disk import check_writable, describe_failure
 from trellis.errors import ArgumentError, ExitCode, Preempted, RunFailedError
 from trellis.executor import (
+    RemoteWorker,
     StartWorker,
     WatchedWorker,
     Worker,
@@ -27,6 +28,8 @@ from trellis.runtime import count_gpus, print_error, print_line, worker_seconds
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_TO_TELL = 2.0
 """How long others may take to end, too, after the first has failed: the first to be seen need not be the first."""
+_SECONDS_TO_HEAR_OF_MACHINE = 30.0
+"""How long the engine may take to tell that a machine is gone, of which others tell only that they have lost it."""
 _SECONDS_TO_NOTICE = 15.0
 """How much later than the processes themselves the one that has started them tells of one that is stopped."""
 _SECONDS_TO_STOP = 5.0
@@ -163,13 +166,29 @@ def _wait(workers: Sequence[tuple[WorkerOrder, Worker]], *, silence: float) -> _
                 f"(--worker_timeout), and the others wait for it. All were ended.",
             )
         time.sleep(_SECONDS_BETWEEN_LOOKS)
-    deadline = time.monotonic() + _SECONDS_TO_TELL
-    while None in (codes := [worker.poll() for _, worker in workers]) and time.monotonic() < deadline:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    failed = [(order, code) for (order, _), code in zip(workers, codes, strict=True) if code]
-    # That one is gone has the others end, or JAX abort them: that is not the cause.
-    order, code = min(failed, key=lambda each: (each[1] == -signal.SIGABRT, each[1] == ExitCode.LOST))
+    codes = _last_codes([worker for _, worker in workers])
+    failed = [(order, worker, code) for (order, worker), code in zip(workers, codes, strict=True) if code]
+    order, _, code = min(failed, key=lambda each: _doubt(*each[1:]))
     return _Failure(_exit_code(code), _told(order, code, n_processes=len(workers)))
+
+
+def _last_codes(workers: Sequence[Worker]) -> list[int | None]:
+    """The exit codes after a first one has failed, when others have had time to end, too."""
+    remote = [worker for worker in workers if isinstance(worker, RemoteWorker)]
+    started = time.monotonic()
+    while None in (codes := [worker.poll() for worker in workers]):
+        # Whoever ends with this code has lost another, and of a machine that is gone one hears later.
+        is_open = {*codes} <= {None, 0, ExitCode.LOST} and not any(worker.is_gone() for worker in remote)
+        if time.monotonic() - started > (_SECONDS_TO_HEAR_OF_MACHINE if remote and is_open else _SECONDS_TO_TELL):
+            break
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    return codes
+
+
+def _doubt(worker: Worker, code: int) -> tuple[bool, bool, bool]:
+    """Is greater for one that is less likely the cause: that one is gone has others end, or JAX abort them."""
+    is_gone = isinstance(worker, RemoteWorker) and worker.is_gone()
+    return not is_gone, code == -signal.SIGABRT, code == ExitCode.LOST
 
 
 def _is_stopped(worker: Worker) -> bool:

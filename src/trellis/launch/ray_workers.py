@@ -182,6 +182,10 @@ class _RayWorker:
             self._look()
         return self._code
 
+    def is_gone(self) -> bool:
+        """Whether Ray has lost it."""
+        return self._is_lost
+
     def stop(self, *, seconds: float) -> None:
         if self._is_lost:
             return
