@@ -404,10 +404,10 @@ class Ownership:
             lock = _locks.pop(file, None) if directory in made else _locks.get(file)
             with _named(directory):
                 _make_directory(directory)
-                is_new = not any(directory.iterdir())
+                is_empty = not any(directory.iterdir())
             if lock is not None and lock.descriptor is not None and not _is_at(lock.descriptor, file):
                 # A directory that was removed and made again is another one, and is free if nothing is there yet.
-                if not is_new:
+                if not is_empty:
                     check_still_owned(directory)
                 os.close(lock.descriptor)
                 lock = None
