@@ -382,7 +382,8 @@ def _follow(order: WorkerOrder, weather: Weather) -> NoReturn:
         def work(directory: Path) -> None:
             from trellis.cli import main
 
-            sys.exit(main.main(list(order.command[3:])))
+            sys.argv = ["trellis", *order.command[3:]]
+            main.command()
 
         code = victims.live(work, Path())
         # JAX has processes that have joined leave together.
