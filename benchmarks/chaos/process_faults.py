@@ -39,6 +39,7 @@ from benchmarks.chaos.power_cuts import command, hide_mounts
 from benchmarks.chaos.remains import differences
 from benchmarks.chaos.tally import Tally
 from benchmarks.chaos.victims import Nursery, Run
+from trellis.errors import ExitCode
 from trellis.executor import Worker, WorkerOrder
 
 LAYOUTS = {"all": 1, "half": 2}
@@ -165,6 +166,9 @@ def hide_directory(scene: Scene) -> None:
         while scene.directory.exists():
             shutil.rmtree(scene.directory, ignore_errors=True)
         away.rename(scene.directory)
+        if scene.launcher.wait(0) == 0:
+            # It has begun and ended meanwhile, and all of it is gone: somebody would start it again.
+            scene.launcher.code = int(ExitCode.LOST)
 
 
 def set_clocks(scene: Scene) -> None:
