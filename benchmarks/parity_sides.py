@@ -18,6 +18,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SIDES = ("Trellis", "the peer")
 BATCH_SIZE, WARMUP, DECAY, EPSILON, BETA_2, CLIP_NORM = 16, 0.1, 0.01, 1e-8, 0.999, 1.0
 NOT_DECAYED = ("LayerNorm", "bias")
+_MOST_LISTED = 10
+"""With more seeds only their mean is shown."""
 N_LAYERS = 2
 """How many of an encoder's layers are trained where two cores have to be enough."""
 
@@ -108,13 +110,15 @@ def measure(
 
 def tables(scores: Mapping[str, Sequence[Sequence[float]]], *, seeds: Sequence[int], peer: str) -> Iterator[str]:
     """The scores of both sides as Markdown, and how far their means are from each other beside the seeds' spread."""
+    listed = seeds if len(seeds) <= _MOST_LISTED else ()
     for name, sides in scores.items():
-        yield f"| {name} | {' | '.join(f'seed {seed}' for seed in seeds)} | mean ± standard deviation |"
-        yield f"|---|{'---|' * len(seeds)}---|"
+        about = "mean ± standard deviation" if listed else f"mean ± standard deviation of {len(seeds)} seeds"
+        yield f"| {' | '.join([name, *(f'seed {seed}' for seed in listed), about])} |"
+        yield f"|---|{'---|' * len(listed)}---|"
         spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in sides]
         for side, values, spread in zip((SIDES[0], peer), sides, spreads, strict=True):
-            cells = " | ".join(f"{value:.4f}" for value in values)
-            yield f"| {side} | {cells} | {statistics.mean(values):.4f} ± {spread:.4f} |"
+            cells = [f"{value:.4f}" for value in values[: len(listed)]]
+            yield f"| {' | '.join([side, *cells, f'{statistics.mean(values):.4f} ± {spread:.4f}'])} |"
         yield ""
         difference = statistics.mean(sides[0]) - statistics.mean(sides[1])
         error = (sum(spread**2 for spread in spreads) / len(seeds)) ** 0.5

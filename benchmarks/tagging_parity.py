@@ -103,9 +103,8 @@ def theirs(seed: int, settings: Settings) -> dict[str, float]:
         inputs, firsts = encoded(tokenizer, rows)
         labels = torch.full_like(inputs["input_ids"], -100)
         for row, (sentence, places) in enumerate(zip(rows, firsts, strict=True)):
-            labels[row, places] = torch.tensor(
-                [NAMES.index(tag) for tag in sentence.tags[: len(places)]], device=DEVICE
-            )
+            for number, place in places.items():
+                labels[row, place] = NAMES.index(sentence.tags[number])
         return model(**inputs, labels=labels).loss
 
     rates = {"n_steps": settings.n_steps, "learning_rate": LEARNING_RATE}
@@ -117,21 +116,24 @@ def theirs(seed: int, settings: Settings) -> dict[str, float]:
             # None of them is cut: all that has a tag is scored.
             inputs, firsts = encoded(tokenizer, rows, longest=512)
             best = model(**inputs).logits.argmax(-1).cpu()
-            predicted += [[NAMES[tag] for tag in best[row, places].tolist()] for row, places in enumerate(firsts)]
+            for row, (sentence, places) in enumerate(zip(rows, firsts, strict=True)):
+                tags = {number: NAMES[int(best[row, place])] for number, place in places.items()}
+                # A word of signs that the tokenizer drops has no piece, and so no tag.
+                predicted.append([tags.get(number, "O") for number in range(len(sentence.words))])
     return score(predicted, settings.held_out)
 
 
-def encoded(tokenizer: Any, rows: Sequence[Sentence], longest: int = LENGTH) -> tuple[Any, list[list[int]]]:
-    """The inputs of sentences, and where the first piece of each word is."""
+def encoded(tokenizer: Any, rows: Sequence[Sentence], longest: int = LENGTH) -> tuple[Any, list[dict[int, int]]]:
+    """The inputs of sentences, and where the first piece of each word is, by the number of the word."""
     words = [sentence.words for sentence in rows]
     inputs = tokenizer(
         words, is_split_into_words=True, truncation=True, max_length=longest, padding=True, return_tensors="pt"
     )
-    firsts: list[list[int]] = []
+    firsts: list[dict[int, int]] = []
     for row in range(len(rows)):
         of_pieces = inputs.word_ids(row)
         seen = dict.fromkeys(number for number in of_pieces if number is not None)
-        firsts.append([of_pieces.index(number) for number in seen])
+        firsts.append({number: of_pieces.index(number) for number in seen})
     return inputs.to(DEVICE), firsts
 
 
