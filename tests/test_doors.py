@@ -16,6 +16,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("heeds_interrupts")
 def test_an_interrupt_is_followed_when_a_module_is_there(folder: Path) -> None:
     (folder / "inner_part.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
     text = "from trellis.doors import import_whole\nimport_whole('inner_part')\nREST = 'is there'\n"
@@ -26,6 +27,7 @@ def test_an_interrupt_is_followed_when_a_module_is_there(folder: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("heeds_interrupts")
 def test_a_second_interrupt_is_followed_at_once(folder: Path) -> None:
     text = "import signal\nsignal.raise_signal(signal.SIGINT)\nsignal.raise_signal(signal.SIGINT)\n"
     (folder / "endless_part.py").write_text(text)

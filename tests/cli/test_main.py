@@ -225,6 +225,9 @@ COMPILES = """
 import os, signal, threading
 import jax, jax.numpy as jnp
 
+# A shell has what it starts in the background ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 def slow(x):
     for n in range(400):
         x = jnp.sort(x + n) @ x
@@ -242,6 +245,7 @@ def test_an_interrupt_while_a_program_is_compiled_does_not_crash(tmp_path: Path)
     assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
 
 
+@pytest.mark.usefixtures("heeds_interrupts")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_that_comes_while_memory_is_collected_is_heard(
     number: int, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
